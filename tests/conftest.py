@@ -73,14 +73,14 @@ LONGEST = (
 )
 
 
-def _file(nodeid):
+def _path_of(nodeid):
     """Returns the path of a test's file, relative to the folder `tests`."""
     return nodeid.partition("::")[0].rpartition("tests/")[2]
 
 
 def pytest_collection_modifyitems(items):
-    places = {file: place for place, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(_file(item.nodeid), len(places)))
+    order = {file: index for index, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(_path_of(item.nodeid), len(order)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
@@ -93,7 +93,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = _file(nodeid)
+            file = _path_of(nodeid)
             for group in (EXPORTED, FORKED):
                 if file in group:
                     return group[0]
@@ -133,7 +133,7 @@ gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture
-def batches_at_once(monkeypatch):
+def parallel_counts(monkeypatch):
     """List that receives the number of threads of each call of `parallel_map`."""
     from keras_transformer.decoding import compiled
 
@@ -168,13 +168,13 @@ def tiny_model_file(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def written_once(request, tmp_path_factory):
+def write_once(request, tmp_path_factory):
     """Function that shares a written folder between all workers of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):  # set by pytest-xdist
         base = base.parent
 
-    def written_once(name, write):
+    def write_once(name, write):
         """Returns the folder `name`. Only the first call runs `write(folder)`."""
         folder = base / "written" / name
         folder.parent.mkdir(exist_ok=True)
@@ -187,22 +187,22 @@ def written_once(request, tmp_path_factory):
                 part.rename(folder)
         return folder
 
-    return written_once
+    return write_once
 
 
 @pytest.fixture(scope="session")
-def tiny_export(tiny_model, written_once):
+def tiny_export(tiny_model, write_once):
     """Path of version 1 of the tiny model's export: the folder `tiny/1`."""
     import tiny_export
 
     def write(folder):
         tiny_export.tiny_export(*tiny_model, folder)
 
-    return written_once("tiny", write) / "1"
+    return write_once("tiny", write) / "1"
 
 
 @pytest.fixture(scope="session")
-def small_batch_export(tiny_model, written_once):
+def small_batch_export(tiny_model, write_once):
     """Export with a maximum batch size of seven rows and only two signatures."""
     import tiny_export
 
@@ -210,7 +210,7 @@ def small_batch_export(tiny_model, written_once):
         with tiny_export.only_signatures("serving_default", "translate_n_best"):
             tiny_export.tiny_export(*tiny_model, folder, max_batch_size=7)
 
-    return written_once("small_batch", write) / "1"
+    return write_once("small_batch", write) / "1"
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def tiny_translator(tiny_model):
 
 
 @pytest.fixture(scope="session")
-def core_export(tiny_model, written_once):
+def core_export(tiny_model, write_once):
     """Same as `tiny_export`, but with a tokenizer of core TensorFlow operations."""
     import tiny_export
 
@@ -303,11 +303,11 @@ def core_export(tiny_model, written_once):
         core = CoreOpsBytePairTokenizer(tokenizer)
         tiny_export.tiny_export(model, core, folder)
 
-    return written_once("core", write) / "1"
+    return write_once("core", write) / "1"
 
 
 @pytest.fixture(scope="session")
-def phrases_run(written_once):
+def phrases_run(write_once):
     """Folder of a run of `phrases_run.small_recipe()`, and what `train` returned."""
     import phrases_run
 
@@ -318,5 +318,5 @@ def phrases_run(written_once):
         summary = train(phrases_run.small_recipe(), run, progress=False)
         (folder / "summary.json").write_text(json.dumps(summary, default=str))
 
-    folder = written_once("phrases", write)
+    folder = write_once("phrases", write)
     return folder / "run", json.loads((folder / "summary.json").read_text())

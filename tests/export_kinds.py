@@ -32,7 +32,7 @@ COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
 
 # Values for `kt.Variations` that add operations to the graph.
-EVERY = {
+ALL_VARIATIONS = {
     "num_decoder_layers": 1,
     "attention_bias": True,
     "logits_bias": True,
@@ -46,7 +46,7 @@ KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
     "core": {"tokenizer": "core"},
-    "marian": {"tokenizer": "marian", "model": {"variations": EVERY}},
+    "marian": {"tokenizer": "marian", "model": {"variations": ALL_VARIATIONS}},
     "parts": {"parallel_parts": 2},
     "xla": {"jit_compile": True, "parallel_parts": 2},
     "greedy": {"beam_size": 1},
@@ -83,11 +83,9 @@ KINDS = {
         },
     },
 }
-# The kinds that the ordinary tests write: `bpe` has most of the operations.
-CHEAP = ("bpe",)
 # Attributes that may have any text: names, patterns, and the tokenizer's model, which
 # is checked separately.
-FREE = {
+UNCHECKED_ATTRIBUTES = {
     *("shared_name", "debug_name", "_user_specified_name", "_gradient_op_type"),
     *("pattern", "rewrite", "model", "config_proto", "_class"),
 }
@@ -206,12 +204,12 @@ def collect(path):
             _add(rules, {}, rules["arguments"], argument.attr)
     for section, node in nodes:
         known = rules.setdefault(section, {}).setdefault(node.op, {})
-        free = FREE if section == "operations" else ()
+        free = UNCHECKED_ATTRIBUTES if section == "operations" else ()
         _add(rules, known, rules["annotations"], node.attr, free)
     return rules
 
 
-def _add(rules, known, annotations, attributes, free=FREE):
+def _add(rules, known, annotations, attributes, free=UNCHECKED_ATTRIBUTES):
     """Adds the texts and types of a node's attributes to the rules.
 
     Args:
@@ -227,7 +225,7 @@ def _add(rules, known, annotations, attributes, free=FREE):
         names = list(map(types_pb2.DataType.Name, types))
         merge_rules(rules, {"types": names})
         is_annotation = name.startswith("_")
-        if texts and name in (FREE if is_annotation else free):
+        if texts and name in (UNCHECKED_ATTRIBUTES if is_annotation else free):
             texts = graph_check.ANY_TEXT
         if is_annotation:
             merge_rules(annotations, {name: texts or None})

@@ -62,7 +62,7 @@ def fuzz(strategy, check, count):
     return outcomes
 
 
-def told(outcomes):
+def describe_outcomes(outcomes):
     """Returns the counts of `fuzz` in one line, for the table of faults."""
     parts = ", ".join(f"{count:,} {name}" for name, count in outcomes.most_common())
     return f"{sum(outcomes.values()):,} cases: {parts}"

@@ -32,7 +32,7 @@ SHELLS = {"bash", "console", "sh", "shell"}
 # Folders of the project that are filled by commands.
 WRITTEN = {"runs", "saved_models"}
 # Hints that do not change the code of a block.
-KEPT_AS_IT_IS = ("as written", "output", "not compared, ")
+HINTS_WITHOUT_EFFECT = ("as written", "output", "not compared, ")
 
 
 class Block:
@@ -57,7 +57,7 @@ class Block:
         for hint in self.hints:
             if hint.startswith(("skip, ", "file ")):
                 return ""
-            if hint.startswith(KEPT_AS_IT_IS):
+            if hint.startswith(HINTS_WITHOUT_EFFECT):
                 continue
             if hint.startswith("instead, "):
                 return hint.removeprefix("instead, ") + "\n"

@@ -73,7 +73,7 @@ class Case:
         return keras.Model(tensors, layer(**tensors, **options))
 
 
-ASK_FOR_SCORES = {"return_attention_scores": True}
+WITH_SCORES = {"return_attention_scores": True}
 
 
 def numpy(tensor):
@@ -181,7 +181,7 @@ def check_attention_scores(case):
         layer = case.layer(dtype=policy)
         output = case.call(layer)
         with_scores = case.call(layer, return_attention_scores=True)
-        symbolic = symbolic_call(case, case.layer(dtype=policy), **ASK_FOR_SCORES)
+        symbolic = symbolic_call(case, case.layer(dtype=policy), **WITH_SCORES)
         keras.tree.assert_same_structure(with_scores, symbolic)
         np.testing.assert_array_equal(numpy(with_scores[0]), numpy(output))
         leaves = [keras.tree.flatten(each) for each in (with_scores, symbolic)]
@@ -193,8 +193,8 @@ def check_attention_scores(case):
             assert numpy(scores).min() >= 0
             np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-5)
     layer = case.layer()
-    expected = keras.tree.flatten(case.call(layer, **ASK_FOR_SCORES))
-    model = case.model(layer, known_shapes=False, **ASK_FOR_SCORES)
+    expected = keras.tree.flatten(case.call(layer, **WITH_SCORES))
+    model = case.model(layer, known_shapes=False, **WITH_SCORES)
     found = keras.tree.flatten(model.predict(case.inputs, verbose=0))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(numpy(one), numpy(other), atol=1e-5)

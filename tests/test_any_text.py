@@ -29,7 +29,7 @@ from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.saving.open import open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open", "exports_load_once")
-few_cases = settings(
+FEW_CASES = settings(
     max_examples=10,
     deadline=None,
     database=None,
@@ -65,7 +65,7 @@ def expected_lines(content):
 
 
 @pytest.mark.fault("F15", "a line ends at \\n only; N input lines give N output lines")
-@settings(few_cases, max_examples=300)
+@settings(FEW_CASES, max_examples=300)
 @given(BYTES)
 def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.txt"
@@ -85,7 +85,7 @@ def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
 
 @pytest.mark.fault("F16", "training drops and counts the line and reports its number")
 @pytest.mark.fault("F17", "every text that is kept can be restored from its ids")
-@settings(few_cases)
+@settings(FEW_CASES)
 @given(BYTES, BYTES)
 def test_encode_corpus_keeps_or_counts_every_line(
     tiny_model, tmp_path_factory, source, target
@@ -114,7 +114,7 @@ def test_encode_corpus_keeps_or_counts_every_line(
 
 
 @pytest.mark.fault("F17", "one translation per text, with any content")
-@settings(few_cases)
+@settings(FEW_CASES)
 @given(LISTS)
 def test_translator_returns_one_result_per_text(tiny_translator, texts):
     found = tiny_translator.n_best(texts, 1)
@@ -130,7 +130,7 @@ def test_translator_returns_one_result_per_text(tiny_translator, texts):
 
 @pytest.mark.fault("F16", "invalid UTF-8 becomes U+FFFD")
 @pytest.mark.fault("F17", "one translation per text, same as the translator's")
-@settings(few_cases, max_examples=8)
+@settings(FEW_CASES, max_examples=8)
 @given(st.lists(SHORT_TEXT.map(str.encode) | st.binary(), max_size=9))
 def test_signatures_match_translator_on_any_bytes(
     tiny_signatures, tiny_translator, texts
@@ -177,7 +177,7 @@ def is_utf8(line):
 @pytest.mark.slow
 @pytest.mark.fault("F15", "`translate` writes one line per line")
 @pytest.mark.fault("F16", "`translate` writes U+FFFD and names the line")
-@settings(few_cases, max_examples=3)
+@settings(FEW_CASES, max_examples=3)
 @given(st.lists(BYTES, min_size=9, max_size=20).map(b"\n".join))
 def test_translate_command_writes_one_line_per_line(tiny_model_file, content):
     result = translate(tiny_model_file, content)

@@ -223,7 +223,7 @@ def test_replace_folder_follows_no_link(tmp_path, suffix):
     assert not folder.is_symlink() and (folder / "a").read_text() == "new"
 
 
-def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
+def test_replace_folder_is_atomic(tmp_path):
     folder = tmp_path / "new" / "folder"
     with replace_folder(folder) as temporary:
         (temporary / "a").write_text("1")
@@ -239,7 +239,7 @@ def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
 
 
-def test_replace_file_writes_the_whole_file_or_nothing(tmp_path):
+def test_replace_file_is_atomic(tmp_path):
     path = tmp_path / "model.bin"
     with replace_file(path) as temporary:
         assert temporary.suffix == ".bin" and temporary.parent == tmp_path

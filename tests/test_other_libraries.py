@@ -266,7 +266,7 @@ def test_int8_quantization_keeps_the_logits():
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
 
 
-def test_lora_trains_two_thin_matrices_per_projection():
+def test_lora_trains_two_low_rank_matrices_per_projection():
     model = small_model()
     before = numpy(model(IDS))
     dense = model.encoder.layers[0].self_attention.query_dense

@@ -81,7 +81,7 @@ def _count(vocabulary_size, preset):
     return model.count_params()
 
 
-def by_hand(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v):
+def count_by_formula(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v):
     """Computes the number of parameters.
 
     Embeddings are tied. Only feed-forward networks and norms have biases.
@@ -116,7 +116,7 @@ def test_preset_arguments_match_table_3(name):
 def test_preset_parameter_counts_match_table_3(name):
     *sizes, _, printed = {**TABLE_3, **OTHERS}[name]
     size = BIG_VOCABULARY_SIZE if name == "big" else VOCABULARY_SIZE
-    expected = by_hand(size, *sizes)
+    expected = count_by_formula(size, *sizes)
     if name == "E":
         # A table of positions for the source and one for the target.
         expected += 2 * 512 * 512
@@ -128,7 +128,7 @@ def test_preset_parameter_counts_match_table_3(name):
 @pytest.mark.parametrize(
     ("name", "vocabulary_size", "millions"),
     [
-        # Worked out as in `by_hand`: V x d_model + 44,101,632 for base, with
+        # Computed as in `count_by_formula`: V x d_model + 44,101,632 for base, with
         # vocabulary size V.
         ("base", 41_100, 65.14),
         ("base", 37_000, 63.05),

@@ -31,15 +31,15 @@ def modes(model):
     ]
 
 
-LOW = {"dtype": "mixed_bfloat16"}
+MIXED_BFLOAT16 = {"dtype": "mixed_bfloat16"}
 
 
 @pytest.mark.parametrize(
     ("load", "options"),
     [
         (keras.saving.load_model, {}),
-        (read, LOW),
-        pytest.param(keras.saving.load_model, LOW, marks=pytest.mark.slow),
+        (read, MIXED_BFLOAT16),
+        pytest.param(keras.saving.load_model, MIXED_BFLOAT16, marks=pytest.mark.slow),
         pytest.param(read, {}, marks=pytest.mark.slow),
     ],
 )
@@ -101,7 +101,7 @@ def test_compiled_quantized_model_is_saved_and_loaded(tmp_path):
         },
     ],
 )
-def test_other_quantizations_are_not_saved(tmp_path, arguments):
+def test_save_rejects_other_quantization_modes(tmp_path, arguments):
     model = small_model()
     model.quantize(**arguments)
     good = tmp_path / "good.keras"

@@ -73,7 +73,7 @@ with keras.saving.custom_object_scope({{"Mine": Mine}}):
 other = keras.saving.load_model("mine.keras", custom_objects={{"Mine": Mine}})
 print(*(type(layer).__name__ for layer in model.layers + other.layers))
 """
-STAND_INS = """
+PLACEHOLDERS = """
 import keras_transformer, keras
 name = "keras_transformer>AddNorm"
 assert not isinstance(keras.saving.get_registered_object(name), type)
@@ -145,7 +145,7 @@ def folder(tmp_path_factory):
 def printed(folder):
     """Function that returns the last line that one of the programs printed."""
     programs = [WRITE, WRITE_MINE, *(f"{each}\n{LOAD}" for each in IMPORTS)]
-    programs += [LOAD_MINE, STAND_INS, UNKNOWN]
+    programs += [LOAD_MINE, PLACEHOLDERS, UNKNOWN]
     results = json.loads(run(FORKS, folder, stdin=json.dumps(programs)))
     results = dict(zip(programs, results, strict=True))
 
@@ -237,7 +237,7 @@ def test_custom_objects_still_work(printed):
 
 
 def test_imported_classes_replace_their_stand_ins(printed):
-    assert printed(STAND_INS) == "keras_transformer>AddNorm"
+    assert printed(PLACEHOLDERS) == "keras_transformer>AddNorm"
 
 
 def test_unknown_classes_are_still_refused(printed):

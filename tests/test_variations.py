@@ -32,7 +32,7 @@ SIZES = {
     "dropout": 0.0,
 }
 # All variations, each with another value than the paper's.
-EVERY = {
+ALL_VARIATIONS = {
     "num_decoder_layers": 1,
     "attention_bias": True,
     "logits_bias": True,
@@ -59,7 +59,7 @@ def built(variations, **options):
 @pytest.fixture(scope="module")
 def every():
     """Model with all variations. Tests must not change it."""
-    return built(EVERY)
+    return built(ALL_VARIATIONS)
 
 
 def expected_logits(model, variations):
@@ -122,12 +122,12 @@ def expected_logits(model, variations):
     return logits + paper_in_numpy.array(target.bias) if target.use_bias else logits
 
 
-@pytest.mark.parametrize("name", [*EVERY, "every"])
+@pytest.mark.parametrize("name", [*ALL_VARIATIONS, "every"])
 def test_variation_matches_numpy(name, every):
     if name == "every":
-        model, variations = every, EVERY
+        model, variations = every, ALL_VARIATIONS
     else:
-        variations = {name: EVERY[name]}
+        variations = {name: ALL_VARIATIONS[name]}
         model = built(variations)
     assert model.variations == kt.Variations(**variations)
     found, expected = numpy(model(INPUTS))[0], expected_logits(model, variations)
@@ -151,7 +151,7 @@ def test_zero_start_has_no_vector_and_no_gradient(every):
     assert sorted(rows) == sorted(set(TARGET) - {2})
 
 
-@pytest.mark.parametrize("variations", [EVERY, {"logits_bias": True}])
+@pytest.mark.parametrize("variations", [ALL_VARIATIONS, {"logits_bias": True}])
 def test_training_loss_matches_the_logits(variations):
     """Compares the fused loss and its gradients with the loss of the logits."""
     import tensorflow as tf
@@ -178,7 +178,7 @@ def test_file_keeps_variations(every, tmp_path):
     path = tmp_path / "model.keras"
     every.save(path)
     read = keras_file.read(path)
-    assert read.variations == every.variations == kt.Variations(**EVERY)
+    assert read.variations == every.variations == kt.Variations(**ALL_VARIATIONS)
     np.testing.assert_array_equal(numpy(read(INPUTS)), numpy(every(INPUTS)))
     settings, _ = keras_file.check(path)
     # The lower bound includes the matrices that variations add.
@@ -284,7 +284,7 @@ def test_flops_count_the_decoder_layers():
     # the feed-forward network. A multiply-add counts as 2.
     encoder = 2 * (12 * 4 * 7 * 12 + 2 * 7 * 7 * 12) + 4 * 12 * 17 * 7
     decoder = both / 2 - encoder
-    found = forward_flops({**settings, "variations": EVERY}, 0, [7], [5])
+    found = forward_flops({**settings, "variations": ALL_VARIATIONS}, 0, [7], [5])
     assert found == 2 * encoder + decoder
 
 

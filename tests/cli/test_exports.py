@@ -80,7 +80,9 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
     assert "a SavedModel has only the mean cross-attention" in result.stderr
 
 
-def test_commands_name_what_a_saved_model_lacks(tiny_export, run_command, tmp_path):
+def test_commands_reject_options_that_a_saved_model_lacks(
+    tiny_export, run_command, tmp_path
+):
     for command, message in {
         ("translate", "--n-best", "5"): "was exported with a beam size of 4",
         ("translate", "--prefix", "x"): "a SavedModel cannot use prefixes",

@@ -37,13 +37,13 @@ def weights(path):
 
 
 @pytest.fixture(scope="module")
-def first(phrases_run, tmp_path_factory):
+def initial_run(phrases_run, tmp_path_factory):
     """Folder of a finished run on English and German phrases."""
-    folder = tmp_path_factory.mktemp("first") / "run"
+    folder = tmp_path_factory.mktemp("initial") / "run"
     return shutil.copytree(phrases_run[0], folder)
 
 
-# Settings of the runs that start from the first one.
+# Settings of the runs that start from the initial run.
 NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 
 
@@ -60,84 +60,90 @@ def train_from(run_command):
 
 
 @pytest.fixture(scope="module")
-def command(first, train_from, tmp_path_factory):
-    """Folder of a run that starts from the first one, and the command's result."""
-    folder = tmp_path_factory.mktemp("second") / "run"
-    return folder, train_from(first, folder)
+def fine_tuning(initial_run, train_from, tmp_path_factory):
+    """Folder of a run that starts from the initial one, and the command's result."""
+    folder = tmp_path_factory.mktemp("fine_tuned") / "run"
+    return folder, train_from(initial_run, folder)
 
 
 @pytest.fixture(scope="module")
-def second(command):
-    """Folder of the run that starts from the first one."""
-    folder, result = command
+def fine_tuned_run(fine_tuning):
+    """Folder of the run that starts from the initial one."""
+    folder, result = fine_tuning
     assert result.exit_code == 0, result.stderr
     return folder
 
 
-def test_fine_tuning_starts_from_the_averaged_weights(first, tmp_path):
+def test_fine_tuning_starts_from_the_averaged_weights(initial_run, tmp_path):
     # A tiny learning rate keeps the weights almost unchanged.
     changes = ("training.schedule=paper", "training.learning_rate=null")
-    recipe = recipe_from(first, *NEW, *changes, "training.steps=1")
+    recipe = recipe_from(initial_run, *NEW, *changes, "training.steps=1")
     recipe.training.learning_rate_scale = 1e-12
     train(recipe, tmp_path, progress=False)
-    expected = weights(first / "model.keras")
+    expected = weights(initial_run / "model.keras")
     for mine, one in zip(weights(tmp_path / "model.keras"), expected, strict=True):
         np.testing.assert_allclose(mine, one, atol=1e-7)
-    path, _ = average_run(first, last=1, output=tmp_path / "last.keras")
+    path, _ = average_run(initial_run, last=1, output=tmp_path / "last.keras")
     last = weights(path)
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
 
 
-def test_fine_tuning_keeps_the_vocabulary(first, second):
-    files = [run / "tokenizer" / "tokenizer.model" for run in (first, second)]
+def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuned_run):
+    files = [
+        run / "tokenizer" / "tokenizer.model" for run in (initial_run, fine_tuned_run)
+    ]
     assert files[0].read_bytes() == files[1].read_bytes()
-    tokenizer = pipelines.load_tokenizer(second / "tokenizer")
-    corpus = pipelines.EncodedCorpus.load(second / "cache" / "train")
-    recipe = load_recipe(second / "config.yaml")
+    tokenizer = pipelines.load_tokenizer(fine_tuned_run / "tokenizer")
+    corpus = pipelines.EncodedCorpus.load(fine_tuned_run / "cache" / "train")
+    recipe = load_recipe(fine_tuned_run / "config.yaml")
     pairs = itertools.islice(load_pairs(recipe)["train"], 3)
     for number, (_, target) in enumerate(pairs):
         (ids,) = tokenizer.tokenize([target]).to_list()
         assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]
 
 
-def test_fine_tuning_resets_optimizer_and_steps(second):
-    names = sorted(p.name for p in (second / "checkpoints").glob("ckpt-*.index"))
+def test_fine_tuning_resets_optimizer_and_steps(fine_tuned_run):
+    names = sorted(
+        p.name for p in (fine_tuned_run / "checkpoints").glob("ckpt-*.index")
+    )
     assert names == ["ckpt-3.index", "ckpt-4.index"]
-    stored = tf.train.load_checkpoint(str(second / "checkpoints" / "ckpt-4"))
+    stored = tf.train.load_checkpoint(str(fine_tuned_run / "checkpoints" / "ckpt-4"))
     # The first variable of a Keras optimizer is its step count.
     assert stored.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 4
 
 
 @pytest.mark.slow
-def test_fine_tuning_resumes_without_the_first_model(first, second, tmp_path):
+def test_fine_tuning_resumes_without_the_first_model(
+    initial_run, fine_tuned_run, tmp_path
+):
     again = tmp_path / "again"
-    shutil.copytree(second, again)
-    recipe = recipe_from(first, *NEW, "training.steps=6")
-    recipe.training.initial_model = str(first)
+    shutil.copytree(fine_tuned_run, again)
+    recipe = recipe_from(initial_run, *NEW, "training.steps=6")
+    recipe.training.initial_model = str(initial_run)
     whole = tmp_path / "whole"
     train(recipe, whole, progress=False)
-    hidden = first.with_name("hidden")
-    first.rename(hidden)
+    hidden = initial_run.with_name("hidden")
+    initial_run.rename(hidden)
     try:
         train(recipe, again, progress=False)
     finally:
-        hidden.rename(first)
+        hidden.rename(initial_run)
     one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
 @pytest.fixture
-def file(first, tmp_path):
+def file(initial_run, tmp_path):
     """A model's file and its tokenizer, without a recipe."""
-    shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
-    return shutil.copy(first / "model.keras", tmp_path)
+    shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
+    return shutil.copy(initial_run / "model.keras", tmp_path)
 
 
-def test_fine_tuning_takes_the_keys_of_a_file_without_a_recipe(first, file):
+def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, file):
     keys = recipe_keys(file)
     assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
-    recipe, of_run = (recipe_from(path, *NEW) for path in (file, first))
+    recipe, of_run = (recipe_from(path, *NEW) for path in (file, initial_run))
     assert recipe.model.preset == "base"
     assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
 
@@ -149,10 +155,12 @@ def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_starts_from_checkpoints_with_another_dropout(first, tmp_path):
+def test_fine_tuning_starts_from_checkpoints_with_another_dropout(
+    initial_run, tmp_path
+):
     """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"
-    shutil.copytree(first, unfinished)
+    shutil.copytree(initial_run, unfinished)
     (unfinished / "model.keras").unlink()
     changes = ("model.dropout=0.47", "training.steps=1")
     run = tmp_path / "run"
@@ -161,28 +169,28 @@ def test_fine_tuning_starts_from_checkpoints_with_another_dropout(first, tmp_pat
     assert stored.dropout == 0.47
 
 
-def test_fine_tuning_changes_variations_without_weights(first, tmp_path):
+def test_fine_tuning_changes_variations_without_weights(initial_run, tmp_path):
     changes = ("model.start=zeros", "model.position_rates=tensor2tensor")
     run = tmp_path / "run"
-    recipe = recipe_from(first, *NEW, *changes, "training.steps=1")
+    recipe = recipe_from(initial_run, *NEW, *changes, "training.steps=1")
     recipe.training.learning_rate = 1e-12
     train(recipe, run, progress=False)
     stored = keras.saving.load_model(run / "model.keras", compile=False)
     assert stored.variations.position_rates == "tensor2tensor"
     start = stored.token_embedding(np.array([[2]]))
     assert not keras.ops.convert_to_numpy(start).any()
-    expected = weights(first / "model.keras")
+    expected = weights(initial_run / "model.keras")
     for mine, one in zip(stored.get_weights(), expected, strict=True):
         np.testing.assert_allclose(mine, one, atol=1e-7)
 
 
-def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
+def test_fine_tuning_rejects_another_shape_or_vocabulary(initial_run, tmp_path):
     wrong = ["model.d_ff=30", "model.normalization=post", "tokenizer.vocabulary_size=9"]
-    recipe = recipe_from(first, *NEW, *wrong)
+    recipe = recipe_from(initial_run, *NEW, *wrong)
     with pytest.raises(ModelError) as caught:
         train(recipe, tmp_path, progress=False)
     assert str(caught.value) == (
-        f"{first / 'model.keras'}: model does not match the recipe: "
+        f"{initial_run / 'model.keras'}: model does not match the recipe: "
         "model.d_ff is 24 in the model but 30 in the recipe; "
         "model.normalization is pre in the model but post in the recipe; "
         "tokenizer.vocabulary_size is 380 in the model but 9 in the recipe"
@@ -191,39 +199,39 @@ def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
 
 
 @pytest.fixture
-def finished(first, tmp_path):
+def finished(initial_run, tmp_path):
     """Folder with a model but no checkpoints, which training must not overwrite."""
-    shutil.copy(first / "model.keras", tmp_path)
-    shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
-    shutil.copy(first / "config.yaml", tmp_path)
+    shutil.copy(initial_run / "model.keras", tmp_path)
+    shutil.copytree(initial_run / "tokenizer", tmp_path / "tokenizer")
+    shutil.copy(initial_run / "config.yaml", tmp_path)
     return tmp_path
 
 
-def test_train_does_not_overwrite_a_finished_model(first, finished):
+def test_train_does_not_overwrite_a_finished_model(initial_run, finished):
     before = {path: path.read_bytes() for path in finished.glob("*.*")}
     with pytest.raises(
         RunError, match=r"model\.keras: the checkpoints of this model are missing"
     ) as error:
-        train(recipe_from(first, *NEW), finished, progress=False)
+        train(recipe_from(initial_run, *NEW), finished, progress=False)
     assert f"--from {finished}" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.slow
-def test_train_restarts_over_a_finished_model_if_asked(first, finished):
-    recipe = recipe_from(first, *NEW, "training.steps=1")
+def test_restart_overwrites_a_finished_model(initial_run, finished):
+    recipe = recipe_from(initial_run, *NEW, "training.steps=1")
     assert train(recipe, finished, progress=False, restart=True)["steps"] == 1
 
 
 def test_train_from_takes_settings_of_the_initial_model(
-    first, command, train_from, tmp_path
+    initial_run, fine_tuning, train_from, tmp_path
 ):
-    run, result = command
+    run, result = fine_tuning
     assert result.exit_code == 0, result.stderr
-    assert f"using the weights of {first / 'model.keras'}\n" in result.stderr
-    assert f"initial model: {first}\n" in result.stdout
+    assert f"using the weights of {initial_run / 'model.keras'}\n" in result.stderr
+    assert f"initial model: {initial_run}\n" in result.stdout
     recipe = load_recipe(run / "config.yaml")
-    assert recipe.training.initial_model == str(first)
+    assert recipe.training.initial_model == str(initial_run)
     assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (24, 380)
     mistakes = {
         tmp_path / "nowhere": "nowhere: no such file or folder",
@@ -237,10 +245,10 @@ def test_train_from_takes_settings_of_the_initial_model(
 
 
 @pytest.fixture
-def refused(first, tmp_path):
+def refused(initial_run, tmp_path):
     """A model file that the check refuses, since its archive has an extra member."""
-    shutil.copy(first / "model.keras", tmp_path)
-    shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
+    shutil.copy(initial_run / "model.keras", tmp_path)
+    shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
     with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:
         archive.writestr("notes.txt", "")
     with pytest.raises(ModelError, match="refused"):
@@ -248,9 +256,9 @@ def refused(first, tmp_path):
     return tmp_path / "model.keras"
 
 
-def test_unchecked_file_gives_the_same_recipe_keys(first, refused):
+def test_unchecked_file_gives_the_same_recipe_keys(initial_run, refused):
     good = refused.with_name("good.keras")
-    shutil.copy(first / "model.keras", good)
+    shutil.copy(initial_run / "model.keras", good)
     found, expected = recipe_keys(refused, allow_unsafe=True), recipe_keys(good)
     assert found.pop("training.initial_model") == str(refused)
     expected.pop("training.initial_model")
@@ -268,7 +276,7 @@ def test_train_from_unchecked_file_needs_allow_unsafe(run_command, refused, tmp_
     assert "it can run any code (--allow-unsafe)" in result.stderr
 
 
-def test_fine_tuning_rejects_other_files(first, tmp_path):
+def test_fine_tuning_rejects_other_files(initial_run, tmp_path):
     (tmp_path / "model.keras").write_bytes(b"no archive")
     with pytest.raises(ModelError, match=r"model\.keras: cannot be loaded"):
         recipe_keys(tmp_path)
@@ -276,6 +284,6 @@ def test_fine_tuning_rejects_other_files(first, tmp_path):
     other.save(tmp_path / "model.keras")
     with pytest.raises(ModelError, match="Received: 'Sequential'"):
         recipe_keys(tmp_path)
-    shutil.copy(first / "model.keras", tmp_path)
+    shutil.copy(initial_run / "model.keras", tmp_path)
     with pytest.raises(ModelError, match="must contain a tokenizer"):
         recipe_keys(tmp_path)

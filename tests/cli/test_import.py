@@ -207,7 +207,7 @@ def test_import_options_apply_to_a_huggingface_folder(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_import_of_a_damaged_folder_leaves_nothing(tmp_path):
+def test_failed_import_leaves_no_files(tmp_path):
     source = write_marian(tmp_path / "marian", random_arrays())
     (source / "model.npz").write_bytes(npz(random_arrays())[:-99])
     result = run("import", source, tmp_path / "model", code=2)

@@ -83,7 +83,7 @@ def trained(folder, run_command):
 
 
 def test_parse_prints_the_trees_of_a_trained_model(
-    trained, folder, run_command, tmp_path, batches_at_once
+    trained, folder, run_command, tmp_path, parallel_counts
 ):
     """`evaluate` and `parse` reproduce the training trees exactly."""
     toy = folder / "toy.trees"
@@ -93,7 +93,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
         *["--output", output, "--parallel-parts", "2"],
     )
     assert result.exit_code == 0, result.stderr
-    assert batches_at_once == [2]
+    assert parallel_counts == [2]
     report = json.loads(result.stdout)
     everything, short = report["results"]
     assert (everything["f1"], everything["complete_match"]) == (100, 100)
@@ -107,7 +107,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     given = "\n".join([*lines[:3], "", lines[3]])
     result = run_command("parse", trained, "--parallel-parts", "2", stdin=given)
     assert result.exit_code == 0, result.stderr
-    assert batches_at_once == [2, 2]
+    assert parallel_counts == [2, 2]
     expected = toy.read_text().splitlines()[:4]
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr

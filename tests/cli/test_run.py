@@ -85,7 +85,7 @@ def trained(folder, train_arguments, run_command):
     return run, run / "model.keras", folder / "saved" / "mine"
 
 
-def test_run_file_and_export_translate_alike(folder, trained, run_command):
+def test_run_file_and_export_give_the_same_translations(folder, trained, run_command):
     test = ["--source", folder / "test.source", "--reference", folder / "test.target"]
     reports, texts = [], []
     for number, path in enumerate(trained):
@@ -230,7 +230,7 @@ def test_translate_refuses_n_best_beyond_the_beam(trained, run_command):
     assert "beam size of at least 9" in result.stderr
 
 
-def test_commands_name_what_a_saved_model_lacks(folder, trained, run_command):
+def test_commands_reject_options_that_a_saved_model_lacks(folder, trained, run_command):
     for option in (("--beam-size", "2"), ("--patience", "1")):
         result = run_command("translate", trained[2], *option, stdin="x\n")
         assert result.exit_code == 2

@@ -95,7 +95,7 @@ def test_each_tokenizer_is_learned_from_its_side(run, translator):
             assert ids.tolist() == [*side.tokenize([text]).to_list()[0], 3]
 
 
-def test_model_has_the_parameters_of_a_hand_count(run, translator):
+def test_parameter_count_matches_hand_count(run, translator):
     assert translator.model.count_params() == NUM_PARAMETERS == 16912
     assert model_info(run)["parameters"] == NUM_PARAMETERS
 
@@ -193,7 +193,7 @@ def test_average_and_preset_keep_both_vocabularies(run, translator, preset, tmp_
         model.save_to_preset(tmp_path / "x", translator.tokenizer.target)
 
 
-def test_training_can_begin_with_any_stored_model(run, preset, translator):
+def test_training_accepts_a_run_or_preset_as_initial_model(run, preset, translator):
     tokenizer, model = translator.tokenizer, translator.model
     for path in (run, preset):
         keys = recipe_keys(path)

@@ -78,9 +78,9 @@ def words(texts):
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 
-def test_parallel_parts_decode_in_parallel(translate, free, batches_at_once):
+def test_parallel_parts_decode_in_parallel(translate, free, parallel_counts):
     assert lines(translate("--parallel-parts", "2")) == free
-    assert batches_at_once == [2]
+    assert parallel_counts == [2]
     assert translate("--parallel-parts", "0").exit_code == 2
     refused = translate("--sampling", "--parallel-parts", "2")
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -285,7 +285,7 @@ def test_patience_must_be_positive(translate, patience):
         (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
-def test_translate_names_what_an_export_lacks(
+def test_translate_rejects_options_that_an_export_lacks(
     translate, tiny_export, arguments, message
 ):
     result = translate(*arguments, model=tiny_export)

@@ -79,7 +79,7 @@ def begin(part, lines, note):
 
 
 @pytest.fixture
-def whole(translate, files, tmp_path, request):
+def uninterrupted(translate, files, tmp_path, request):
     """Function that returns the output and the record of an uninterrupted run."""
 
     def make(*arguments):
@@ -88,24 +88,24 @@ def whole(translate, files, tmp_path, request):
         real = module.line_writer
 
         def spy(file):
-            notes.append((tmp_path / ".whole.made.json").read_text())
+            notes.append((tmp_path / ".uninterrupted.made.json").read_text())
             return real(file)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "line_writer", spy)
-            result = translate(*arguments, output=tmp_path / "whole")
+            result = translate(*arguments, output=tmp_path / "uninterrupted")
         assert result.exit_code == 0, result.stderr
-        assert not (tmp_path / "whole.part").exists()
-        return (tmp_path / "whole").read_bytes(), notes[0]
+        assert not (tmp_path / "uninterrupted.part").exists()
+        return (tmp_path / "uninterrupted").read_bytes(), notes[0]
 
     return make
 
 
 @pytest.mark.parametrize("num_bytes", [1, 11, 200, 201, 400, 1133])
 def test_resume_continues_after_the_last_complete_line(
-    whole, translate, files, model, num_bytes
+    uninterrupted, translate, files, model, num_bytes
 ):
-    text, note = whole()
+    text, note = uninterrupted()
     part = files[1].with_name("out.part")
     begin(part, text[:num_bytes], note)
     model.calls.clear()
@@ -118,8 +118,8 @@ def test_resume_continues_after_the_last_complete_line(
 
 
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
-def test_resume_continues_n_best_lists(whole, translate, files, num_bytes):
-    text, note = whole("--n-best", "4", "--scores")
+def test_resume_continues_n_best_lists(uninterrupted, translate, files, num_bytes):
+    text, note = uninterrupted("--n-best", "4", "--scores")
     assert text.count(b"\n") > 90
     begin(files[1].with_name("out.part"), text[:num_bytes], note)
     result = translate("--n-best", "4", "--scores")
@@ -127,8 +127,10 @@ def test_resume_continues_n_best_lists(whole, translate, files, num_bytes):
     assert files[1].read_bytes() == text
 
 
-def test_resume_refuses_other_inputs_and_options(whole, translate, files, model):
-    text, note = whole()
+def test_resume_refuses_other_inputs_and_options(
+    uninterrupted, translate, files, model
+):
+    text, note = uninterrupted()
     part = files[1].with_name("out.part")
     too_long = text + b"one more\n"
     other = json.dumps(json.loads(note) | {"model": "other weights"})
@@ -158,7 +160,7 @@ def test_resume_refuses_other_inputs_and_options(whole, translate, files, model)
     assert "out.part: was made with a different input; remove it" in result.stderr
 
 
-def test_resume_keeps_a_finished_output(whole, translate, files, model):
+def test_resume_keeps_a_finished_output(uninterrupted, translate, files, model):
     assert translate().exit_code == 0
     before = files[1].read_bytes()
     model.calls.clear()
@@ -189,8 +191,10 @@ def test_resume_keeps_a_finished_output(whole, translate, files, model):
     assert files[1].read_bytes() == before
 
 
-def test_resume_finishes_after_a_kill_during_the_rename(whole, translate, files, model):
-    text, note = whole()
+def test_resume_finishes_after_a_kill_during_the_rename(
+    uninterrupted, translate, files, model
+):
+    text, note = uninterrupted()
     files[1].write_bytes(text)
     files[1].with_name(".out.made.json").write_text(note)
     model.calls.clear()

@@ -92,7 +92,7 @@ def test_unusable_vocabulary_file_is_refused(tmp_path):
         read_vocabulary(path)
 
 
-def test_written_vocabulary_is_read_alike_by_all_readers(tmp_path):
+def test_written_vocabulary_round_trips_through_all_readers(tmp_path):
     plain = [
         *(
             "</s>",

@@ -74,11 +74,13 @@ def all_finished(table, max_length, kind, alpha, tokens):
     return sorted(found, key=lambda pair: -pair[0])
 
 
-def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=None):
+def beam(
+    table, beam_size, max_length, kind, alpha, tokens, n_best=1, max_finished=None
+):
     """Runs beam search in plain Python.
 
     A step ranks `2 * beam_size` continuations. The search stops at `max_length`, or
-    when `enough` hypotheses have finished; a beam of one stops at the first.
+    when `max_finished` hypotheses have finished; a beam of one stops at the first.
 
     Returns:
         The `n_best` pairs (score, ids without the start), best first.
@@ -86,7 +88,7 @@ def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=Non
     log_probs = log_softmax(table)
     alive = [(0.0, [START, START])]
     finished = []
-    enough = 1 if beam_size == 1 else enough
+    max_finished = 1 if beam_size == 1 else max_finished
     for length in range(1, max_length + 1):
         expanded = [
             (total + log_probs[history[-2], history[-1], token], [*history, token])
@@ -100,7 +102,7 @@ def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=Non
             if history[-1] == END
         ]
         alive = [pair for pair in ranked if pair[1][-1] != END][:beam_size]
-        if enough is not None and len(finished) >= enough:
+        if max_finished is not None and len(finished) >= max_finished:
             break
     if not finished:
         finished = [

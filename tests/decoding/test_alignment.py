@@ -130,7 +130,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 4096])
-def test_align_follows_words_that_move(tokenizer, batch_tokens):
+def test_align_handles_reordered_words(tokenizer, batch_tokens):
     translator = Translator(CopyingModel(), tokenizer, batch_tokens=batch_tokens)
     sources, targets, expected = zip(*PAIRS, strict=True)
     found = translator.align(list(sources), list(targets))

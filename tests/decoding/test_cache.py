@@ -18,7 +18,7 @@ ATTENTION = SimpleNamespace(
 )
 # A cache that grows has no static shapes, which JAX needs.
 CAPACITIES = (None, STEPS, 12) if keras.backend.backend() != "jax" else (STEPS, 12)
-grows = pytest.mark.skipif(
+needs_growing_cache = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="The cache cannot grow on this backend."
 )
 
@@ -120,7 +120,7 @@ def test_cache_attends_to_the_slots_of_each_hypothesis(max_length, window, beam_
             hypotheses.compact()
 
 
-@grows
+@needs_growing_cache
 def test_compact_drops_slots_that_no_hypothesis_attends_to():
     hypotheses, dropped = Hypotheses(), 0
     for index in range(STEPS):
@@ -138,7 +138,7 @@ def test_compact_drops_slots_that_no_hypothesis_attends_to():
     assert dropped == 3
 
 
-@grows
+@needs_growing_cache
 def test_compact_of_one_hypothesis_merges_both_parts():
     hypotheses = Hypotheses(beam_size=1)
     for index in range(4):
@@ -163,17 +163,17 @@ def test_reorder_moves_no_key(max_length):
 
 
 @pytest.mark.parametrize(
-    ("window", "places"), [(None, 12), (1, 1), (4, 4), (12, 12), (30, 12)]
+    ("window", "num_positions"), [(None, 12), (1, 1), (4, 4), (12, 12), (30, 12)]
 )
-def test_buffer_has_room_for_the_window_only(window, places):
+def test_buffer_capacity_is_limited_by_the_window(window, num_positions):
     cache = kv_cache.empty_cache([ATTENTION], BATCH, BEAM, 12, window)
-    shape = (BATCH, HEADS)
-    assert tuple(cache.layers[0].key.shape) == (*shape, KEY_DIM, places * BEAM)
-    assert tuple(cache.layers[0].value.shape) == (*shape, places * BEAM, VALUE_DIM)
+    shape, num_slots = (BATCH, HEADS), num_positions * BEAM
+    assert tuple(cache.layers[0].key.shape) == (*shape, KEY_DIM, num_slots)
+    assert tuple(cache.layers[0].value.shape) == (*shape, num_slots, VALUE_DIM)
     assert cache.beam_size == BEAM and cache.is_buffer
 
 
-@grows
+@needs_growing_cache
 @pytest.mark.parametrize("window", [1, 4])
 def test_growing_cache_keeps_the_window_only(window):
     hypotheses = Hypotheses(window=window)
@@ -185,7 +185,7 @@ def test_growing_cache_keeps_the_window_only(window):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces a graph")
 @pytest.mark.parametrize("window", [None, 4])
-def test_buffer_of_a_length_that_is_a_tensor_has_the_same_shapes(window):
+def test_buffer_shapes_match_for_tensor_lengths(window):
     import tensorflow as tf
 
     @tf.function(autograph=False)
@@ -221,7 +221,7 @@ def test_reachable_slots_keep_their_order():
     np.testing.assert_array_equal(slots, [[1, 4, 5], [3, 0, 1]])
 
 
-def test_gather_slots_takes_the_slots_of_each_sentence_in_all_heads():
+def test_gather_slots_selects_slots_per_sentence():
     x = np.arange(2 * 3 * 4 * 5, dtype="float32").reshape(2, 3, 4, 5)
     slots = np.array([[1, 3], [2, 0]], "int32")
     taken = kv_cache.gather_slots(ops.array(x), ops.array(slots))

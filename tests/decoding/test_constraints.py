@@ -208,7 +208,7 @@ def test_prefix_is_cut_at_the_limit():
 
 
 @pytest.mark.parametrize("drop_finished", [True, False])
-def test_word_at_the_limit_counts_as_whole(drop_finished):
+def test_word_at_the_limit_counts_as_complete(drop_finished):
     """Token 4 and the end separate words. The words 5 and 6 6 are forbidden."""
     tables = random_tables(seed=9, batch=9)
     tables[..., END] = -np.inf

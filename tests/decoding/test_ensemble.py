@@ -97,7 +97,7 @@ def test_ensemble_search_finds_the_best_of_all_sequences(models, alpha):
 
 
 @pytest.mark.slow
-def test_ensemble_of_one_model_matches_it(models):
+def test_ensemble_of_equal_models_matches_the_model(models):
     for model in models:
         alone = search(model, n_best=4)
         twice = search(Ensemble([model, model, model]), n_best=4)

@@ -45,8 +45,8 @@ VARIANTS = {
 # A cache that grows has no static shapes, which JAX needs.
 CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
 # Variants whose computation depends on whether the cache grows.
-BUFFERED = {"post-norm", "widths", "dot", "additive", "bfloat16"}
-BUFFERED |= {name for name in VARIANTS if "window" in name}
+CACHE_DEPENDENT = {"post-norm", "widths", "dot", "additive", "bfloat16"}
+CACHE_DEPENDENT |= {name for name in VARIANTS if "window" in name}
 WEIGHTS = ("layers", "arranged", "packed")
 STEPS = 7
 
@@ -127,7 +127,7 @@ def assert_steps_match(model, decoder, beam_size=3, max_length=None, steps=STEPS
 @pytest.mark.parametrize(
     ("variant", "max_length"),
     [
-        slow_unless(not place or variant in BUFFERED, variant, max_length)
+        slow_unless(not place or variant in CACHE_DEPENDENT, variant, max_length)
         for place, max_length in enumerate(CAPACITIES[:2])
         for variant in VARIANTS
     ],

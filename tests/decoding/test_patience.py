@@ -37,26 +37,28 @@ def search(step=None, batch=BATCH, patience=None, **options):
     return found, np.array(scores)
 
 
-def expected(enough, n_best=1):
+def expected(max_finished, n_best=1):
     return [
-        beam(table, BEAM, LENGTH, "power", 1.0, TOKENS, n_best, enough)
+        beam(table, BEAM, LENGTH, "power", 1.0, TOKENS, n_best, max_finished)
         for table in TABLES
     ]
 
 
 # The search ends after patience x 4 (rounded) finished hypotheses, at least `n_best`.
 @pytest.mark.parametrize(
-    ("patience", "n_best", "enough"),
+    ("patience", "n_best", "max_finished"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
 )
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_patience_ends_search_when_enough_have_finished(
-    patience, n_best, enough, drop_finished
+    patience, n_best, max_finished, drop_finished
 ):
     found, scores = search(
         patience=patience, n_best=n_best, drop_finished=drop_finished
     )
-    for ids, row, pairs in zip(found, scores, expected(enough, n_best), strict=True):
+    for ids, row, pairs in zip(
+        found, scores, expected(max_finished, n_best), strict=True
+    ):
         missing = n_best - len(pairs)
         assert ids == [sequence for _, sequence in pairs] + [[]] * missing
         scored = [score for score, _ in pairs] + [-np.inf] * missing
@@ -87,7 +89,7 @@ def test_patience_reduces_steps():
     while len(finished) < BEAM:
         longest += 1
         finished = beam(
-            TABLES[0], BEAM, longest, "power", 1.0, TOKENS, BEAM, enough=BEAM
+            TABLES[0], BEAM, longest, "power", 1.0, TOKENS, BEAM, max_finished=BEAM
         )
         finished = [ids for _, ids in finished if ids[-1] == 3]
     assert steps[1] == longest < steps[None]
@@ -102,19 +104,19 @@ def test_patience_works_in_translator_export_and_opened_model(tmp_path):
     texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
     settings = BeamSearch(length_penalty=3.0, patience=0.25)
     translator = Translator(model, tokenizer, search=settings)
-    hasty = translator.translate(texts)
+    impatient = translator.translate(texts)
     plain = translator.with_search(patience=None).translate(texts)
-    assert hasty != plain
+    assert impatient != plain
 
     signatures = Signatures(model, tokenizer, settings)
     found = signatures.translate(tf.constant(texts))["translations"].numpy()
-    assert [text.decode() for text in found] == hasty
+    assert [text.decode() for text in found] == impatient
 
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)
     opened = open_model(tmp_path)
     opened = opened.with_search(length_penalty=3.0, patience=0.25)
-    assert opened.translate(texts) == hasty
+    assert opened.translate(texts) == impatient
 
 
 def test_infinite_patience_matches_none():

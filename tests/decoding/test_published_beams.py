@@ -125,7 +125,7 @@ TWO = (
     [[0.05, 0.9, 0.05], [0.4, 0.4, 0.2]],
 )
 OTHER = (TWO[0], [[0.3, 0.6, 0.1], [0.2, 0.4, 0.4]], TWO[2])
-ONE_STEP_LESS, ONE_STEP_MORE = [W2, END], [W2, W1, END]
+SHORTER, LONGER = [W2, END], [W2, W1, END]
 
 
 def gnmt(length, alpha=3.5):
@@ -148,14 +148,14 @@ def gnmt(length, alpha=3.5):
         # A beam of two finds the two best sequences.
         (
             t2t_tables(*([each] for each in TWO)),
-            *(0.0, 3, [[ONE_STEP_LESS, ONE_STEP_MORE]]),
+            *(0.0, 3, [[SHORTER, LONGER]]),
             [[np.log(0.8 * 0.5), np.log(0.8 * 0.4 * 0.9)]],
         ),
         # The penalty makes the longer one best, in the first of two sentences only.
         (
             t2t_tables(*(list(each) for each in zip(TWO, OTHER, strict=True))),
             *(3.5, 3),
-            [[ONE_STEP_MORE, ONE_STEP_LESS], [ONE_STEP_LESS, ONE_STEP_MORE]],
+            [[LONGER, SHORTER], [SHORTER, LONGER]],
             [
                 [np.log(0.8 * 0.4 * 0.9) / gnmt(3), np.log(0.8 * 0.5) / gnmt(2)],
                 [np.log(0.8 * 0.6) / gnmt(2), np.log(0.8 * 0.3 * 0.9) / gnmt(3)],

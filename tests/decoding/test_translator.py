@@ -61,7 +61,7 @@ def test_translate_keeps_order_and_blank_lines(translator):
 
 
 def test_parallel_batches_give_the_same_translations(
-    model, translator, batches_at_once
+    model, translator, parallel_counts
 ):
     several = translator_of(model, parallel_parts=3)
     lines = LINES * 7
@@ -71,7 +71,7 @@ def test_parallel_batches_give_the_same_translations(
         [each.text for each in ranked] for ranked in expected
     ]
     assert several.score(lines, lines[::-1]) == translator.score(lines, lines[::-1])
-    assert batches_at_once == [3, 1, 3, 1]
+    assert parallel_counts == [3, 1, 3, 1]
 
 
 def test_translator_rejects_a_model_without_the_end_id(model):

@@ -83,16 +83,16 @@ def files(run):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def uninterrupted(tmp_path_factory):
     """Pair of the folder of an uninterrupted run and the output of both workers."""
-    folder = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     return folder, run_workers(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F30", "a batch of one row for two workers: same as one process")
-def test_two_workers_match_one_process(whole, tmp_path, record_property):
-    folder, (chief, other) = whole
+def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property):
+    folder, (chief, other) = uninterrupted
     recipe = load_recipe("phrases", [*SETTINGS, "model.dropout=0.0"])
     train(recipe, tmp_path / "run", progress=False)
     corpus = EncodedCorpus.load(tmp_path / "run" / "cache" / "train")
@@ -157,17 +157,17 @@ def interrupt_run(folder, victim, number, dropout=0.0):
     "F29",
     "the other ends with code 75 and names it; restarted, both resume exactly",
 )
-def test_training_resumes_after_killed_worker(whole, tmp_path, record_property):
+def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_property):
     code, text, seconds = interrupt_run(tmp_path, 1, signal.SIGKILL)
     assert code == 75, text
     assert "error: worker 0: worker 1 has ended or cannot be reached" in text
     assert "Traceback" not in text
     run_workers(tmp_path)
     for value, expected in zip(
-        weights(tmp_path / "run"), weights(whole[0] / "run"), strict=True
+        weights(tmp_path / "run"), weights(uninterrupted[0] / "run"), strict=True
     ):
         np.testing.assert_array_equal(value, expected)
-    assert log(tmp_path / "run") == log(whole[0] / "run")
+    assert log(tmp_path / "run") == log(uninterrupted[0] / "run")
     record_property(
         "happened",
         f"ended after {seconds:.0f} s (timeout {TIMEOUT} s); bit-identical afterwards",

@@ -83,7 +83,7 @@ def start_server(words):
             time.sleep(0.5)
             if server.poll() is not None:
                 break
-    raise SystemExit(f"{shlex.join(words)}: no answer")
+    raise SystemExit(f"{shlex.join(words)}: no response")
 
 
 def run_command(words, stdin, as_written):

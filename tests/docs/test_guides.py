@@ -119,7 +119,7 @@ def small_run(tmp_path_factory):
         "```bash\nkeras-transformer train files --output runs/mine "
         "--set data.train.source=train.en --set data.train.target=train.de\n```\n"
     )
-    run_in(folder, guide)
+    run_guide_in(folder, guide)
     return folder / "runs" / "mine"
 
 
@@ -170,10 +170,10 @@ def sandbox(tmp_path):
 def test_guide_runs_from_top_to_bottom(guide, sandbox, small_run):
     if "--output runs/mine" not in text_of(guide):
         shutil.copytree(small_run, sandbox / "runs" / "mine")
-    assert run_in(sandbox, guide) > 0
+    assert run_guide_in(sandbox, guide) > 0
 
 
-def run_in(folder, guide):
+def run_guide_in(folder, guide):
     """Runs a guide in a folder and returns its number of Python blocks and commands."""
     (folder / "bin").mkdir()
     command = folder / "bin" / "keras-transformer"

@@ -57,7 +57,7 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path, kind)
         ),
     ],
 )
-def test_wrong_tokenizer_file_is_one_line(
+def test_invalid_tokenizer_file_is_reported_in_one_line(
     data, tokenizer, tmp_path, monkeypatch, settings, message
 ):
     monkeypatch.chdir(tmp_path)

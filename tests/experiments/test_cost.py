@@ -30,12 +30,12 @@ def test_forward_flops_match_weights_and_positions(source, target):
     source, target = np.array(source), np.array(target)
     # Cross-attention (2 layers, 3 heads) projects the source to keys and values. These
     # decoder weights multiply source tokens.
-    of_source = 2 * 3 * 12 * (5 + 7)
-    expected = 2 * source.sum() * (count_kernel_weights(model.encoder) + of_source)
+    source_weights = 2 * 3 * 12 * (5 + 7)
+    expected = 2 * source.sum() * (count_kernel_weights(model.encoder) + source_weights)
     expected += (
         2
         * target.sum()
-        * (count_kernel_weights(model.decoder) - of_source + 12 * VOCABULARY)
+        * (count_kernel_weights(model.decoder) - source_weights + 12 * VOCABULARY)
     )
     # Per head and pair of positions, attention has a product of length key_dim and one
     # of length value_dim.

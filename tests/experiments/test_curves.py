@@ -88,7 +88,7 @@ def test_curves_of_several_runs_share_a_picture(tmp_path, figures):
     assert "<svg" in (tmp_path / "both.svg").read_text()
 
 
-def test_curves_mark_the_beginnings_of_stages(tmp_path, figures):
+def test_curves_mark_stage_starts(tmp_path, figures):
     stages = [
         {"split": "stage", "step": step, "seconds": 6.0 * step, "stage": number}
         for number, step in ((1, 0), (2, 150), (3, 250))
@@ -110,7 +110,7 @@ def test_curves_mark_the_beginnings_of_stages(tmp_path, figures):
     assert not figures[1].axes[0].texts
 
 
-def test_curves_name_runs_by_the_ends_of_their_paths(tmp_path, figures):
+def test_curves_label_runs_with_unique_path_suffixes(tmp_path, figures):
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
     runs = [write_run(tmp_path / name / "run", TRAIN) for name in ("x", "y")]

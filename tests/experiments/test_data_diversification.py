@@ -14,7 +14,7 @@ RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
 script = load_script("data_diversification")
 
 
-def test_diversified_pairs_match_pairs_worked_out_by_hand():
+def test_diversified_pairs_match_hand_computed_pairs():
     """Each new pair comes with the name of its origin."""
     pairs = script.diversified_pairs(
         ["a", "b", "a"],

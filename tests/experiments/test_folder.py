@@ -145,9 +145,9 @@ def test_restart_keeps_initial_model(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
-        beginning = recipe(f"training.initial_model={inside}")
+        restarted = recipe(f"training.initial_model={inside}")
         with pytest.raises(RunError, match="--restart would remove this"):
-            run_folder.check_restart(folder, beginning)
+            run_folder.check_restart(folder, restarted)
     for other in (tmp_path / "other", tmp_path / "run2" / "best.keras"):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
     run_folder.check_restart(folder, recipe())

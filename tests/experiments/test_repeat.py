@@ -119,7 +119,7 @@ def test_compare_tests_the_means_of_two_folders(repeated):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-def test_repeat_gives_each_job_at_least_a_core(tmp_path, monkeypatch):
+def test_repeat_limits_jobs_to_the_number_of_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3})
     command = ["repeat", "phrases", "--jobs=3", "-o", str(tmp_path / "x")]
     found = CliRunner().invoke(app, command)

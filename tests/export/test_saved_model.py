@@ -303,14 +303,14 @@ def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name):
 
 
 def test_opened_export_translates_batches_in_parallel(
-    tiny_export, monkeypatch, batches_at_once
+    tiny_export, monkeypatch, parallel_counts
 ):
     monkeypatch.setattr(ExportedTranslator, "batch_size", 2)
     lines = [*TEXTS, "", *TEXTS[::-1]]
     one = open_model(tiny_export).translate(lines)
     assert open_model(tiny_export, parallel_parts=3).translate(lines) == one
     assert len(set(one)) > 3
-    assert batches_at_once == [1, 3]
+    assert parallel_counts == [1, 3]
 
 
 def test_translate_ids_signature_matches_translate(tiny_model, tiny_signatures):

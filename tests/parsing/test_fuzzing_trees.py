@@ -4,8 +4,8 @@ import pytest
 from fuzzing import ANY_TEXT
 from fuzzing import LONG
 from fuzzing import SHORT
+from fuzzing import describe_outcomes
 from fuzzing import fuzz
-from fuzzing import told
 from hypothesis import strategies as st
 from tree_samples import random_tree
 
@@ -73,7 +73,7 @@ def check(path):
 @pytest.mark.fault("X05", "trees, or one line with file and line")
 def test_read_trees_gives_trees_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "a.trees"), SHORT)
-    record_property("happened", told(outcomes))
+    record_property("happened", describe_outcomes(outcomes))
     assert min(outcomes.values()) > SHORT / 50 and len(outcomes) == 3
 
 
@@ -88,5 +88,5 @@ def test_parse_tree_adds_a_root_to_several_words_under_one_tag():
 @pytest.mark.slow
 def test_read_trees_survives_a_hundred_thousand_files(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "a.trees"), LONG)
-    record_property("happened", told(outcomes))
+    record_property("happened", describe_outcomes(outcomes))
     assert sum(outcomes.values()) >= LONG

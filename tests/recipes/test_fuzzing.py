@@ -5,8 +5,8 @@ import yaml
 from fuzzing import ANY_TEXT
 from fuzzing import LONG
 from fuzzing import SHORT
+from fuzzing import describe_outcomes
 from fuzzing import fuzz
-from fuzzing import told
 from hypothesis import strategies as st
 
 from keras_transformer.errors import RecipeError
@@ -195,7 +195,7 @@ def check(path):
 @pytest.mark.fault("X05", "a recipe, or one line that names the file")
 def test_load_recipe_gives_a_recipe_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), SHORT)
-    record_property("happened", told(outcomes))
+    record_property("happened", describe_outcomes(outcomes))
     assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20
 
 
@@ -215,5 +215,5 @@ def test_load_recipe_rejects_inputs_found_by_fuzzing(tmp_path, overrides):
 @pytest.mark.slow
 def test_load_recipe_survives_a_hundred_thousand_inputs(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), LONG)
-    record_property("happened", told(outcomes))
+    record_property("happened", describe_outcomes(outcomes))
     assert sum(outcomes.values()) >= LONG

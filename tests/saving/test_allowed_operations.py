@@ -123,7 +123,7 @@ def test_free_texts_are_not_paths():
     }
     for section in ("annotations", "functions", "arguments"):
         free |= {name for name, rule in rules[section].items() if rule == ANY_TEXT}
-    assert free == export_kinds.FREE
+    assert free == export_kinds.UNCHECKED_ATTRIBUTES
 
 
 def _assert_listed(path):
