@@ -5,8 +5,8 @@
 
 The script starts `keras-transformer serve` on loopback. `--clients` threads send
 `--requests` requests of random lengths. Then `--crowd` threads overload a server with a
-small queue, and a single request follows. The script writes
-benchmarks/results/serving_load.json and .md.
+small queue: they send a quarter as many requests. One more request shows whether the
+server has recovered. The script writes benchmarks/results/serving_load.json and .md.
 """
 
 import argparse
@@ -71,7 +71,7 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def request(self, texts):
-        """Sends one request and returns its status and seconds."""
+        """Sends one request and returns its status, or its failure, and its seconds."""
         body = json.dumps({"inputs": texts})
         started = time.perf_counter()
         try:

@@ -1,6 +1,7 @@
 """Constructor arguments of `Transformer` for the paper's models and two smaller ones.
 
-A row of Table 3 is named by its letter and its number within that letter, such as "A1".
+Rows of Table 3 are named by group letter and position in the group, such as "A1".
+Group E has a single row, "E".
 """
 
 import importlib
@@ -81,14 +82,14 @@ class PresetMixin:
                 folder that `save_to_preset` wrote, the name of a packaged model, or
                 `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
             vocabulary_size: Number of ids, for a key of `PRESETS` only.
-            **changes: Constructor arguments that differ from the preset. If `d_model`
-                or `num_heads` of a key of `PRESETS` changes, the default `key_dim` and
-                `value_dim` are `d_model // num_heads`.
+            **changes: Constructor arguments that differ from the preset. If `preset` is
+                a key of `PRESETS` and `d_model` or `num_heads` changes, the default
+                `key_dim` and `value_dim` are `d_model // num_heads`.
 
         Raises:
             ValueError: If `vocabulary_size` is missing for a key of `PRESETS` or given
-                for a stored preset. If a stored preset does not exist, fails the
-                safety checks, or does not match `changes`.
+                for a stored preset. If a stored preset does not exist or fails the
+                safety checks, or if its weights do not match the model with `changes`.
         """
         if preset in PRESETS:
             if vocabulary_size is None:
@@ -140,7 +141,7 @@ class PresetMixin:
 
         Raises:
             ValueError: If huggingface_hub is not installed, or the upload fails, for
-                instance without a login.
+                example because you are not logged in.
         """
         with tempfile.TemporaryDirectory() as folder:
             folder = self.save_to_preset(f"{folder}/preset", tokenizer, **options)
@@ -148,5 +149,5 @@ class PresetMixin:
 
 
 def _saving(name):
-    """Imports a module of `saving` on use, since `saving` imports the model."""
+    """Imports a module of `saving` when needed, to avoid a circular import."""
     return importlib.import_module(f"keras_transformer.saving.{name}")

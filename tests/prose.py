@@ -1,9 +1,10 @@
-"""Counts words that read as translated, in the package, the docs and README.
+"""Counts phrases that read as if translated, in the package, the docs and README.
 
     python tests/prose.py [ROOT ...] [--list]
 
-Prints a table with a column per root folder of the project (default: this one);
-`--list` prints each place. Only comments, docstrings and text count, not identifiers.
+Prints a table with one column per ROOT, the root folder of a checkout (default: this
+checkout). `--list` prints each place. The script searches comments, string literals,
+and Markdown, YAML and HTML files, but no identifiers.
 """
 
 import io

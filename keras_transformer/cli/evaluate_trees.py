@@ -1,4 +1,4 @@
-"""Reading, parsing and scoring of trees for `evaluate --metric f1`."""
+"""Treebank reading, sentence parsing and scoring for `evaluate --metric f1`."""
 
 from collections import Counter
 
@@ -50,7 +50,7 @@ def _check_source(source, reference, lines, trees):
 
 
 def parse(translator, sentences, warnings):
-    """Returns a `Parse` for each sentence and reports repairs."""
+    """Returns a `Parse` for each sentence and reports how many trees were repaired."""
     from keras_transformer.parsing.parser import parse_sentences
     from keras_transformer.parsing.parser import repair_report
 
@@ -95,7 +95,7 @@ def score_parses(references, trees):
 
 
 def format_result(result):
-    """Returns a result of `score_parses` as a line of text."""
+    """Formats a result of `score_parses` as one line."""
     limit = result["max_words"]
     subset = "all sentences" if limit is None else f"at most {limit} words"
     return (

@@ -37,7 +37,7 @@ def info(model: options.Model, as_json: options.Json = False):
 
 
 def _lines(values, indent=""):
-    """Yields the lines of a nested mapping, without unknown values."""
+    """Yields the lines of a nested mapping, without values that are `None` or empty."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
             inner = [*_lines(value, f"{indent}  ")]

@@ -1,4 +1,4 @@
-"""Reads input: single lines, chunks with a progress bar, or two aligned files."""
+"""Input readers: single lines, chunks with a progress bar, and two aligned files."""
 
 import contextlib
 import itertools
@@ -7,9 +7,9 @@ import sys
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 
-# Lines per chunk. These are enough to form batches of similar lengths after sorting.
+# Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 CHUNK_SIZE = 2_000
-# Parsing decodes n-best lists, which takes longer.
+# Smaller, because parsing decodes n-best lists, which takes longer.
 PARSING_CHUNK_SIZE = 500
 
 
@@ -88,7 +88,7 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
         items: Iterable. The first `skip` items are skipped.
         size: Items per chunk.
         description: Text of the progress bar.
-        total: Number of items. If `None`, it is unknown unless `items` has a length.
+        total: Number of items. If `None`, `len(items)` is used if available.
         unit: Plural noun for the progress bar.
         skip: Number of items that are already done.
     """

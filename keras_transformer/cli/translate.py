@@ -173,7 +173,7 @@ class _Job:
     has_alignments: bool
 
     def output_lines(self, pairs, num_done, size, total):
-        """Yields the output lines of (line, prefix) pairs, except the first `num_done`.
+        """Yields the output lines of (line, prefix) pairs after the first `num_done`.
 
         The pairs are translated in chunks of `size`. If an interrupted output ends
         inside a chunk, the whole chunk is translated again. Otherwise, its batches, and
@@ -231,7 +231,10 @@ class _Job:
 
 
 def _check_settings(sampling, sampling_options, search_options):
-    """Raises `UserError` for values out of range and options of the unused method."""
+    """Raises `UserError` for values out of range and for options that do not apply.
+
+    Search options cannot be used with sampling, and sampling options require it.
+    """
     for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

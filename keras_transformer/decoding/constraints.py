@@ -19,7 +19,8 @@ class ConstrainedDecoder:
         decoder: Decoder, see `beam_search`.
         beam_size: Number of hypotheses or samples per sentence.
         max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. At the last
-            position, only tokens that a sequence may end with are allowed.
+            position, tokens after which `next_states` forbids the end id are forbidden
+            as well.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
             then padding. They are forced even if `next_states` forbids them. If `None`,
@@ -105,7 +106,7 @@ class ConstrainedDecoder:
 
     @property
     def compact(self):
-        """Like the inner decoder's `compact`, or `None`."""
+        """Function that compacts this decoder's cache, or `None`. See `StepDecoder`."""
         if self._decoder.compact is None:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}

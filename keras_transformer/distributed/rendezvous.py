@@ -1,7 +1,7 @@
-"""Rendezvous of the workers at the start.
+"""Rendezvous of the workers at startup.
 
-TensorFlow's own wait holds Python's global lock, and its handler ignores SIGTERM. So
-workers first wait here, where signals end the wait.
+While TensorFlow waits for workers, it holds the GIL, and the signal handler that it
+installs ignores SIGTERM. Workers therefore wait here first, where signals end the wait.
 """
 
 import contextlib
@@ -16,8 +16,9 @@ _ATTEMPT = 2.0
 def wait_for_workers(addresses, index, seconds):
     """Waits until a process answers at the address of each worker.
 
-    This worker answers at its own address until all others have answered. TensorFlow's
-    server then uses the same address, so slower workers still get an answer.
+    This worker listens at its own address until all others have answered or the time is
+    up. TensorFlow's server then uses the same address, so slower workers still get an
+    answer.
 
     Args:
         addresses: List of `"host:port"`, one per worker.
@@ -39,7 +40,10 @@ def wait_for_workers(addresses, index, seconds):
 
 @contextlib.contextmanager
 def _accept_connections(address):
-    """Accepts connections inside the context. The kernel queues them unread."""
+    """Listens at an address inside the context.
+
+    The kernel completes connections, although no code accepts them.
+    """
     host, port = _host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as server:

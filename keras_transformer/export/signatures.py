@@ -1,4 +1,4 @@
-"""The signatures of an export: TensorFlow graphs from text to text."""
+"""The signatures of an export: functions that translate, score, encode and attend."""
 
 import contextlib
 
@@ -19,7 +19,8 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Before tokenization, texts are cut at this multiple of a row's maximum size in bytes.
+# Before tokenization, texts are cut at this multiple of the largest number of bytes
+# that a row of ids can spell.
 _MARGIN = 4
 
 
@@ -78,7 +79,7 @@ class Signatures:
         )
 
     def _build_search(self, search, parallel_parts):
-        """Builds one search for the best translation and for n-best lists.
+        """Builds one search that serves both the best translation and n-best lists.
 
         The search for the best translation ends sooner, so `n_best` is an input. A
         second search function would double the graph that a server keeps in memory.
@@ -103,7 +104,11 @@ class Signatures:
             return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
 
         def shared():
-            """Returns the kernels that all parts of a batch share, if packed."""
+            """Returns a tuple of inputs that all parts of a batch share.
+
+            It contains the decoder weights, unpacked once per batch, if the export
+            stores all of them packed. Otherwise, it is empty.
+            """
             if packed is None or not packed.replaces_layers:
                 return ()
             return (packed.unpacked_weights(),)
@@ -119,7 +124,7 @@ class Signatures:
         )
 
     def _decoder_weights(self):
-        """Returns a context in which the layers use the kernels that are exported."""
+        """Returns a context in which the decoder's layers use the exported kernels."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
         return self.packed_weights.replace_kernels()
@@ -203,7 +208,8 @@ class Signatures:
         scores = mean_cross_attention(scores)
         source_pieces, source_membership = self._surfaces.units(source_ids)
         target_pieces, target_membership = self._target_surfaces.units(labels)
-        # Attention to a unit is the sum over its subwords, attention from it the mean.
+        # Attention to a unit is summed over its subwords. Attention from a unit is
+        # averaged over them.
         count = tf.maximum(tf.reduce_sum(target_membership, axis=1, keepdims=True), 1.0)
         attention = tf.matmul(target_membership / count, scores, transpose_a=True)
         return {
@@ -214,11 +220,12 @@ class Signatures:
         }
 
     def _pairs(self, inputs, targets):
-        """Tokenizes pairs of texts and cuts those that are too long.
+        """Tokenizes pairs of texts and truncates each side to its maximum length.
 
         Returns:
-            Source ids, target ids with the start id, and labels, int32
-            `[batch, length]`, and whether a side was cut, bool `[batch]`.
+            A tuple of four: source ids, target ids that begin with the start id, and
+            labels (int32 `[batch, length]` each), and whether a side was truncated
+            (bool `[batch]`).
         """
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
@@ -256,7 +263,7 @@ class Signatures:
         )
 
     def _check_ids(self, source_ids):
-        """Checks ids. Rows that are too long are cut and end in the end id."""
+        """Checks ids and truncates long rows, which then end with the end id."""
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
@@ -281,7 +288,8 @@ class _Surfaces:
         self.longest = max(map(len, piece_texts))
         self._pad_id = tokenizer.pad_id
         self._piece_texts = tf.constant(piece_texts)
-        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
+        # Subwords that begin with a UTF-8 continuation byte (10xxxxxx) continue a
+        # character.
         self._is_continuation = tf.constant(
             [0x80 <= (each or b"a")[0] < 0xC0 for each in piece_texts]
         )
@@ -293,8 +301,9 @@ class _Surfaces:
             rows: int32 `[batch, length]`, ids and the end id, then padding.
 
         Returns:
-            string `[batch, units]`, their text, and float32 `[batch, length, units]`,
-            1 if a subword is part of a unit.
+            The text of the units, string `[batch, units]`, and their membership,
+            float32 `[batch, length, units]`: 1 where a subword belongs to a unit,
+            else 0.
         """
         batch, length = tf.unstack(tf.shape(rows))
         # Only the ids before the end id are text.

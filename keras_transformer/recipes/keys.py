@@ -9,7 +9,10 @@ from keras_transformer.recipes.schema import Recipe
 
 
 def dotted_recipe_keys() -> list[str]:
-    """Returns the dotted keys that are not sections, for all kinds of data."""
+    """Returns the dotted keys of all settings in recipes, for every kind of data.
+
+    Keys of sections are omitted.
+    """
     keys = dict.fromkeys(
         key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)
     )
@@ -50,7 +53,8 @@ def nearest_name(name, names):
 def nearest_key(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
-    A key of the same name in another section is preferred to one with a similar name.
+    A key with the same last component in another section takes precedence over a
+    similarly spelled key.
     """
     section, _, leaf = key.rpartition(".")
     by_leaf = {}

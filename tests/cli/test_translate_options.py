@@ -131,8 +131,8 @@ def test_prefixed_score_matches_the_model(folders):
         best = ranked[0]
         if source:
             (score,) = opened.score([source], [best.text])
-            # `score` adds the probability of the end id, which a truncated search
-            # lacks.
+            # `score` adds the log-probability of the end id. A hypothesis that reached
+            # the length limit has no end id, so its search score is higher.
             assert score.log_prob <= best.score + 1e-3
 
 

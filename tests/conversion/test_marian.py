@@ -1,6 +1,7 @@
-"""Import of Marian models, against Marian's scores and against NumPy.
+"""Import of Marian models, compared with Marian's scores and with NumPy.
 
-Models that Marian trained, its scores, and its translations are part of the corpora.
+The models that Marian trained, with its scores and translations, are in
+`marian/golden_marian.tgz` in the folder of the fixture `data_dir`.
 """
 
 import itertools
@@ -161,7 +162,8 @@ def test_arrays_of_other_versions_give_the_same_model(tmp_path):
     settings = {**SETTINGS, "tied-embeddings-all": False}
     expected = logits(arrays, SOURCE, TARGET)
     folder = write_marian(tmp_path / "model", arrays, settings)
-    # Very old files have the transposed matrix, newer ones pad the settings.
+    # Very old files store the output projection transposed. Newer files pad the
+    # settings with null bytes.
     arrays["decoder_ff_logit_out_W"] = arrays.pop("decoder_ff_logit_out_Wt").T.copy()
     half = {name: array.astype("float16") for name, array in arrays.items()}
     for stored, padding in ((arrays, b"\0" * 200), (half, b"")):
@@ -295,7 +297,7 @@ def test_hostile_archives_are_refused(folder):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     assert "cannot be read" in import_error(import_marian, folder)
-    # A pickle in an object array.
+    # A pickle in an object array. Unpickling it would create the file `bomb`.
     bomb = folder / "pickled"
     np.save(bomb, np.array([FileOnUnpickle(bomb)], object), allow_pickle=True)
     with zipfile.ZipFile(path, "a") as archive:
@@ -306,7 +308,8 @@ def test_hostile_archives_are_refused(folder):
         archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
     assert "Received: object" in import_error(import_marian, folder)
     assert not bomb.exists()
-    # Guards the lines above: unpickling does create the file.
+    # Confirms that the check is effective: unpickling the data after the 128-byte npy
+    # header does create the file.
     pickle.loads((folder / "pickled.npy").read_bytes()[128:])
     assert bomb.exists()
     # A zip bomb, and an array twice.

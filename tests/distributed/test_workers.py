@@ -28,7 +28,8 @@ from keras_transformer.saving.load import load_model
 STEPS = 48
 BATCH_TOKENS = 1486
 TIMEOUT = 10
-# Seconds after the timeout within which the other worker must report the loss and exit.
+# Seconds after the timeout within which the other worker must report the lost worker
+# and exit.
 GRACE = 20
 SETTINGS = [
     *DATA_AND_MODEL,
@@ -129,7 +130,7 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
 
 
 def interrupt_run(folder, victim, number, dropout=0.0):
-    """Sends a signal to one of two workers, after its first checkpoint.
+    """Sends a signal to one of two workers after the run's first checkpoint.
 
     Args:
         folder: Folder for the logs and the run.
@@ -138,7 +139,7 @@ def interrupt_run(folder, victim, number, dropout=0.0):
         dropout: Dropout rate of the model.
 
     Returns:
-        The other worker's exit code, its output, and the seconds until its end.
+        The other worker's exit code, its output, and the seconds until it exited.
     """
     with start_workers(folder, dropout) as both:
         both.wait_for_step(folder / "run", 5)
@@ -266,7 +267,10 @@ def test_messages_list_workers_in_order(numbers, names):
 
 
 def test_signals_interrupt_waiting_for_workers():
-    """Ctrl-C ends the wait inside a function that Python cannot interrupt."""
+    """Ctrl-C ends the wait for a function that runs in another thread.
+
+    SIGALRM with the same handler stands in for Ctrl-C.
+    """
     with pytest.raises(KeyboardInterrupt):
         previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)

@@ -1,4 +1,4 @@
-"""An opened export against the `Translator` of the same model."""
+"""An opened export, compared with the `Translator` of the same model."""
 
 import types
 
@@ -17,7 +17,7 @@ TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 
 
 @pytest.fixture(scope="module")
 def warnings():
-    """List of the (index, text) of each warning of `exported`."""
+    """List of (index, text) pairs, one per warning of `exported`."""
     return []
 
 
@@ -74,6 +74,8 @@ def test_long_pairs_are_reported(exported, warnings):
     assert exported.align(sources, targets)[1] == []
     assert warnings == [(1, "too long for the export. It was not aligned.")]
     warnings.clear()
+    # The first text is divided into sentences. The second is one word, which is
+    # truncated.
     exported.translate(["Hund. " * 50, "Hund" * 50])
     assert [index for index, _ in warnings] == [1]
 
