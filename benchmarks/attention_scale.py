@@ -3,8 +3,8 @@
     python benchmarks/attention_scale.py
 
 Components of queries and keys are independent with mean 0 and variance 1, as in the
-paper's footnote 4. The script writes benchmarks/results/attention_scale.csv and .png:
-the variance of the logits and the norm of the softmax's gradient for 64 keys.
+paper's footnote 4. For 64 keys, the script writes the variance of the logits and the
+norm of the softmax's gradient to benchmarks/results/attention_scale.csv and .png.
 """
 
 import csv
@@ -32,7 +32,7 @@ def gradient_norm(logits):
     p = softmax(logits)
     squares = (p**2).sum(axis=-1)
     norm = squares - 2 * (p**3).sum(axis=-1) + squares**2
-    # Rounding may give a negative square if one key has all the weight.
+    # Rounding may make this squared norm negative if one key has all the weight.
     return float(np.sqrt(np.maximum(norm, 0)).mean())
 
 

@@ -22,7 +22,7 @@ SCORES = {"bleu": "BLEU", "f1": "F1"}
 
 
 def validations(run, score):
-    """Returns (minutes of training, step, score, perplexity) of each validation."""
+    """Returns (minutes, step, score or `None`, perplexity) of each validation."""
     rows = []
     with open(run / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:

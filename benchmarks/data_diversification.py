@@ -8,16 +8,18 @@ seed, it trains a forward model from source to target, which translates the trai
 sources, and a backward model, which translates the training targets. The last model
 trains on the original pairs and all synthetic ones, without duplicates.
 
-The script runs commands of the package, one after another:
+The script runs these steps, some of which are commands of the package. All paths are in
+the OUTPUT folder:
 
-1. It writes the text of the recipe to `text/` and three recipes next to it.
+1. The script writes the recipe's text to `text/`, and the recipes `forward.yaml`,
+   `backward.yaml` and `diversified.yaml`.
 2. `train` writes `forward-SEED/` and `backward-SEED/`.
 3. `translate` writes `synthetic/forward-SEED` and `synthetic/backward-SEED`.
 4. The script merges the pairs in `text/diversified.source` and `.target`. Line i of
    `text/diversified.origin` names the origin of pair i.
 5. `train` writes `diversified/`.
 
-Run the same command again to resume: finished parts are skipped. `--dry-run` prints the
+Run the same command again to resume: finished steps are skipped. `--dry-run` prints the
 commands and writes nothing. Choose settings by the validation score of `diversified/`,
 and score the test set once: the last line has the command.
 """
@@ -52,18 +54,18 @@ def run(command):
 
 
 def diversify(recipe, seeds, output, final=None, dry_run=False):
-    """Runs all parts that are not finished.
+    """Runs all steps that are not finished.
 
     Args:
-        recipe: A `Recipe` for text.
-        seeds: List of different seeds, ints. Each gives a model per direction.
-        output: Folder of all files.
-        final: The `Recipe` of the last training. If `None`, `recipe` is used.
+        recipe: `Recipe` whose data are pairs of plain text.
+        seeds: List of distinct ints. One model per direction is trained with each.
+        output: Folder to write all files to.
+        final: `Recipe` of the last training run. If `None`, `recipe` is used.
         dry_run: Whether to print the commands only.
 
     Raises:
-        RecipeError: If the data are trees or encoded, or `output` contains another
-            recipe or other seeds.
+        RecipeError: If the data are not pairs of plain text, or `output` contains
+            another recipe or other seeds.
         UserError: If a command fails.
     """
     if recipe.data.kind in ("trees", "records", "none"):
@@ -87,7 +89,7 @@ class Part(NamedTuple):
     """One step of the script: a command of the package, or a function of this script.
 
     Attributes:
-        result: File that exists once the part is finished.
+        result: File that exists once the step is finished.
         command: Words of the command, without `keras-transformer`.
         function: Function without arguments, or `None`.
     """
@@ -154,8 +156,8 @@ def claim(recipe, final, seeds, output):
 
 
 def write_text(recipe, final, output):
-    """Writes the text of each split, and the recipes of the trainings."""
-    # This module imports TensorFlow, which takes seconds.
+    """Writes the text of each split and the recipes of the three kinds of models."""
+    # `corpora` imports TensorFlow, which takes seconds.
     from keras_transformer.experiments.corpora import load_pairs
 
     splits = {}
@@ -241,7 +243,7 @@ def diversified_pairs(sources, targets, forward, backward):
 
 
 def one_line(text):
-    """Replaces line breaks, which would shift the lines of the other side."""
+    """Replaces line breaks with spaces, because they would misalign the two sides."""
     return " ".join(text.splitlines())
 
 

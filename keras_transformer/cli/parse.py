@@ -61,8 +61,8 @@ def parse(
             parsed = parse_sentences(translator, sentences)
             for each in parsed:
                 write_line("" if each.tree is None else str(each.tree))
-            # The report needs to know only whether each sentence has a tree, so the
-            # trees are not kept in memory.
+            # `repair_report` only checks whether a tree is `None`, so the trees are not
+            # kept in memory.
             parses += [each._replace(tree=bool(each.tree) or None) for each in parsed]
     console.print_status(repair_report(parses))
 
@@ -70,7 +70,7 @@ def parse(
 def penn_tokenizer():
     """Returns a function that puts spaces between the words of a sentence.
 
-    It separates words like the Penn Treebank, for example "don't" as "do n't".
+    Words are split as in the Penn Treebank, for example "don't" into "do n't".
     """
     console.require_extra("parse", "nltk")
     from nltk.tokenize import TreebankWordTokenizer

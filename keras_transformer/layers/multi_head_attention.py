@@ -22,7 +22,8 @@ SCORE_MODES = ("scaled_dot", "dot", "additive")
 def attention(logits, value, mask=None, dropout=None, training=None):
     """Computes `softmax(logits) V` (equation 1).
 
-    In the shapes, `...` is the axis of blocks in `RestrictedSelfAttention`, else empty.
+    In the shapes, `...` is the block axis of `RestrictedSelfAttention`. For other
+    layers, it is empty.
 
     Args:
         logits: `[batch, num_heads, ..., target_length, source_length]`.
@@ -48,8 +49,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
     V W_i^V)`. The widths of keys and values are independent of each other and of
-    `d_model`. By default the projections have no biases: the paper's parameter counts
-    include none.
+    `d_model`. By default, the projections have no biases, because the paper's parameter
+    counts include none.
 
     Args:
         num_heads: Number of heads, h.
@@ -159,9 +160,10 @@ class MultiHeadAttention(keras.layers.Layer):
             use_causal_mask: Whether position i attends to keys up to i only.
 
         Returns:
-            `[batch, target_length, output_dim]`. With `return_attention_scores`,
-            `(output, scores)`, the scores before dropout in float32, `[batch,
-            num_heads, target_length, source_length]`.
+            The output `[batch, target_length, output_dim]`. With
+            `return_attention_scores`, the pair `(output, scores)`. The scores are
+            float32, before dropout, with shape `[batch, num_heads, target_length,
+            source_length]`.
         """
         mask = combine_masks(
             attention_mask,
@@ -223,7 +225,7 @@ class MultiHeadAttention(keras.layers.Layer):
             the compute dtype is float16.
         """
         if self.compute_dtype == "float16":
-            # Sums of large products exceed float16's 65504.
+            # Sums of large products can exceed float16's maximum, 65504.
             query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         if self.score_mode == "additive":
             return self._additive_logits(query, key)
@@ -236,7 +238,7 @@ class MultiHeadAttention(keras.layers.Layer):
         sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
         # Outside `call`, Keras does not cast weights to the compute dtype.
         weights = ops.cast(self.score_weights, sums.dtype)
-        # [num_heads, 1, ..., 1, key_dim, 1], to multiply the last axis of `sums`
+        # [num_heads, 1, ..., 1, key_dim, 1], to sum over the last axis of `sums`
         inner = (1,) * (len(sums.shape) - 4)
         weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
         return ops.matmul(sums, weights)[..., 0]

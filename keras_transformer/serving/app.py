@@ -51,11 +51,11 @@ def build_app(model, limits=None, hosts=()):
     monitoring = Monitoring(lambda: batcher.num_waiting)
     versions = Versions(model, limits)
 
+    # The batcher's keys are pairs of a `ServedModel` and the name of a signature.
     def max_batch_size(key):
         model, _ = key
         return min(limits.max_batch_size, model.max_batch_size or math.inf)
 
-    # The batcher's keys are pairs of a `ServedModel` and the name of a signature.
     batcher = Batcher(
         lambda key, columns: key[0].run(key[1], columns),
         lambda key: key[0].can_merge(key[1]),
@@ -150,7 +150,7 @@ def _add_model_routes(app, name, limits):
 
 
 def _add_server_routes(app, monitoring):
-    """Adds the routes of the page, health, readiness and metrics."""
+    """Adds the routes for the page, health, readiness and metrics."""
     batcher, versions = app.state.batcher, app.state.versions
 
     @app.api_route("/", methods=["GET", "HEAD"])
@@ -175,7 +175,7 @@ def _add_server_routes(app, monitoring):
 
 
 def _state(state, good):
-    """Returns a response with a state, and status 503 unless the state is `good`."""
+    """Returns a response that contains `state`, with status 503 unless it is `good`."""
     status = 200 if state == good else 503
     return Response(f'{{"status":"{state}"}}', status, media_type=_JSON)
 
@@ -212,9 +212,13 @@ def _add_middleware(app, name, monitoring, hosts):
 
 
 async def _read_body(request, limits):
-    """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
+    """Reads a JSON body.
+
+    Raises `RequestError` if the body has another type, is too large or arrives too
+    slowly, or if the client disconnects.
+    """
     # Browsers send some other types across origins without a CORS preflight. Requiring
-    # JSON keeps pages of other sites out.
+    # JSON keeps out requests from pages of other sites.
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
@@ -238,7 +242,7 @@ async def _read_body(request, limits):
 async def _wait_for(future, request, timeout):
     """Returns the result of a future. Cancels it on timeout or disconnection."""
     wrapped = asyncio.wrap_future(future)
-    # After the body, the only message is that the client has disconnected.
+    # After the body, the only ASGI message left is `http.disconnect`.
     gone = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait(
@@ -268,7 +272,8 @@ def _error_response(error, monitoring):
     response = Response(error_body(error.message), error.status, media_type=_JSON)
     response.headers.update(error.headers)
     if error.status in (403, 408, 413, 415):
-        # The rest of the body would be parsed as the next request.
+        # These errors leave the body unread, at least in part. On an open connection,
+        # the rest would be parsed as the next request.
         response.headers["Connection"] = "close"
     return response
 

@@ -11,7 +11,7 @@ _LOG = logging.getLogger("keras_transformer.serving")
 
 
 class Versions:
-    """The current version of a model. A newer one replaces it after a warm-up.
+    """Tracker of a model's served version, which newer ones replace after a warm-up.
 
     A queued request runs on the version that validated it.
 
@@ -53,7 +53,8 @@ class Versions:
                 self._serve(model)
                 _LOG.warning("%s: now serving version %s", model.name, model.version)
             except Exception:
-                # An incomplete copy is tried again when its files have changed.
+                # `newer` contains the size of the files, so a version that is still
+                # being copied is tried again once its size has changed.
                 broken = newer
                 _LOG.warning("the new version cannot be loaded", exc_info=True)
 

@@ -48,8 +48,8 @@ class Trainer:
         model: A built and compiled `TrainingModel`.
         folder: The run folder, which must exist.
         keep: Number of checkpoints to keep.
-        workers: The `Workers` that train together. Only the first of them writes. If
-            `None`, this process trains alone.
+        workers: `Workers` object of a distributed run, in which only the chief writes
+            files. If `None`, this process trains alone.
         tokenizer_fingerprint: Fingerprint to store in the saved models. If `None`,
             none is stored.
     """
@@ -73,7 +73,7 @@ class Trainer:
         """Restores the newest checkpoint.
 
         Returns:
-            The step, or 0 if there is no checkpoint.
+            The step, or 0 if no checkpoint was ever written.
 
         Raises:
             CheckpointError: If checkpoints exist, but none can be read or matches the
@@ -106,14 +106,16 @@ class Trainer:
     def save(self, reason=SCHEDULE):
         """Writes a checkpoint of the current step, unless it exists.
 
-        A checkpoint whose reason was `INTERRUPTION` is rewritten for another reason.
+        An existing checkpoint with the reason `INTERRUPTION` is rewritten if the new
+        reason is another one.
 
         Args:
             reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
                 a skipped step, the reason is always `INTERRUPTION`, so that the
                 unchanged weights do not count twice in an average of checkpoints.
         """
-        self.moving_average.restore()  # A signal may have interrupted a validation.
+        # A signal may have interrupted a validation, which uses the averaged weights.
+        self.moving_average.restore()
         progress = self.progress
         if progress.skipped_in_a_row:
             reason = INTERRUPTION
@@ -173,8 +175,8 @@ class Trainer:
             metric: The metric that decides which model is best, a key of
                 `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
-                stops. Later calls then train no further. If `None`, training never
-                stops early.
+                stops. Later calls then do not train. If `None`, training never stops
+                early.
             log_steps: Number of steps between lines of the training metrics.
             bar: Whether to show progress on standard error. If later calls train
                 further, pass the total number of steps instead of `True`.

@@ -20,13 +20,13 @@ class TextFiles(Pairs):
     i-th pair is always line i, counted across all files.
 
     Args:
-        source: Path or list of paths of the source language.
-        target: Path or list of paths of the target language, in the same order.
+        source: Path or list of paths of the source-language files.
+        target: Path or list of paths of the target-language files, in the same order.
 
     Raises:
-        DataError: If there is no file or the numbers of files differ. Iteration raises
-            it before the first pair if a file cannot be read or is empty, or if the
-            numbers of lines of two files differ.
+        DataError: If no files are given or the numbers of files differ. Iteration
+            raises it before the first pair if a file cannot be read or is empty, or if
+            the numbers of lines of two files differ.
     """
 
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
@@ -51,7 +51,7 @@ class TextFiles(Pairs):
             )
 
     def locate(self, number: int) -> str:
-        """Returns the place of a pair, counted from 1, as `source file:line`."""
+        """Returns the location of pair `number`, from 1, as `source file:line`."""
         line = number
         for path in self.source:
             if path not in self._counts:

@@ -1,4 +1,4 @@
-"""`Dropout` against its distribution and Keras's layer."""
+"""`Dropout`: distribution of the dropped units, and agreement with Keras's layer."""
 
 import keras
 import numpy as np
@@ -36,8 +36,9 @@ def test_dropout_drops_at_rate_and_keeps_the_mean(rate):
     bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
     assert abs(dropped.mean() - rate) < bound
     np.testing.assert_allclose(y[~dropped], 2 / (1 - rate), rtol=2e-4)
-    # Each random number decides on two units, which must not correlate along an axis:
-    # the shares of rows and of columns spread like those of independent units.
+    # Each random number determines two units, which must be independent. The fractions
+    # of dropped units per row and per column then have the standard deviation of a
+    # binomial proportion.
     for axis in (0, 1):
         share = dropped.mean(axis)
         expected = np.sqrt(rate * (1 - rate) / dropped.shape[axis])

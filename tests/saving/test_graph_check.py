@@ -188,7 +188,7 @@ def test_check_refuses_a_table_from_a_file(tmp_path):
 
 
 class _Opened(CapturableResource):
-    """Resource that writes a file when loading a SavedModel initializes it."""
+    """Resource whose initialization, when a SavedModel is loaded, writes a file."""
 
     def __init__(self, prefix):
         super().__init__()
@@ -209,7 +209,7 @@ def _write(prefix):
         tensors=[tf.constant("written")],
     )
     with tf.control_dependencies([save]):
-        # Functions always run assertions and their control inputs.
+        # Functions always run assertions, so this one ensures that `save` runs.
         tf.raw_ops.Assert(condition=True, data=["x"])
 
 
@@ -226,7 +226,7 @@ def test_check_refuses_a_saver_that_runs_on_opening(tmp_path):
 
 
 def test_check_refuses_a_version_1_graph(tmp_path):
-    """TensorFlow's loader of version 1 runs `restore_op_name`."""
+    """For SavedModels of version 1, TensorFlow's loader runs `restore_op_name`."""
     marker = tmp_path / "marker"
     with tf.Graph().as_default() as graph:
         inputs = tf.compat.v1.placeholder(tf.string, [None], "inputs")
@@ -258,7 +258,7 @@ def test_check_refuses_a_version_1_graph(tmp_path):
 
 
 def _assert_refused(folder, marker, reason):
-    """Asserts that an export is refused, and that loading it would write files."""
+    """Asserts that an export is refused, and that loading it unchecked writes files."""
     with pytest.raises(ModelError) as caught:
         open_model(folder)
     message = str(caught.value)

@@ -37,8 +37,9 @@ def test_word_pieces_match_hand_calculation():
         "b .c": ids("▁", "##b", "▁.", "c"),
         "  a": ids("▁", "▁", "▁a"),
         "ba": ids("▁", "##b", "##a"),
-        # The alphabet lacks ä, so it becomes two bytes. After them, "b" starts a word
-        # without a space.
+        # The alphabet lacks ä, so it becomes two bytes, each of which is a word. The
+        # next word is "b": it has no "##" because it does not continue a word, and no
+        # "▁" because no space precedes it.
         "aäb": ids("▁a", BYTE_PIECES[0xC3], BYTE_PIECES[0xA4], "b"),
     }
     assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
