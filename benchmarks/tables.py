@@ -330,7 +330,7 @@ def experiments(path):
     digits = {
         "seeds": 0,
         "validation BLEU": 2,
-        "validation perplexity": 3,
+        "validation perplexity": 2,
         "minutes": 0,
         "test BLEU": 2,
     }
