@@ -57,9 +57,9 @@ def init(
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     typer.echo(path)
-    run = shlex.quote(f"runs/{path.stem}")
     lacks_text = recipe == "files" and train is None
     begin = "edit data.train, then" if lacks_text else "next"
+    recipe_path = shlex.quote(str(path))
     console.print_status(
-        f"{begin}: keras-transformer train {shlex.quote(str(path))} --output {run}"
+        f"{begin}: keras-transformer train {recipe_path} --output runs/mine"
     )

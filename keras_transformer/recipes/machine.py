@@ -166,7 +166,7 @@ def _measure_file(path, characters, words):
         stream = gzip.GzipFile(fileobj=file) if is_compressed else file
         sample = stream.read(_SAMPLE_BYTES)
         has_more = bool(stream.read(1))
-        num_read = file.tell()  # in a .gz file, compressed bytes
+        num_read = file.tell()  # compressed bytes of a .gz file
     text = sample.decode("utf-8", "ignore")
     characters.update(text)
     words.update(re.findall(r"\S+", text))

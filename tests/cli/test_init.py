@@ -19,7 +19,7 @@ def test_init_writes_a_commented_recipe_for_two_files(run_command, folder):
     arguments = ["--source", "my train: 1.en", "--target", "train.de"]
     result = run_command("init", "my.yaml", *arguments)
     assert (result.exit_code, result.stdout) == (0, "my.yaml\n"), result.stderr
-    assert "keras-transformer train my.yaml --output runs/my" in result.stderr
+    assert "keras-transformer train my.yaml --output runs/mine" in result.stderr
     recipe = load_recipe("my.yaml")
     assert recipe.data.train.source == [os.path.abspath("my train: 1.en")]
     assert recipe.data.train.target == [os.path.abspath("train.de")]

@@ -301,4 +301,7 @@ def test_check_names_damaged_exports(tiny_export, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="must have at most 1,000 bytes"):
         check_saved_model(version)
+
+
+def test_quote_escapes_control_characters():
     assert keras_file.quote("a\nb") == r"'a\nb'"
