@@ -103,7 +103,7 @@ def translate(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
     if sampling and parallel_parts > 1:
-        raise UserError("--parallel-parts: --sampling draws one batch at a time")
+        raise UserError("--parallel-parts: cannot be used with --sampling")
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give only one of them")
     sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -237,8 +237,8 @@ def _check_settings(sampling, sampling_options, search_options):
     """
     for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
-            reason = "--sampling has no beam" if sampling else "needs --sampling"
-            raise UserError(f"--{name.replace('_', '-')}: {reason}")
+            reason = "cannot be used with" if sampling else "needs"
+            raise UserError(f"--{name.replace('_', '-')}: {reason} --sampling")
     temperature, top_p = sampling_options["temperature"], sampling_options["top_p"]
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature {temperature}: must be above 0")

@@ -44,13 +44,13 @@ def _section(annotation):
     return None
 
 
-def nearest_name(name, names):
+def name_hint(name, names):
     """Returns a hint with the most similar of `names`, or an empty string."""
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def nearest_key(key, keys):
+def key_hint(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
     A key with the same last component in another section takes precedence over a
@@ -65,4 +65,4 @@ def nearest_key(key, keys):
     siblings = [other for other in keys if other.rpartition(".")[0] == section]
     matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
     elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
-    return nearest_name(key, siblings) or elsewhere
+    return name_hint(key, siblings) or elsewhere

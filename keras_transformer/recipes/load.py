@@ -13,9 +13,9 @@ from keras_transformer.files import replace_file
 from keras_transformer.recipes.automatic import automatic_keys
 from keras_transformer.recipes.automatic import choose
 from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.keys import key_hint
 from keras_transformer.recipes.keys import known_keys
-from keras_transformer.recipes.keys import nearest_key
-from keras_transformer.recipes.keys import nearest_name
+from keras_transformer.recipes.keys import name_hint
 from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.machine import measure_text
 from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
@@ -131,7 +131,7 @@ def _read(name_or_path):
         names = list(shipped_recipes())
         raise RecipeError(
             f"{label}: no such file, and no shipped recipe of that name"
-            f"{nearest_name(label, names)}. Shipped: {', '.join(names)}"
+            f"{name_hint(label, names)}. Shipped: {', '.join(names)}"
         )
     text = read_text(path, _MAX_BYTES, RecipeError)
     try:
@@ -324,7 +324,7 @@ def _one_line(error: ValidationError, values: dict) -> str:
     received = first["input"]
     kind = first["type"]
     if kind == "extra_forbidden":
-        hint = nearest_key(key, known_keys(Recipe, _data_class(values)))
+        hint = key_hint(key, known_keys(Recipe, _data_class(values)))
         return f"unknown key {key}{hint}"
     if kind == "missing":
         return f"{key} must be given, in the recipe or with --set {key}=..."

@@ -110,9 +110,8 @@ def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):
         other_path, other, model = load_model(other_path, allow_unsafe)
         if other.fingerprint() != tokenizer.fingerprint():
             raise ModelError(
-                f"{other_path}: its vocabulary differs from {path} "
-                f"({other.vocabulary_size} and {tokenizer.vocabulary_size} subwords). "
-                "The models of an ensemble must share one vocabulary."
+                f"{other_path}: must have the same vocabulary as {path}, like all "
+                "models of an ensemble"
             )
         models.append(model)
     try:

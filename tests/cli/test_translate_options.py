@@ -84,7 +84,7 @@ def test_parallel_parts_decode_in_parallel(translate, free, parallel_counts):
     assert translate("--parallel-parts", "0").exit_code == 2
     refused = translate("--sampling", "--parallel-parts", "2")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--parallel-parts: --sampling draws one batch at a time" in refused.stderr
+    assert "--parallel-parts: cannot be used with --sampling" in refused.stderr
 
 
 def test_prefix_starts_every_translation(translate, free):
@@ -224,9 +224,8 @@ def test_ensemble_averages_its_models(translate, free, folders):
     result = translate("--ensemble", folders[2])
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: {folders[2] / 'model.keras'}: its vocabulary differs from "
-        f"{folders[0] / 'model.keras'} (300 and 300 subwords). The models of an "
-        "ensemble must share one vocabulary.\n"
+        f"error: {folders[2] / 'model.keras'}: must have the same vocabulary as "
+        f"{folders[0] / 'model.keras'}, like all models of an ensemble\n"
     )
     result = translate("--ensemble", folders[1], "--alignments")
     assert result.exit_code == 2 and "an ensemble cannot align words" in result.stderr
@@ -249,8 +248,14 @@ def test_ensemble_score_exceeds_the_lowest(folders, tmp_path, run_command):
     [
         (["--top-k", "3"], "--top-k: needs --sampling"),
         (["--seed", "3"], "--seed: needs --sampling"),
-        (["--sampling", "--beam-size", "3"], "--beam-size: --sampling has no beam"),
-        (["--sampling", "--patience", "1"], "--patience: --sampling has no beam"),
+        (
+            ["--sampling", "--beam-size", "3"],
+            "--beam-size: cannot be used with --sampling",
+        ),
+        (
+            ["--sampling", "--patience", "1"],
+            "--patience: cannot be used with --sampling",
+        ),
         (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
         (
             ["--sampling", "--top-p", "1.5"],
