@@ -62,6 +62,9 @@ def load_saved_model(path, allow_unsafe=False):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
 
+    from keras_transformer.pipelines.tokenizers.library_log import (
+        hide_normalizer_message,
+    )
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
@@ -69,7 +72,8 @@ def load_saved_model(path, allow_unsafe=False):
         require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
-        loaded = tf.saved_model.load(str(path))
+        with hide_normalizer_message():
+            loaded = tf.saved_model.load(str(path))
         loaded.signatures["serving_default"]
     except ModelError:
         raise

@@ -5,6 +5,7 @@ import os
 from keras_transformer.pipelines import train_tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
+from keras_transformer.saving.saved_model import load_saved_model
 
 
 def test_loading_hides_only_the_normalizer_message(capfd):
@@ -16,3 +17,9 @@ def test_loading_hides_only_the_normalizer_message(capfd):
     model = train_tokenizer("bpe", ["ein Mann läuft"] * 9, 280).model
     BytePairTokenizer(model).tokenize(["ein"])
     assert capfd.readouterr().err == ""
+
+
+def test_loading_an_export_hides_the_normalizer_message(small_batch_export, capfd):
+    capfd.readouterr()
+    load_saved_model(small_batch_export)
+    assert "normalizer.cc" not in capfd.readouterr().err
