@@ -69,7 +69,10 @@ def diversify(recipe, seeds, output, final=None, dry_run=False):
         UserError: If a command fails.
     """
     if recipe.data.kind in ("trees", "records", "none"):
-        raise RecipeError(f"data.kind {recipe.data.kind}: must be a kind of text")
+        raise RecipeError(
+            "data.kind must name a corpus of plain text pairs. Received: "
+            f"{recipe.data.kind}."
+        )
     final = recipe if final is None else final
     if not dry_run:
         claim(recipe, final, seeds, output)

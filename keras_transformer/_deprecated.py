@@ -129,6 +129,8 @@ decoding.alignment.alignable -> decoding.alignment.alignable_pairs
 decoding.alignment.aligned_words -> decoding.alignment.align_words
 decoding.alignment.pharaoh -> decoding.alignment.format_pharaoh
 decoding.alignment.surfaces -> decoding.alignment.token_surfaces
+decoding.forbidden.forbidden_phrases -> decoding.forbidden.forbidden_transitions
+decoding.forbidden_phrases -> decoding.forbidden.forbidden_transitions
 decoding.compiled.compiled -> decoding.compiled.compile_for_ids
 decoding.compiled.side_by_side -> decoding.compiled.parallel_map
 decoding.pharaoh -> decoding.alignment.format_pharaoh

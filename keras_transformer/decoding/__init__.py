@@ -5,7 +5,7 @@ from keras_transformer.decoding.alignment import format_pharaoh
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase
-from keras_transformer.decoding.forbidden import forbidden_phrases
+from keras_transformer.decoding.forbidden import forbidden_transitions
 from keras_transformer.decoding.length_penalty import LENGTH_PENALTIES
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
@@ -30,7 +30,7 @@ __all__ = [
     "Translator",
     "alignment_scores",
     "beam_search",
-    "forbidden_phrases",
+    "forbidden_transitions",
     "format_pharaoh",
     "sample",
     "sample_ids",

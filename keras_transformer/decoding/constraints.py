@@ -26,8 +26,8 @@ class ConstrainedDecoder:
             then padding. They are forced even if `next_states` forbids them. If `None`,
             nothing is forced.
         next_states: int32 array `[num_states, vocabulary]`, the transition table from
-            `forbidden_phrases`. Ids without a column are forbidden as well. If `None`,
-            nothing is forbidden.
+            `forbidden_transitions`. Ids without a column are forbidden as well. If
+            `None`, nothing is forbidden.
     """
 
     returns_log_probs = True

@@ -21,7 +21,7 @@ class Phrase(NamedTuple):
     at_end: bool = False  # only before a boundary
 
 
-def forbidden_phrases(spellings, phrases, boundaries=()):
+def forbidden_transitions(spellings, phrases, boundaries=()):
     """Builds the automaton that rejects each token that completes a forbidden phrase.
 
     Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
@@ -176,7 +176,7 @@ TEXT_BOUNDARIES = tuple(_text_boundaries())
 
 
 def build_text_table(tokenizer, texts):
-    """Like `forbidden_phrases`, for the ids of a tokenizer.
+    """Like `forbidden_transitions`, for the ids of a tokenizer.
 
     Args:
         tokenizer: Tokenizer with `piece_bytes`.
@@ -188,4 +188,6 @@ def build_text_table(tokenizer, texts):
     spellings = tokenizer.piece_bytes()
     # The ends of a text are word boundaries.
     spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
-    return forbidden_phrases(spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES)
+    return forbidden_transitions(
+        spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES
+    )

@@ -46,7 +46,7 @@ def translate_ids(
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
         next_states: int32 `[num_states, vocabulary]`, the table that excludes phrases,
-            see `forbidden_phrases`. If `None`, no phrase is excluded.
+            see `forbidden_transitions`. If `None`, no phrase is excluded.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.

@@ -103,7 +103,7 @@ class Signatures:
         def run_row(source_ids, n_best):
             return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
 
-        def shared():
+        def shared_weights():
             """Returns a tuple of inputs that all parts of a batch share.
 
             It contains the decoder weights, unpacked once per batch, if the export
@@ -113,17 +113,17 @@ class Signatures:
                 return ()
             return (packed.unpacked_weights(),)
 
-        specs = tf.nest.map_structure(tf.type_spec_from_value, shared())
+        specs = tf.nest.map_structure(tf.type_spec_from_value, shared_weights())
         return dispatch_search(
             noinline_function(run, specs),
             parallel_parts,
-            shared,
+            shared_weights,
             None if packed is None else run_row,
             search.extra_length,
             self.max_source_length,
         )
 
-    def _decoder_weights(self):
+    def _exported_kernels(self):
         """Returns a context in which the decoder's layers use the exported kernels."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
@@ -180,7 +180,7 @@ class Signatures:
             found = sequence_log_probs(logits, labels[rows], ids.pad, ids.unknown)
             return start + num_rows, tf.concat([log_probs, found], axis=0)
 
-        with self._decoder_weights():
+        with self._exported_kernels():
             _, log_probs = tf.while_loop(
                 lambda start, _: start < batch,
                 score_rows,
@@ -197,7 +197,7 @@ class Signatures:
 
     def attend(self, inputs, targets):
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
-        with self._decoder_weights():
+        with self._exported_kernels():
             _, scores = self._model.decoder(
                 self._model.embed_target(target_ids, training=False),
                 self._encode(source_ids),

@@ -35,7 +35,7 @@ class GuidedAlignment:
         self.layer = layer
         self.head = head
 
-    def layer_of(self, transformer):
+    def layer_index(self, transformer):
         """Returns the index of the decoder layer in a `Transformer`.
 
         Raises:

@@ -308,7 +308,7 @@ class TrainingModel(keras.Model):
         output, scores = self.transformer.decoder_output(
             inputs, training=training, return_attention_scores=True
         )
-        _, cross_scores = scores[guided.layer_of(self.transformer)]
+        _, cross_scores = scores[guided.layer_index(self.transformer)]
         return output, cross_scores
 
     def _chunk_tokens(self):

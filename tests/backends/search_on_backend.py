@@ -22,7 +22,7 @@ from keras_transformer.decoding import Ensemble
 from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import beam_search
-from keras_transformer.decoding import forbidden_phrases
+from keras_transformer.decoding import forbidden_transitions
 from keras_transformer.decoding import sample
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
@@ -117,7 +117,7 @@ assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
 spellings = [(number,) for number in range(11)]
 phrases = [Phrase((int(found[0, 0]),)), Phrase((9, int(found[1, 0])))]
-next_states = forbidden_phrases(spellings, phrases)
+next_states = forbidden_transitions(spellings, phrases)
 
 
 def constrained(source_ids, prefix_ids):

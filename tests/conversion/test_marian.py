@@ -121,7 +121,7 @@ def _check_n_best_scores(folder, imported, sources):
         ("aan", "transformer-decoder-autoreg: average-attention"),
     ],
 )
-def test_golden_model_of_another_kind_is_refused_by_name(golden, name, reason):
+def test_import_names_the_unsupported_architecture(golden, name, reason):
     with pytest.raises(ModelError, match=f"model.npz: models with {reason}"):
         import_marian(golden / name)
 
@@ -188,7 +188,7 @@ def test_import_reads_decoding_settings_and_ids(tmp_path):
     assert model.variations.zero_start_id == len(PIECES) + 1
 
 
-def test_sentencepiece_vocabulary_splits_text_and_numbers_pieces(tmp_path):
+def test_sentencepiece_vocabulary_tokenizes_like_sentencepiece(tmp_path):
     folder = write_marian(tmp_path / "model", random_arrays())
     content = splitter()
     pieces = sentencepiece_pieces(content)
@@ -297,9 +297,9 @@ def test_hostile_archives_are_refused(folder):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     assert "cannot be read" in import_error(import_marian, folder)
-    # A pickle in an object array. Unpickling it would create the file `bomb`.
-    bomb = folder / "pickled"
-    np.save(bomb, np.array([FileOnUnpickle(bomb)], object), allow_pickle=True)
+    # A pickle in an object array. Unpickling it would create the marker file.
+    marker = folder / "pickled"
+    np.save(marker, np.array([FileOnUnpickle(marker)], object), allow_pickle=True)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
     import_error(import_marian, folder)
@@ -307,11 +307,11 @@ def test_hostile_archives_are_refused(folder):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
     assert "Received: object" in import_error(import_marian, folder)
-    assert not bomb.exists()
+    assert not marker.exists()
     # Confirms that the check is effective: unpickling the data after the 128-byte npy
     # header does create the file.
     pickle.loads((folder / "pickled.npy").read_bytes()[128:])
-    assert bomb.exists()
+    assert marker.exists()
     # A zip bomb, and an array twice.
     path.write_bytes(content)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:

@@ -23,7 +23,7 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import beam_search
-from keras_transformer.decoding import forbidden_phrases
+from keras_transformer.decoding import forbidden_transitions
 from keras_transformer.decoding import sample
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.constraints import ConstrainedDecoder
@@ -45,7 +45,7 @@ def padded(prefixes):
 def automaton(sequences, vocabulary=7):
     """Returns the transition table that forbids sequences of ids."""
     spellings = [(number,) for number in range(vocabulary)]
-    return forbidden_phrases(spellings, [Phrase(each) for each in sequences])
+    return forbidden_transitions(spellings, [Phrase(each) for each in sequences])
 
 
 def start(tables, rows, max_length, prefixes=None, sequences=None):
@@ -216,7 +216,7 @@ def test_word_at_the_limit_counts_as_complete(drop_finished):
     spellings = [(number,) for number in range(7)]
     spellings[END] = (4,)
     words = [Phrase((5,), True, True), Phrase((6, 6), True, True)]
-    table = forbidden_phrases(spellings, words, boundaries)
+    table = forbidden_transitions(spellings, words, boundaries)
     limits = np.arange(9, dtype="int32") % 4 + 2
 
     def allowed(ids, limit):

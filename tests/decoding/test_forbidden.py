@@ -9,7 +9,7 @@ import pytest
 from keras_transformer import pipelines
 from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import forbidden
-from keras_transformer.decoding import forbidden_phrases
+from keras_transformer.decoding import forbidden_transitions
 from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
 from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.forbidden import parse_phrase
@@ -57,7 +57,7 @@ def test_table_matches_regular_expressions(seed):
     phrases = draw.sample(PHRASES, draw.randint(1, 4))
     tokens = [*CHARACTERS, *("".join(draw.choices(CHARACTERS, k=3)) for _ in range(9))]
     spellings = [token.encode() for token in tokens] + [b" "]  # the end of the text
-    table = forbidden_phrases(
+    table = forbidden_transitions(
         spellings, list(map(parse_phrase, phrases)), TEXT_BOUNDARIES
     )
     expressions = list(map(expression, phrases))
@@ -80,7 +80,7 @@ def test_table_matches_regular_expressions(seed):
 
 def test_phrase_is_found_in_tokens_of_single_bytes():
     spellings = [bytes([byte]) for byte in range(256)]
-    table = forbidden_phrases(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
+    table = forbidden_transitions(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
     assert first_hit(table, " é ".encode()) == 3
     assert first_hit(table, " éa ".encode()) is None
     assert first_hit(table, "„é“".encode()) == len("„é".encode()) + 2
@@ -127,7 +127,7 @@ def test_phrase_is_found_in_every_spelling_by_subwords():
 
 def test_overlapping_phrases_are_found():
     spellings = [(number,) for number in range(4)]
-    table = forbidden_phrases(spellings, [Phrase((1, 2, 1, 3)), Phrase((2, 2))])
+    table = forbidden_transitions(spellings, [Phrase((1, 2, 1, 3)), Phrase((2, 2))])
     assert first_hit(table, [1, 2, 1, 2, 1, 3]) == 5
     assert first_hit(table, [1, 2, 2]) == 2
     assert first_hit(table, [1, 2, 1, 1, 2, 1, 2, 1]) is None
@@ -135,7 +135,7 @@ def test_overlapping_phrases_are_found():
 
 def test_phrase_within_another_is_found():
     spellings = [(number,) for number in range(4)]
-    table = forbidden_phrases(spellings, [Phrase((1, 2, 3)), Phrase((2,))])
+    table = forbidden_transitions(spellings, [Phrase((1, 2, 3)), Phrase((2,))])
     assert first_hit(table, [1, 2]) == 1
     assert first_hit(table, [1, 3, 1]) is None
 
@@ -146,9 +146,9 @@ def test_invalid_phrases_are_rejected(monkeypatch):
         with pytest.raises(ValueError, match="is not a phrase that can be forbidden"):
             parse_phrase(text)
     with pytest.raises(ValueError, match="must have at least one symbol"):
-        forbidden_phrases([(1,)], [Phrase(())])
+        forbidden_transitions([(1,)], [Phrase(())])
     monkeypatch.setattr(forbidden, "MAX_ENTRIES", 9)
     with pytest.raises(
         ValueError, match=r"too many or too long.*Received: 4 states, 3"
     ):
-        forbidden_phrases([(0,), (1,), (2,)], [Phrase((1, 2, 1))])
+        forbidden_transitions([(0,), (1,), (2,)], [Phrase((1, 2, 1))])

@@ -176,7 +176,7 @@ def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_pr
 
 
 @pytest.fixture(scope="module")
-def whole_with_dropout(tmp_path_factory):
+def uninterrupted_with_dropout(tmp_path_factory):
     """Folder of an uninterrupted run with dropout."""
     folder = tmp_path_factory.mktemp("dropout")
     run_workers(folder, dropout=0.2)
@@ -194,14 +194,16 @@ def whole_with_dropout(tmp_path_factory):
     ids=["chief killed", "worker stopped"],
 )
 def test_training_resumes_after_killed_chief_or_hung_worker(
-    whole_with_dropout, tmp_path, victim, number
+    uninterrupted_with_dropout, tmp_path, victim, number
 ):
     code, text, _ = interrupt_run(tmp_path, victim, number, dropout=0.2)
     assert code == 75, text
     assert f"worker {victim} has ended or cannot be reached" in text
     run_workers(tmp_path, dropout=0.2)
     for value, expected in zip(
-        weights(tmp_path / "run"), weights(whole_with_dropout / "run"), strict=True
+        weights(tmp_path / "run"),
+        weights(uninterrupted_with_dropout / "run"),
+        strict=True,
     ):
         np.testing.assert_array_equal(value, expected)
 

@@ -104,7 +104,7 @@ def shape(text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_notebook_runs_to_outputs_like_the_stored_ones(page, notebooks, tmp_path):
+def test_notebook_reproduces_stored_outputs(page, notebooks, tmp_path):
     made = notebooks.make(page, tmp_path)
     found, stored = map(notebooks.outputs_of, (made, stored_notebook(page)))
     assert [list(map(shape, outputs)) for outputs in found] == [

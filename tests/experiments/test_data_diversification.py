@@ -128,7 +128,7 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
 def test_trees_are_refused(tmp_path):
     trees = "data={kind: trees, train: {trees: a}}"
     recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
-    with pytest.raises(RecipeError, match="must be a kind of text"):
+    with pytest.raises(RecipeError, match="must name a corpus of plain text pairs"):
         script.diversify(recipe, [1], tmp_path)
 
 

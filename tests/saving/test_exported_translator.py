@@ -97,7 +97,9 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
         visualization.attention_of_export(exported, source * 9, target)
 
 
-def test_exports_of_early_versions_name_the_missing_signature(exported, monkeypatch):
+def test_export_without_newer_signatures_translates_and_names_missing_ones(
+    exported, monkeypatch
+):
     early = types.SimpleNamespace(signatures={"serving_default": exported._serve})
     monkeypatch.setattr(exported, "_loaded", early)
     assert len(exported.translate(TEXTS)) == len(TEXTS)

@@ -67,11 +67,11 @@ def test_guided_alignment_loss_matches_hand_calculation():
 def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
     decoder = SimpleNamespace(layers=[None] * num_layers)
     model = SimpleNamespace(num_layers=num_layers, num_heads=2, decoder=decoder)
-    assert training.GuidedAlignment(diagonal).layer_of(model) == layer
-    assert training.GuidedAlignment(diagonal, layer=0).layer_of(model) == 0
+    assert training.GuidedAlignment(diagonal).layer_index(model) == layer
+    assert training.GuidedAlignment(diagonal, layer=0).layer_index(model) == 0
     for wrong in ({"layer": num_layers}, {"head": 2}):
         with pytest.raises(ValueError, match=f"has {num_layers} layers of 2 heads"):
-            training.GuidedAlignment(diagonal, **wrong).layer_of(model)
+            training.GuidedAlignment(diagonal, **wrong).layer_index(model)
 
 
 @pytest.mark.parametrize("name", ["weight", "layer", "head"])
