@@ -1,5 +1,7 @@
 """Guided alignment: supervised cross-attention (Chen et al., 2016)."""
 
+import warnings
+
 import tensorflow as tf
 
 # Keeps the logarithm finite if the aligned positions have no attention weight.
@@ -50,6 +52,12 @@ class GuidedAlignment:
                 f"Received: layer={layer}, head={self.head}."
             )
         return layer
+
+    def layer_of(self, transformer):
+        """Deprecated name of `layer_index`."""
+        message = "`layer_of` is deprecated. Use `layer_index`."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.layer_index(transformer)
 
     def loss(self, scores, inputs, weights):
         """Computes the loss, summed over target tokens.
