@@ -82,7 +82,7 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def has_merges(self) -> bool:
-        """Whether the type of the model is BPE, whose merges `sample` can skip."""
+        """Whether this is a BPE model, whose merges `sample` can skip."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
         return model.trainer_spec.model_type == model.trainer_spec.BPE
 
