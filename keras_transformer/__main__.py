@@ -1,4 +1,4 @@
-"""Runs the `keras-transformer` command as `python -m keras_transformer`."""
+"""Entry point of `python -m keras_transformer`: the `keras-transformer` command."""
 
 from keras_transformer.cli import main
 

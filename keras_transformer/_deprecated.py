@@ -1,4 +1,4 @@
-"""Import paths of version 0.1, which work for one release and warn.
+"""Import paths of version 0.1, kept for one release with a `DeprecationWarning`.
 
 After that release, delete this module and its call in the package's `__init__`.
 """
@@ -12,7 +12,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Modules that have moved, relative to the package.
+# Moved modules: old and new paths, relative to the package.
 _MODULES = """
 ablation -> experiments.table3
 ablation.rows -> experiments.table3.rows
@@ -193,9 +193,10 @@ NAMES = _table(_NAMES)
 
 
 class _MovedModules:
-    """Import hook for the old modules.
+    """Finder and loader of the modules at their old paths.
 
-    Each is an empty module, whose names are looked up at their new paths on use.
+    An old path imports an empty module. Its names are looked up at their new paths when
+    they are used.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -218,7 +219,7 @@ def successor(path):
 
 
 def _add_old_names(module):
-    """Gives a module a `__getattr__` that resolves old names."""
+    """Gives a module a `__getattr__` that resolves its old names with a warning."""
     own_getattr = vars(module).get("__getattr__")
 
     def look_up(name):
@@ -249,6 +250,7 @@ def install_old_paths():
     """Makes the old paths importable."""
     # The finder comes last, so that existing modules take precedence.
     sys.meta_path.append(_MovedModules())
+    # Modules that still exist resolve the names that they have lost.
     parents = {old.rpartition(".")[0] for old in [*NAMES, *MODULES]}
     for parent in parents - {*MODULES, _PACKAGE}:
         after_import(parent, _add_old_names)

@@ -20,10 +20,14 @@ class _Loader:
 
 
 class _Finder:
-    """Finds modules with the finders that follow it, and wraps their loaders.
+    """Finds modules with the finders after it in `sys.meta_path`, and wraps the loaders.
 
-    Loaders are wrapped instead of modified, since in pytest all modules share one. The
-    finder stays installed, since finding a module does not always import it.
+    Loaders are wrapped instead of modified, since pytest uses one loader for all
+    modules. The finder stays installed, since finding a module does not always import
+    it.
+
+    Attributes:
+        actions: Dict of module names to functions of the imported module.
     """
 
     def __init__(self):
@@ -45,9 +49,13 @@ _FINDER = _Finder()
 
 
 def after_import(name, action):
-    """Calls `action(module)` after `name` is imported, or at once if it already is."""
+    """Calls `action(module)` when the module `name` is imported.
+
+    If the module is already imported, the action is called at once. Each module has one
+    action: a later call replaces an action that has not been called yet.
+    """
     if name in sys.modules:
-        # The import waits if another thread is still loading the module.
+        # `import_module` waits if another thread is still loading the module.
         action(importlib.import_module(name))
         return
     if _FINDER not in sys.meta_path:

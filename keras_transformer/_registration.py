@@ -1,6 +1,6 @@
 """Registration of the package's classes with Keras without loading their modules.
 
-Keras deserializes registered classes only. A placeholder is registered for each class
+Keras deserializes only registered classes. A placeholder is registered for each class
 until its module is imported, which registers the class itself.
 """
 

@@ -14,7 +14,7 @@ import keras_transformer
 from keras_transformer.cli import corpus
 from keras_transformer.cli import options
 
-# Rich's boxes would split messages over several lines.
+# Rich is not used, because its boxes would split messages over several lines.
 app = typer.Typer(
     name="keras-transformer",
     no_args_is_help=True,
@@ -45,7 +45,7 @@ def _print_version(is_requested: bool):
 
 
 def _version(name):
-    # Imported at the top, it would slow down --help by more than 10%.
+    # At the top of the module, this import would slow down --help by more than 10%.
     import importlib.metadata
 
     for distribution in _BACKENDS.get(name, (name,)):
@@ -112,7 +112,7 @@ COMMANDS = (
     "ablate",
     "import_model",
 )
-# Commands that are named like a Python keyword.
+# Names of commands whose module cannot have the same name, a Python keyword.
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)

@@ -15,7 +15,7 @@ from typer import Option
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 
-# If the user has set this variable, it controls which TensorFlow messages are shown.
+# TensorFlow's minimum log level. A value set by the user is kept without --verbose.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
@@ -88,7 +88,7 @@ def override_settings(**changes):
         **changes: Fields of `Settings`.
 
     Raises:
-        UserError: If the values exclude each other, or `device` is invalid.
+        UserError: If `quiet` and `verbose` are both set, or `device` is invalid.
     """
     before = dataclasses.replace(current)
     settings = dataclasses.replace(current, **changes)
@@ -98,8 +98,8 @@ def override_settings(**changes):
     try:
         if changes.get("device") is not None:
             _select_gpus(settings.device)
-        # `console.quiet_libraries` hides messages while TensorFlow loads. This also
-        # hides later ones, e.g. about GPUs.
+        # `console.quiet_libraries` hides messages only while TensorFlow loads. Level 3
+        # also hides later messages, e.g. about GPUs. Level 0 shows all.
         os.environ.setdefault(_LOG_LEVEL, "3")
         if settings.verbose:
             os.environ[_LOG_LEVEL] = "0"

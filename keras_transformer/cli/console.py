@@ -54,7 +54,7 @@ def command(function=None, *, uses_device=True):
     The command also has the options of `common`.
 
     Args:
-        function: The function. If `None`, a decorator is returned.
+        function: Function to wrap. If `None`, a decorator is returned.
         uses_device: Whether the command has the option --device.
     """
     if function is None:
@@ -120,7 +120,7 @@ def _user_message(error):
 
 
 def _is_unnamed(error):
-    """Returns whether `error` is about an open file, such as standard output."""
+    """Returns whether `error` is an I/O error without a file name, as on a pipe."""
     return isinstance(error, OSError) and bool(error.errno) and error.filename is None
 
 
@@ -188,7 +188,7 @@ def require_folder(path: pathlib.Path) -> None:
 
 
 def require_new_folder(path: pathlib.Path) -> None:
-    """Raises `UserError` if an output folder is a file, or inside a file."""
+    """Raises `UserError` if an output folder's path, or a parent of it, is a file."""
     for each in (path, *path.parents):
         if each.exists() and not each.is_dir():
             prefix = "" if each == path else f"{path}: "
@@ -241,7 +241,7 @@ def check_bleu_tokenizer(name):
 class _Stderr:
     """Standard error of Python, separate from the output of native libraries.
 
-    Python libraries keep the stream that they find when they are loaded. It is
+    Python libraries keep the stream that they find when they are loaded. The stream is
     therefore never closed and always has the same descriptor.
     """
 
@@ -253,7 +253,7 @@ class _Stderr:
 def quiet_libraries():
     """Discards native libraries' output to standard error and keeps Python's.
 
-    TensorFlow describes the machine while it loads, at every log level.
+    TensorFlow logs a description of the machine while it loads, at every log level.
     """
     if common.current.shows_libraries or _Stderr.is_used:
         yield
@@ -302,7 +302,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """Prints on Ctrl-C that running the same command again will `hint` (a verb)."""
+    """Prints on Ctrl-C that running the same command again will `hint`, a verb phrase."""
     try:
         yield
     except KeyboardInterrupt:
@@ -314,10 +314,10 @@ class LineWarnings:
     """Prints the warnings of a translator with line numbers.
 
     Args:
-        prefix: Text before the number.
+        prefix: Text before the line number.
 
     Attributes:
-        numbers: Sequence of line numbers, by the index that the translator reports.
+        numbers: Sequence of line numbers. The translator reports an index into it.
     """
 
     def __init__(self, prefix="line"):
@@ -360,7 +360,7 @@ def open_translator(
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `Translator.with_search`. `None` values are
             ignored.
-        warnings: `LineWarnings`. If `None`, lines count from 1.
+        warnings: `LineWarnings`. If `None`, lines are numbered from 1.
         allow_unsafe: Whether to skip the checks of all models, after a warning.
 
     Returns:

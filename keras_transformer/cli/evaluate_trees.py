@@ -14,6 +14,13 @@ _METRICS = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 def read_treebank(reference, source=None):
     """Returns the sentences and the trees of a treebank.
 
+    Args:
+        reference: Path of the file with the trees.
+        source: Path of a text file whose lines must be the same sentences, or `None`.
+
+    Returns:
+        `(sentences, trees)`: a list of the words of each tree, and a list of `Tree`.
+
     Raises:
         DataError: If there are no trees.
         UserError: If the sentences of `source` differ from those in the trees.
@@ -50,7 +57,7 @@ def _check_source(source, reference, lines, trees):
 
 
 def parse(translator, sentences, warnings):
-    """Returns a `Parse` for each sentence and reports how many trees were repaired."""
+    """Returns a `Parse` for each sentence and prints how many outputs were repaired."""
     from keras_transformer.parsing.parser import parse_sentences
     from keras_transformer.parsing.parser import repair_report
 
@@ -65,7 +72,7 @@ def parse(translator, sentences, warnings):
 
 
 def count_repairs(parses):
-    """Returns counts of the repaired trees and of the kinds of repairs."""
+    """Returns a dict: the number of repaired trees, and a count per kind of repair."""
     return {
         "trees": sum(bool(parse.repairs) for parse in parses),
         "kinds": dict(sum((parse.repairs for parse in parses), Counter())),
@@ -73,7 +80,7 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns two dicts of scores: for all sentences, and for short sentences only."""
+    """Returns two dicts of scores: of all, and of at most `SHORT_LENGTH` words."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

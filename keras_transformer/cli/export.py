@@ -167,7 +167,7 @@ def _check_options(format, given):
 
 
 def _read_scores(path):
-    """Returns the results in a file that `evaluate --json` wrote."""
+    """Returns the name, signature and score of each result of `evaluate --json`."""
     from pydantic import create_model
 
     from keras_transformer.untrusted import parse_json
@@ -188,6 +188,6 @@ def _read_scores(path):
 
 
 def _result_name(result):
-    """Returns a result's name, with the limit on its sentences if there is one."""
+    """Returns a result's name, with the maximum sentence length if there is one."""
     limit = result.max_words
     return result.name + (f", at most {limit} words" if limit is not None else "")

@@ -87,7 +87,7 @@ def filter(
         max_length = translator.data.max_length if translator.data else MAX_LENGTH
     pair_filter = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
-    # The lowest score in a fraction is known only after a first pass over all pairs.
+    # --keep-fraction needs the scores of all pairs, so a first pass computes them.
     if keep_fraction is not None:
         scores = np.empty(total, "float32")
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):
@@ -119,7 +119,7 @@ def filter(
 
 
 def _check_outputs(inputs, output_source, output_target):
-    """Raises `UserError` if an output cannot be written or is also another file."""
+    """Raises `UserError` unless the outputs are writable and all files differ."""
     taken = dict(inputs)
     outputs = {"--output-source": output_source, "--output-target": output_target}
     for option, path in outputs.items():

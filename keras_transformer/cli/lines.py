@@ -36,7 +36,7 @@ def line_count(path):
 
 
 def input_lines(path):
-    """Yields the lines of a file (.gz too), or of standard input for None or "-".
+    """Yields the lines of a plain or .gz file, or of standard input for None or "-".
 
     Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
     """
@@ -82,7 +82,7 @@ def progress(description: str, total: int | None, unit: str = "lines"):
 
 
 def in_chunks(items, size, description, total=None, unit="lines", skip=0):
-    """Yields (index of the first item, list of up to `size` items), with progress.
+    """Yields (index of the first item, list of up to `size` items) and shows progress.
 
     Args:
         items: Iterable. The first `skip` items are skipped.
@@ -104,7 +104,7 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
 
 
 def score_in_chunks(translator, pairs, warnings):
-    """Yields a `PairScore` per (source, target) pair, with progress.
+    """Yields a `PairScore` per (source, target) pair, with a progress bar.
 
     Args:
         translator: The opened model.

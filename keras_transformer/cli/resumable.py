@@ -1,7 +1,8 @@
 """Line-by-line output that a killed command can resume.
 
 Lines are written to `OUTPUT.part`, which is renamed to `OUTPUT` at the end. The file
-`.OUTPUT.made.json` records everything that determines the lines.
+`.OUTPUT.made.json` records everything that determines the lines, such as the model. A
+command resumes only an output with the same record.
 """
 
 import contextlib
@@ -25,16 +26,16 @@ def resumable_lines(output, record, num_inputs, numbered):
         output: Path of the file.
         record: Dict of JSON values with everything that determines the lines.
         num_inputs: Number of input lines.
-        numbered: Whether an input may have several lines, each with the input's
-            number before a tab. Otherwise each input has one line.
+        numbered: Whether an input line may have several output lines, each with the
+            input line's number before a tab. Otherwise each has one output line.
 
     Yields:
         `(write_line, num_done)`: a function that writes a line, and the number of
-        inputs whose lines are complete.
+        input lines whose output is complete.
 
     Raises:
-        UserError: If the `.part` file has another record, has lines of more than
-            `num_inputs` inputs, is a link, or is in use by another process.
+        UserError: If the `.part` file has a different record, has the output of more
+            than `num_inputs` lines, is a link, or is in use by another process.
     """
     part = _part(output)
     if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
@@ -99,7 +100,7 @@ def _check_record(path, output, record):
 
 
 def _complete_lines(part, numbered):
-    """Returns the size in bytes and the number of inputs of the complete lines."""
+    """Returns the size in bytes of the complete output, and its number of inputs."""
     length = num_inputs = 0
     last, last_start = None, 0
     with open(part, "rb") as file:
@@ -111,5 +112,5 @@ def _complete_lines(part, numbered):
                 last, last_start = number, length
                 num_inputs += 1
             length += len(line)
-    # The last numbered input may be incomplete.
+    # The last input may lack some of its numbered lines, so it is translated again.
     return (last_start, max(num_inputs - 1, 0)) if numbered else (length, num_inputs)

@@ -160,7 +160,7 @@ def translate(
 
 @dataclasses.dataclass
 class _Job:
-    """A translator, and the options that are the same for all lines.
+    """A translator, and the options that apply to all lines.
 
     `sampling_options` is `None` for beam search.
     """
