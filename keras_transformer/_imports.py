@@ -20,7 +20,7 @@ class _Loader:
 
 
 class _Finder:
-    """Finds modules with the finders after it in `sys.meta_path`, and wraps the loaders.
+    """Finds modules with the finders after it in `sys.meta_path`; wraps their loaders.
 
     Loaders are wrapped instead of modified, since pytest uses one loader for all
     modules. The finder stays installed, since finding a module does not always import

@@ -112,7 +112,7 @@ COMMANDS = (
     "ablate",
     "import_model",
 )
-# Names of commands whose module cannot have the same name, a Python keyword.
+# Commands whose name is a Python keyword, which a module cannot have.
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)

@@ -15,7 +15,7 @@ from typer import Option
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 
-# TensorFlow's minimum log level. A value set by the user is kept without --verbose.
+# TensorFlow's minimum log level. --verbose overrides a value set by the user.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _HAS_LOG_LEVEL = _LOG_LEVEL in os.environ

@@ -302,7 +302,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """Prints on Ctrl-C that running the same command again will `hint`, a verb phrase."""
+    """On Ctrl-C, prints that running the command again will `hint`, a verb phrase."""
     try:
         yield
     except KeyboardInterrupt:

@@ -80,7 +80,7 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns two dicts of scores: of all, and of at most `SHORT_LENGTH` words."""
+    """Returns two dicts: scores of all sentences, and of up to `SHORT_LENGTH` words."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

@@ -3,6 +3,7 @@
 # Name of the array in which Marian stores the settings of a model, as YAML text.
 MARIAN_SETTINGS = "special:model.yml"
 
+# In these dicts, keys are names of this package and values are the toolkit's names.
 _MARIAN_BLOCKS = {
     "self_attention": "self",
     "cross_attention": "context",
@@ -57,6 +58,6 @@ def marian_norm_names(side):
 
 
 def huggingface_names(side, number, part):
-    """Like `marian_names`, but returns the names of Hugging Face's MarianMTModel."""
+    """Like `marian_names`, but for the arrays of Hugging Face's `MarianMTModel`."""
     prefix = f"model.{side}.layers.{number}.{_HUGGINGFACE_PARTS[part]}"
     return f"{prefix}.weight", f"{prefix}.bias"

@@ -25,7 +25,10 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name. `check_all_used` raises an error if an array was not used.
+    """Arrays of a model file, by name, which keeps track of the arrays that were used.
+
+    An array that an import does not use belongs to a part that this package lacks. In
+    this case, `check_all_used` raises an error.
 
     Args:
         path: Path of the file, for messages.

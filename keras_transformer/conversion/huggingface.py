@@ -1,6 +1,6 @@
 """Import of a Hugging Face folder with a `MarianMTModel`, such as OPUS-MT's.
 
-By default, logits match those computed by transformers, see
+By default, logits match those computed by the library transformers, see
 docs/how-to/import-a-marian-model.md.
 """
 
@@ -31,7 +31,7 @@ _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
 }
-# Settings that must have these values if they are given.
+# Settings in config.json that must have these values if they are given.
 _REQUIRED = {
     "model_type": "marian",
     "static_position_embeddings": True,
@@ -42,7 +42,7 @@ _REQUIRED = {
     "is_encoder_decoder": True,
 }
 _SHARED = "model.shared.weight"
-# Older files also contain copies of other arrays, and the sinusoidal positions.
+# Older files also contain copies of the embeddings, and the sinusoidal positions.
 _COPIES = (
     *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     "lm_head.weight",
@@ -60,8 +60,8 @@ _BADLY_CONVERTED = (
 def import_huggingface(path, engine=None, language=None, normalization=None):
     """Imports a Hugging Face folder with a `MarianMTModel`.
 
-    Arguments, result and errors match `import_marian`, but the default engine is
-    `"huggingface"`.
+    Arguments, result and errors match `import_marian`, but `path` must be a folder and
+    the default engine is `"huggingface"`.
     """
     engine = choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
@@ -128,7 +128,7 @@ def _check_supported(path, config):
 
 
 def _tokenizer(folder, config, language, normalization):
-    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
+    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import PADDING
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -292,7 +292,7 @@ def _layer_reader(arrays, side):
 
     def read(number, part, shape):
         weight, bias = huggingface_names(side, number, part)
-        # Linear weights are [outputs, inputs].
+        # PyTorch stores the weights of a linear layer as [outputs, inputs].
         kernel = arrays.take(weight, tuple(shape)[::-1]).T
         return kernel, arrays.take(bias, (shape[-1],))
 

@@ -7,14 +7,15 @@ from typing import NamedTuple
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 
-# Engines whose results an imported model can reproduce.
+# Engines whose results an imported model can reproduce: Marian, and Hugging Face's
+# library transformers. They compute slightly different results with the same weights.
 ENGINES = ("marian", "huggingface")
-# The fields of `Variations` in which the engines differ.
+# The fields of `Variations` in which the engines differ, and their values.
 ENGINE_VARIATIONS = {
     "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
     "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
 }
-# Maximum length of a source, as in Hugging Face's models.
+# Maximum length of a source in subwords, as in Hugging Face's models.
 _MAX_LENGTH = 512
 
 
@@ -24,8 +25,8 @@ class ImportedModel(NamedTuple):
     Attributes:
         model: `Transformer`.
         tokenizer: `MarianTokenizer`.
-        decoding: The section `decoding` of the model's recipe, a mapping.
-        card_rows: Rows of the model card, such as the origin, a mapping.
+        decoding: Mapping, the section `decoding` of the model's recipe.
+        card_rows: Mapping of names to values, the rows of the table in the model card.
         license: License of the model, or `None` if unknown.
     """
 
@@ -56,7 +57,7 @@ def model_arguments(path, settings, tokenizer, changes):
         path: Path of the file with the settings, for messages.
         settings: Mapping of arguments of `Transformer`.
         tokenizer: `MarianTokenizer`.
-        changes: Mapping of fields of `Variations`.
+        changes: Mapping of fields of `Variations` to values.
 
     Raises:
         ModelError: If a setting is invalid.

@@ -26,7 +26,7 @@ from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Maximum size of YAML settings. Marian writes about 2,000 bytes.
+# Maximum size of YAML settings in bytes. Marian writes about 2,000.
 MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 # Settings that must have one of these values if they are given.
@@ -209,7 +209,7 @@ def _check_supported(file, settings):
 
 
 def _tokenizer(folder, decoder, language, normalization):
-    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
+    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
     files = [
@@ -286,7 +286,10 @@ def _arguments(arrays, settings, tokenizer, engine):
 
 
 def _is_before_2023_03(settings):
-    """Returns whether the version of Marian computes GELU as `x * sigmoid(1.702 x)`."""
+    """Returns whether a version of Marian from before March 2023 wrote the file.
+
+    These versions compute GELU as `x * sigmoid(1.702 x)`.
+    """
     date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(settings.get("version", "")))
     return date is not None and (date[1], date[2]) < ("2023", "03")
 
@@ -303,6 +306,7 @@ def _output_name(arrays, settings):
 def _set_weights(model, arrays, settings, tokenizer):
     width, output_size = model.d_model, model.num_outputs
     source = output = bias = None
+    # Source and target embeddings are one matrix, Wemb, or two matrices.
     if "Wemb" in arrays:
         target = arrays.take("Wemb", (output_size, width))
     else:
@@ -333,7 +337,7 @@ def _layer_reader(arrays, side):
     def read(number, part, shape):
         weight, bias = marian_names(side, number, part)
         vector = arrays.take(bias, (1, shape[-1]))[0]
-        if len(shape) == 1:  # of a layer normalization
+        if len(shape) == 1:  # the scale of a layer normalization
             return arrays.take(weight, (1, *shape))[0], vector
         return arrays.take(weight, shape), vector
 
@@ -355,6 +359,7 @@ def _decoding(decoder):
             f"{decoder['path']}: a word-penalty is not supported. Received: "
             f"{values['word-penalty']}"
         )
+    # Marian's defaults. `normalize` is the exponent of the length penalty.
     normalize = values["normalize"] or 0
     beam_size = values["beam-size"] or 12
     if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:

@@ -134,8 +134,8 @@ def _json_entries(text):
 
 
 def _yaml_entries(text):
-    """Yields (id, piece) from lines `PIECE: ID`, or pairs of `? PIECE` and `: ID`."""
-    # Pieces may contain other line separators, such as U+2028.
+    """Yields (id, piece) for each line `PIECE: ID`, or line pair `? PIECE`, `: ID`."""
+    # `splitlines` would also split at U+2028 and similar, which pieces may contain.
     lines = text.split("\n")
     index = 0
     while index < len(lines):

@@ -1,10 +1,11 @@
 """Conversion of weights between other toolkits and a `Transformer`.
 
 In a positional encoding, other toolkits put all sines before all cosines. This package
-follows section 3.5 and alternates them. So the dimensions of the residual stream, from
-the embeddings to the logits, must be permuted: in the columns of matrices that write
-the stream, the rows of matrices that read it, and the scales and biases of its layer
-normalizations. Logits do not change.
+follows section 3.5 and alternates them. So the `d_model` dimensions of the residual
+stream must be permuted. The stream consists of the vectors that pass from the
+embeddings through all residual connections to the logits. The permutation applies to
+the columns of matrices that write the stream, the rows of matrices that read it, and
+the scales and biases of its layer normalizations. Logits do not change.
 """
 
 import keras
@@ -22,15 +23,15 @@ def build_transformer(arguments, arrays):
 
     Args:
         arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
-        arrays: `Arrays`.
+        arrays: `Arrays` of the file.
 
     Raises:
         ModelError: If the file has too few weights.
     """
     from keras_transformer.transformer import Transformer
 
-    # The two ids that the file may lack, padding and start, are not counted here. The
-    # factor 2 is a margin for their rows in all matrices but the target embeddings.
+    # The file may lack the rows of two ids, padding and start. Here, the target
+    # embeddings are counted without them. The factor 2 allows for the other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -42,7 +43,7 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """Permutation from a stream with all sines first to one that alternates.
+    """Permutation of a stream from all sines first to sines and cosines alternating.
 
     Args:
         d_model: Width of the stream.
@@ -86,10 +87,10 @@ def set_layers(stack, read):
 
     Args:
         stack: `Encoder` or `Decoder`, built.
-        read: Function of a layer's number from 0, the name of a part, such as
-            `"self_attention.query"` or `"feed_forward_add_norm"`, and the shape of its
-            kernel or scale. Returns the kernel `[inputs, outputs]` and the bias, or the
-            scale and the bias.
+        read: Function `(number, part, shape) -> (weight, bias)`. `number` is the
+            layer's number, from 0. `part` names a projection or an `AddNorm`, such as
+            `"self_attention.query"` or `"feed_forward_add_norm"`. `weight` is a kernel
+            `[inputs, outputs]` or a scale, and must have the given shape.
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
@@ -111,7 +112,7 @@ def set_norm(norm, scale, bias):
 
 
 def get_layers(stack):
-    """Yields the weights of all layers, as other toolkits order them.
+    """Yields the weights of all layers, in the dimension order of other toolkits.
 
     Yields:
         `(number, part, weight, bias)`: the number of the layer, the name of the part,
@@ -133,7 +134,7 @@ def get_layers(stack):
 
 
 def get_norm(norm):
-    """Returns scale and bias of a layer normalization, as other toolkits order them."""
+    """Returns a normalization's scale and bias, in the order of other toolkits."""
     order = StreamOrder(norm.gamma.shape[-1])
     return tuple(
         order.restore(to_numpy(each), writes=True) for each in (norm.gamma, norm.beta)
@@ -148,7 +149,8 @@ def to_numpy(tensor):
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
     """Sets the embeddings and the output projection of an imported model.
 
-    The vectors of padding and start become zeros, unless `start` is given.
+    The vector of padding becomes zeros. So does the vector of start, unless `start` is
+    given.
 
     Args:
         model: `Transformer` whose last two ids, after the subwords of the file, are
@@ -182,9 +184,9 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
 
 
 def _denses(layer):
-    """Yields the name of each projection, its layer, and arguments of `reorder`.
+    """Yields each projection's name, its `Dense` layer, and arguments of `reorder`.
 
-    These arguments state whether the projection reads or writes the stream.
+    The arguments state whether the projection reads or writes the stream.
     """
     for attention in _ATTENTIONS:
         if hasattr(layer, attention):

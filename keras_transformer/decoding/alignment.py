@@ -7,10 +7,10 @@ from keras import ops
 
 from keras_transformer.errors import DataError
 
-# Number of layers that are averaged. Compared with symmetrized statistical alignments
-# of the validation pairs of Multi30k, the mean of the last two of four layers had the
-# fewest errors. A token was aligned better by the position that predicts it than by the
-# position that reads it as input.
+# Number of the decoder's last layers whose cross-attention is averaged. Measured
+# against symmetrized statistical alignments of Multi30k's validation pairs, the mean of
+# the last two of four layers had the fewest errors. A token was aligned better by the
+# position that predicts it than by the position that reads it as input.
 NUM_LAYERS = 2
 _REPLACEMENT = "\ufffd".encode()
 
@@ -51,14 +51,14 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
 
 
 def token_surfaces(tokenizer, rows):
-    """Returns the text of each subword, including the space before it.
+    """Returns the surface of each subword: its text, including the space before it.
 
     Args:
         tokenizer: The tokenizer of the ids.
-        rows: Lists of ids, without special ids.
+        rows: List of lists of ids, without special ids.
 
     Returns:
-        Lists of bytes, same shape as `rows`.
+        For each row, a list of UTF-8 bytes, the surface of each subword.
     """
     distinct = sorted({each for row in rows for each in row})
     # The first subword of a text loses its space, so each is decoded after a letter.
@@ -83,7 +83,8 @@ def token_surfaces(tokenizer, rows):
 def join_characters(row):
     """Joins subwords into units of whole characters.
 
-    The signature `attend` of exported models does the same.
+    A subword may be a single byte of a character. The signature `attend` of exported
+    models joins subwords in the same way.
 
     Args:
         row: List of bytes, the surfaces of a text's subwords in order.
@@ -201,8 +202,8 @@ def alignable_pairs(sources, targets, max_lengths, warn):
     """Returns the indices of pairs in which neither side is empty or too long.
 
     Args:
-        sources: Lists of ids.
-        targets: Lists of ids.
+        sources: List of lists of ids, without special ids.
+        targets: List of lists of ids, without special ids.
         max_lengths: Maximum source and target length, one special id included.
         warn: Function of a pair's index and a message, called for pairs that are too
             long.

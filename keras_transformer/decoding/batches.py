@@ -32,6 +32,10 @@ def log_warning(index, text):
 def check_texts(texts, name="lines"):
     """Returns `texts` as a list.
 
+    Args:
+        texts: Iterable of str.
+        name: Name of the argument in error messages.
+
     Raises:
         ValueError: If `texts` is not an iterable of `str`, or is a single text.
     """
@@ -57,10 +61,10 @@ def check_texts(texts, name="lines"):
 
 
 def check_pairs(sources, targets, name="targets"):
-    """Returns both as lists, see `check_texts`.
+    """Returns `sources` and `targets` as lists, see `check_texts`.
 
     Raises:
-        ValueError: If the lists differ in length, or contain anything but texts.
+        ValueError: If the lists differ in length, or contain anything but `str`.
     """
     sources, targets = check_texts(sources), check_texts(targets, name)
     if len(sources) != len(targets):
@@ -106,7 +110,7 @@ def target_of(tokenizer):
 
 
 def group_texts(texts):
-    """Yields lists of texts as UTF-8, small enough to encode one list at a time."""
+    """Yields lists of texts as UTF-8, each small enough for one call of a tokenizer."""
     group, size = [], 0
     for number, text in enumerate(texts, start=1):
         # UTF-8 cannot encode lone surrogates. They become question marks.
@@ -133,10 +137,10 @@ def encode_with_end(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Encodes the beginnings of translations, without white space at their ends.
+    """Encodes prefixes of translations, stripped of white space, to lists of ids.
 
     Raises:
-        ModelError: If the model cannot generate a prefix.
+        ModelError: If a prefix contains an id that the model cannot generate.
     """
     rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
     for text, row in zip(prefixes, rows, strict=True):

@@ -40,9 +40,9 @@ def beam_search(
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
-    Each step extends a sentence's alive hypotheses by one token and keeps the
-    `beam_size` most probable unfinished continuations. A continuation with the end id
-    becomes a finished hypothesis if it is among the `beam_size` most probable of all
+    Each step extends a sentence's alive (unfinished) hypotheses by one token and keeps
+    the `beam_size` most probable unfinished continuations. A continuation with the end
+    id becomes a finished hypothesis if it is among the `beam_size` most probable of all
     continuations. A hypothesis can end in one way only, so a step considers at most the
     `2 * beam_size` most probable continuations, as in fairseq and CTranslate2.
 
@@ -58,21 +58,23 @@ def beam_search(
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
         cache: Nest of tensors whose leading axis is batch * beam_size. In tensors that
-            `reorder` does not gather, it may be any multiple of batch.
-        context: Nest of tensors whose leading axis is batch; row i serves rows i *
-            beam_size to (i + 1) * beam_size - 1. It is never copied per hypothesis.
+            the decoder's `reorder` does not gather, the leading axis may be any
+            multiple of batch.
+        context: Nest of tensors that steps read but do not change, such as an encoder's
+            output. Their leading axis is batch: row i is shared by the hypotheses in
+            the cache's rows i * beam_size to (i + 1) * beam_size - 1.
         batch_size: Int or scalar tensor.
         max_length: Maximum number of tokens to generate, including the end id, scalar
             or `[batch]`. A sentence with 0 gets the empty sequence with score 0.
         search: `BeamSearch`; its `extra_length` is not used here.
-        ids: `SpecialIds`. Of these, only the end id is ever generated.
+        ids: `SpecialIds`. The end id is the only one of them that is generated.
             Log-probabilities are still relative to the model's whole vocabulary.
         n_best: Number of hypotheses to find per sentence, at most `beam_size`. An int
             or a scalar int32 tensor.
         vocabulary_size: Number of ids that may be generated, for an output matrix with
             more rows than the tokenizer has ids. If `None`, all of them.
-        buffer_length: Length of the sequences. If `None`, the largest `max_length`.
-            Required under `jax.jit` if `max_length` is a tensor.
+        buffer_length: Length of the returned sequences. If `None`, the largest
+            `max_length`. Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
         num_results: Number of hypotheses to return per sentence, an int. Those after
@@ -148,7 +150,7 @@ class BeamState(NamedTuple):
     last_ids: Any  # int32 [batch, beam_size]
     finished_sequences: Any  # int32 [batch, num_results, buffer_length]
     finished_scores: Any  # float32 [batch, num_results], highest first
-    num_finished: Any  # int32 [batch]
+    num_finished: Any  # int32 [batch], counted only with `patience`
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
 
@@ -239,7 +241,7 @@ def _normalize_by_sum(best, logits, has_largest):
 
     `has_largest` is true if `best` contains each row's largest logit.
     """
-    # `max` replaces a slice: XLA sorts whole rows if more than one slice reads a top-k.
+    # `max`, not a slice: XLA sorts whole rows if more than one slice reads a top-k.
     largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return best - largest - ops.log(total)
@@ -369,6 +371,7 @@ def _is_done(state, alive_log_probs, length, search, n_best):
         nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
     if search.patience is not None:
+        # Rounded. The limit keeps a very large patience within int32.
         threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
         maximum = max if _is_number(n_best) else ops.maximum
         done = ops.logical_or(done, state.num_finished >= maximum(threshold, n_best))

@@ -90,7 +90,7 @@ class Cache(NamedTuple):
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
-        """Returns the attention bias over each part, which all layers share.
+        """Returns the attention bias over each part. All layers share these biases.
 
         Returns:
             List of float32 `[batch, 1, beam_size, slots]`, or of `None` if `sees_all`.
@@ -144,7 +144,7 @@ def extend(cache, index, window=None):
     if cache.is_buffer:
         return _extend_buffer(cache, index)
     if window is not None:
-        # Backends count slots in int32.
+        # Backends index slots in int32, so the count is limited.
         count = min((window - 1) * cache.beam_size, 2**31 - 1)
         cache = _newest(cache, count)
     if cache.sees_all:

@@ -1,4 +1,4 @@
-"""Compilation and threads for each Keras backend."""
+"""Compilation and parallel calls of functions, depending on the Keras backend."""
 
 from concurrent import futures
 

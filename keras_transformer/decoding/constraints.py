@@ -1,4 +1,4 @@
-"""Decoder that constrains another one with prefixes and forbidden phrases.
+"""Decoder that constrains another decoder with prefixes and forbidden phrases.
 
 Log-probabilities are not renormalized. A forced token keeps the log-probability that
 the model assigns to it.
@@ -19,12 +19,12 @@ class ConstrainedDecoder:
         decoder: Decoder, see `beam_search`.
         beam_size: Number of hypotheses or samples per sentence.
         max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. At the last
-            position, tokens after which `next_states` forbids the end id are forbidden
-            as well.
+            position, where the translation is cut off, tokens after which `next_states`
+            forbids the end id are forbidden as well.
         ids: `SpecialIds`.
-        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
-            then padding. They are forced even if `next_states` forbids them. If `None`,
-            nothing is forced.
+        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
+            translation, then padding. They are forced even if `next_states` forbids
+            them. If `None`, nothing is forced.
         next_states: int32 array `[num_states, vocabulary]`, the transition table from
             `forbidden_transitions`. Ids without a column are forbidden as well. If
             `None`, nothing is forbidden.
@@ -60,7 +60,7 @@ class ConstrainedDecoder:
             )
 
     def wrap(self, cache, context, batch_size):
-        """Adds this decoder's state to an empty cache and its context."""
+        """Returns an empty cache and its context with this decoder's state added."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
             # All steps after the prefixes read the added column of padding.
@@ -114,7 +114,8 @@ class ConstrainedDecoder:
     def _advance(self, states, tokens):
         """Returns the states after `tokens`.
 
-        A prefix may contain a forbidden phrase. The state after it is 0.
+        A prefix may contain a forbidden phrase, whose state is -1. It is replaced by 0,
+        the initial state.
         """
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")

@@ -7,7 +7,8 @@ import warnings
 
 from keras_transformer.decoding.loop import StepDecoder
 
-# Old names of arguments, and the fields that replace them.
+# Old names of arguments, and the fields of `SpecialIds` and `StepDecoder` that replace
+# them.
 _IDS = {"pad_id": "pad", "start_id": "start", "end_id": "end"}
 _STEP = {
     "next_token_logits": "step",

@@ -9,7 +9,7 @@ import numpy as np
 MAX_ENTRIES = 2**27
 ROOT = 0
 _FORBIDDEN = -1
-# At the end of a phrase, allows its last word to continue.
+# Suffix of a phrase that allows its last word to continue.
 _CONTINUES = "*"
 
 
@@ -85,8 +85,8 @@ def _transitions(phrases, boundaries):
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # A boundary leads to state 1. But if a phrase begins with the boundary, a state of
-    # the phrase stands for state 1.
+    # A boundary leads to state 1. But if a phrase begins with the boundary, it leads to
+    # a state of that phrase instead. These states are in `shared` and fall back to 1.
     shared = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
@@ -136,8 +136,9 @@ def _insert(trie, state, symbols, last):
 def parse_phrase(text):
     """Parses a phrase of whole words. With a final `*`, the last word may continue.
 
-    Only letters and digits need a boundary, except wide characters (Chinese, Japanese,
-    Korean), so phrases in these languages are found anywhere.
+    A phrase that begins or ends with a letter or digit must begin or end a word there.
+    Wide characters (Chinese, Japanese, Korean) are exempt, so phrases in these
+    languages are found anywhere.
 
     Returns:
         `Phrase` of bytes.
@@ -160,7 +161,7 @@ def parse_phrase(text):
 
 
 def _needs_boundary(character):
-    """Returns whether a phrase with this character at an end must end a word there."""
+    """Returns whether a phrase with this first or last character needs a boundary."""
     return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
 
 

@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """Kernels of a decoder layer, cast and possibly packed.
+    """Kernels of a decoder layer, cast and possibly packed, see `pack_kernel`.
 
     If a field is `None`, the layer's own kernel is used.
     """
@@ -242,7 +242,7 @@ def _project(attention, x, beam_size, qkv=None):
     """Projects `[batch * beam_size, width]` to queries, keys, and values.
 
     Returns:
-        List of three `[batch, num_heads, beam_size, dim]`.
+        List of three tensors `[batch, num_heads, beam_size, dim]`.
     """
     heads = attention.num_heads
     if qkv is None:

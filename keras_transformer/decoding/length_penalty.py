@@ -9,7 +9,10 @@ from keras import ops
 
 
 def gnmt(length, alpha):
-    """Computes `((5 + length) / 6) ** alpha` of GNMT (section 6.1), float32."""
+    """Computes `((5 + length) / 6) ** alpha`, float32.
+
+    The paper (section 6.1) takes this penalty from GNMT (Wu et al., 2016).
+    """
     return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, float(alpha))
 
 

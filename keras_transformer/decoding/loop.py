@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
-# Dropping sentences copies the whole cache, so the loop waits until at least a quarter
-# of the sentences are finished or the cache is compacted anyway.
+# Dropping sentences copies the whole cache. So the loop waits until at most 3/4 of the
+# sentences are unfinished, or until the cache is compacted, which copies it anyway.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
@@ -52,7 +52,7 @@ def decode_loop(
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
     With `drop_finished`, finished sentences leave the batch once they are at least a
-    quarter of it, so later steps compute only the others. Results are the same.
+    quarter of it, so later steps compute only unfinished ones. Results are the same.
 
     Args:
         step: Function `(state, cache, context, index) -> (state, cache)`. `index` is a
@@ -61,8 +61,8 @@ def decode_loop(
         state: NamedTuple of tensors whose leading axis is batch. Its field `done` is
             bool `[batch]`.
         cache: Nest of tensors. The size of each leading axis is a multiple of batch,
-            and the rows of a sentence are adjacent. With `drop_finished`, another axis
-            may grow if its size is 0 at first.
+            and the rows of a sentence are adjacent. With `drop_finished`, any other
+            axis may grow from step to step if its size is 0 at first.
         context: Nest of tensors whose leading axis is batch.
         num_steps: Maximum number of steps, a scalar integer.
         drop_finished: See `beam_search`.

@@ -38,8 +38,8 @@ def sample(
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.
         sampling: `Sampling`; its `extra_length` is not used here.
-        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`. A seed gives
-            the same samples with and without `drop_finished`.
+        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`. A
+            seed gives the same samples with and without `drop_finished`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, buffer_length]`, including

@@ -11,7 +11,7 @@ from keras_transformer.decoding.batches import group_texts
 class Translation(NamedTuple):
     """A translation and its score, `log-probability / penalty(length)`.
 
-    Scores of joined segments are added.
+    If a text is translated in several segments, their scores are added.
     """
 
     text: str
