@@ -29,7 +29,7 @@ class AdaptiveRecipe:
         from keras_transformer.recipes.machine import find_machine
 
         console.load_tensorflow()
-        # GPUs are found only now, and affect the values of keys that are `auto`.
+        # Only TensorFlow, loaded now, finds GPUs. They affect keys that are `auto`.
         if self._lines and find_machine().gpus:
             self._load()
         for line in self._lines:

@@ -122,7 +122,7 @@ def serve(
 
 @contextlib.contextmanager
 def _export_if_preset(model):
-    """Yields the folder of a SavedModel. A preset is exported to a temporary one."""
+    """Yields a SavedModel's folder: `model`, or a temporary export of a preset."""
     from keras_transformer.saving.preset import is_preset
 
     if not is_preset(model):

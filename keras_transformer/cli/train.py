@@ -123,7 +123,7 @@ def train(
 
 
 def _warn_of_memory(recipe):
-    """Warns if training needs more memory than is free."""
+    """Warns if training needs more than a GPU's total memory, or the free RAM."""
     from keras_transformer.recipes.machine import find_machine
     from keras_transformer.recipes.machine import format_bytes
     from keras_transformer.recipes.machine import free_memory

@@ -40,7 +40,8 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
     """Averages cross-attention over the heads of the last layers.
 
     Args:
-        scores: The scores of each decoder layer, see `Decoder`.
+        scores: List of one `(self_scores, cross_scores)` pair per decoder layer, see
+            `Decoder.call`.
         num_layers: Number of the decoder's last layers that are averaged.
 
     Returns:

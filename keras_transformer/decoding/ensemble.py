@@ -33,6 +33,7 @@ class Ensemble:
         self.source_vocabulary_size = source_sizes[0]
         self.output_size = models[0].output_size
         self.num_outputs = models[0].num_outputs
+        # Only models with learned positions limit the length.
         limits = [model.max_length for model in models if model.positions == "learned"]
         self.positions = "learned" if limits else "sinusoidal"
         self.max_length = min(limits, default=None)
