@@ -1,4 +1,4 @@
-"""Division of texts into segments that a model can read, in TensorFlow operations.
+"""Division of texts into segments that fit a model, in TensorFlow operations.
 
 Python code and exported graphs share this implementation, so that a text has the same
 segments in both.
@@ -18,7 +18,8 @@ _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
 # required after the periods of Chinese and Japanese.
 _END = r"""([.!?…।॥؟۔።]+["'”’»)\]]*)"""
 _WIDE_END = f"([。！？｡]+[\"'”’」』）]*){_SPACE}*"
-# Periods that do not end a sentence follow initials, ordinal numbers, and titles.
+# Initials, ordinal numbers such as German "3.", and titles. Their periods do not end a
+# sentence.
 _ABBREVIATION = (
     r"(^|[^\p{L}\p{M}\p{N}])"
     r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
@@ -32,16 +33,17 @@ _WORD_END = (
     rf"({_SPACE}+|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}"
     r"\p{Myanmar}][、，；：]*|[、，；：])"
 )
-# Mark between pieces. This byte is invalid in UTF-8, so no text contains it.
+# Inserted where `_split` divides a text. This byte is invalid in UTF-8, so no text
+# contains it.
 _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """Segments of a batch of texts, in order. A blank text has one, without ids."""
+    """Segments of a batch of texts, in order. A blank text has one with no ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text
-    gaps: tf.Tensor  # string [segments], text before the translation of each segment
+    gaps: tf.Tensor  # string [segments], separator before each segment's translation
     truncated: tf.Tensor  # bool [texts], whether part of the text was cut
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
@@ -60,8 +62,9 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         texts: string `[texts]`, UTF-8.
         max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
-        split_mark: Function that splits the language marks from texts, see
-            `MarianTokenizer.split_language_mark`. If `None`, there are no marks.
+        split_mark: Function of `texts` that returns their language marks and the texts
+            without them, see `MarianTokenizer.split_language_mark`. If `None`, there
+            are no marks.
 
     Returns:
         `Segments`.
@@ -189,9 +192,10 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
     before -= tf.gather(before, first)
-    # A part contains the words that begin in the same window of `max_length + 1 - half`
-    # subwords of the sentence. Each word has at most `half` subwords, so the part has
-    # at most `max_length`. A longer word is a separate part.
+    # A word of more than `half` subwords is a separate part. Other words share a part
+    # if they begin in the same window of `max_length + 1 - half` subwords. The last of
+    # them exceeds the window by at most `half - 1` subwords, so the part has at most
+    # `max_length`.
     max_length = tf.gather(max_lengths, sentence_of)
     half = (max_length + 1) // 2
     window_of = before // (max_length + 1 - half)

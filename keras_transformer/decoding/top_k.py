@@ -6,9 +6,9 @@ from keras import ops
 def top_k(x, k):
     """Returns the `k` largest values of each row, largest first, and their indices.
 
-    The `k` largest values are in the `k` blocks with the largest maxima, so only these
-    blocks are ranked. A maximum takes much less time than a top-k (on a CPU, about an
-    eighth for 8,000 values).
+    Each row is divided into blocks of equal width. The `k` largest values are in the
+    `k` blocks with the largest maxima, so only these blocks are ranked. A maximum takes
+    much less time than a top-k (on a CPU, about an eighth for 8,000 values).
 
     Args:
         x: Float `[rows, size]` with a static size.
@@ -39,9 +39,10 @@ def top_k(x, k):
 
 
 def _block_width(size, k):
-    """Returns the block width that leaves the fewest values to rank.
+    """Returns the block width for which `top_k` ranks the fewest values.
 
-    If blocks leave more than a quarter of the values, returns `None`.
+    These are the maxima of all blocks and the values of `k` blocks. If they are not
+    fewer than a quarter of `size`, returns `None`.
     """
     num_ranked = {
         width: size // width + k * width

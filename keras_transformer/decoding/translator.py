@@ -66,8 +66,8 @@ class Translator:
             id included. A model with learned positions may have a lower limit.
         batch_tokens: Maximum number of source positions per batch, padding included. If
             `None`, 4096, or less if there are more than 4 hypotheses per sentence.
-        forbidden: Phrases of whole words that no translation contains. With a final
-            `*`, the last word may continue.
+        forbidden: Phrases of whole words that no translation contains. If a phrase ends
+            with `*`, its last word stands for all words that begin with it.
         parallel_parts: Number of batches that are searched or scored in parallel, one
             thread each, for CPUs. TensorFlow only.
         warn: Function of a text's index, from 0, and a message. If `None`, warnings go
@@ -273,10 +273,11 @@ class Translator:
             targets: List of str, their translations.
 
         Returns:
-            For each pair, a list of (source word, target word), both from 0, one per
-            word of the target, in order. It is empty if a side has no word. It is also
-            empty, with a warning, if the source exceeds `max_source_length` or the
-            target exceeds three times the maximum length of a translation.
+            For each pair, a list of (source word index, target word index), one per
+            word of the target, in order. Indices count from 0. The list is empty if a
+            side has no word. It is also empty, with a warning, if the source exceeds
+            `max_source_length` or the target exceeds three times the maximum length of
+            a translation.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -289,7 +290,7 @@ class Translator:
         target_ids = encode_texts(self.target_tokenizer, targets)
         source_surfaces = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
-        # Each invalid byte in a translation becomes U+FFFD, up to three byte tokens.
+        # A generated invalid byte becomes U+FFFD, which is up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
             max_target_length = min(max_target_length, self.model.max_length)

@@ -1,9 +1,9 @@
-"""Apache Beam pipeline from a parallel corpus to files of ids for training.
+"""Apache Beam pipeline from a parallel corpus to files of token ids for training.
 
 It is for corpora that are too large for one machine. The runner's workers read, check
-and tokenize the files and distribute the pairs over shards. The output does not depend
-on the number of workers: the numbers of a pair's file and line determine its shard and
-its place in the shard.
+and tokenize the files and distribute the sentence pairs over shards. The output does
+not depend on the number of workers: a pair's file number and line number determine its
+shard and its place in the shard.
 
 The output folder contains `records-00000-of-00016.tfrecord` and so on, the tokenizer,
 and `records.json`, which is written last (see `RecordFolder`). Each record is a
@@ -34,7 +34,7 @@ from keras_transformer.pipelines.sources.records import RECORDS
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
-# Reasons in `dropped`.
+# Reasons to drop a pair, the keys of `dropped` in `records.json`.
 INVALID, EMPTY, TOO_LONG = "invalid_utf8", "empty", "too_long"
 UNEVEN, REPEATED = "uneven", "repeated"
 _MISSING = object()
@@ -65,7 +65,7 @@ def encode_with_beam(
         max_ratio: Largest ratio of the longer side's ids to the shorter side's, end ids
             included. Pairs above it are dropped. If `None`, any ratio is accepted.
         deduplicate: Whether to keep only the first of pairs with the same texts.
-        beam_options: Command-line options of Beam and its runner.
+        beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
         The content of `records.json`. It includes `num_read`, `num_pairs`, `dropped`
@@ -122,7 +122,7 @@ def encode_with_beam(
 
 
 def _read_pairs(pipeline, files, deduplicate):
-    """Returns a collection of pairs of texts and a list of collections of counts."""
+    """Returns a collection of (place, texts) and a list of collections of counts."""
     read = (
         pipeline
         | "files" >> beam.Create(files)
@@ -168,7 +168,7 @@ def run_beam(build, beam_options=()):
 
     Args:
         build: Function of a `beam.Pipeline`.
-        beam_options: Command-line options of Beam and its runner.
+        beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
         Beam's result with the counters of its workers.
@@ -197,7 +197,7 @@ def run_beam(build, beam_options=()):
 
 
 def open_lines(path, errors="drop"):
-    """Like `read_lines`, but reads from any of Beam's filesystems.
+    """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems.
 
     Raises:
         DataError: If the file cannot be read, or is a truncated or damaged .gz file.
@@ -225,7 +225,7 @@ def write_file(path, chunks):
 
 
 def line_pairs(source, target, errors="drop"):
-    """Yields `(line number, source, target)` for the lines of two files, from line 1.
+    """Reads two files with `open_lines`. Yields `(line number from 1, source, target)`.
 
     Raises:
         DataError: If one file has more lines than the other.

@@ -32,7 +32,7 @@ _logger = logging.getLogger("keras_transformer")
 
 
 class SavedModelHandler(ModelHandler):
-    """Runs lines through an export of `export_saved_model`.
+    """Runs lines through a SavedModel that `export_saved_model` wrote.
 
     Elements are texts to translate, or (text, translation) pairs to score. A result is
     the text of an output line.
@@ -76,8 +76,9 @@ def run_with_beam(
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: Paths of the translations to score, line by line.
-        batch_size: Largest number of lines per batch. The export may lower it.
-        beam_options: Command-line options of Beam and its runner.
+        batch_size: Largest number of lines per batch. If the export has a lower limit,
+            that limit is used.
+        beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
         List of the paths written, in the order of the sources.
@@ -86,7 +87,8 @@ def run_with_beam(
         DataError: If files cannot be read or are not line-aligned, if input files have
             the same name, if targets are given for translation, if an output file
             exists, or if the folder cannot be created.
-        ModelError: If the export is damaged or rejected.
+        ModelError: If the export is damaged, or contains operations that untrusted
+            exports may not contain.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     written = _output_files(task, sources, targets, os.fspath(output))

@@ -1,8 +1,8 @@
 """Processes that train one model together, as listed in `TF_CONFIG`.
 
-Each computes its rows of every global batch. Only the first, the chief, writes files.
-Collective operations keep the workers in step, so all of them must call
-`broadcast_from_chief`, `all_reduce_sum` and `fit` in the same order.
+Each process, called a worker, computes its rows of every global batch. Only the first
+worker, the chief, writes files. Collective operations keep the workers in step, so all
+of them must call `broadcast_from_chief`, `all_reduce_sum` and `fit` in the same order.
 """
 
 import contextlib

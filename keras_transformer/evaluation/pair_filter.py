@@ -18,7 +18,7 @@ FILTER_REASONS = {
 
 
 class PairFilter:
-    """Scores pairs, and drops and counts pairs that break a rule.
+    """Scores sentence pairs, selects the good ones, and counts the others by reason.
 
     Args:
         translator: `Translator`.
@@ -73,6 +73,10 @@ class PairFilter:
     def select_above(self, scores, threshold):
         """Selects the pairs whose score is at least `threshold`.
 
+        Args:
+            scores: Result of `score`.
+            threshold: Natural log-probability per target subword.
+
         Returns:
             bool `[len(scores)]`.
         """
@@ -84,7 +88,7 @@ class PairFilter:
         """Selects the pairs with the highest scores; among ties, the earlier ones.
 
         Args:
-            scores: float32, the scores of all pairs.
+            scores: Results of `score` for all pairs, concatenated.
             fraction: Fraction in (0, 1] of the pairs that have a score.
 
         Returns:

@@ -19,9 +19,12 @@ def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits, or a
             `PairScorer`, which is compiled only once for several calls.
-        dataset: Finite iterable of `({"source_ids", "target_ids"}, labels)`.
-        pad_id: Label that is not counted, unless `model` is a `PairScorer`.
-        unknown_id: Replaces labels for which the model has no logits.
+        dataset: Finite iterable of batches `({"source_ids": ..., "target_ids": ...},
+            labels)`, integer ids `[batch, length]`. Labels are shifted by one position:
+            `target_ids` begin with the start id, `labels` end with the end id.
+        pad_id: Label that is not counted. Ignored if `model` is a `PairScorer`.
+        unknown_id: Replaces labels for which the model has no logits. Ignored if
+            `model` is a `PairScorer`.
 
     Raises:
         ValueError: If the dataset contains no target subword.
@@ -38,7 +41,7 @@ def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
 
 
 class PairScorer:
-    """`score_ids` of one model, compiled once for all batches.
+    """Log-probabilities of given translations by one model, compiled once.
 
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits.
@@ -53,7 +56,10 @@ class PairScorer:
         )
 
     def __call__(self, source_ids, target_ids, labels):
-        """Returns the log-probabilities of given translations: float32 `[batch]`."""
+        """Returns the log-probabilities of given translations: float32 `[batch]`.
+
+        The arguments are integer ids `[batch, length]`, as in `perplexity`.
+        """
         ids = source_ids, target_ids, labels
         return self._score(*(ops.cast(each, "int32") for each in ids))
 

@@ -70,10 +70,11 @@ def compare_seeds(
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
     the same resamples of the sentences. The p-value is computed as in sacreBLEU: the
     fraction of resamples whose absolute difference, minus the mean absolute difference,
-    exceeds the observed absolute difference.
+    exceeds the observed absolute difference, with 1 added to both counts.
 
     Args:
-        systems: Mapping of names to lists of translations, one list per seed.
+        systems: Mapping of names to lists of runs, one run per seed. A run is a list of
+            str, one translation per sentence. The first system is the baseline.
         references: List of str, one reference per sentence.
         tokenize: sacreBLEU's tokenizer.
         lowercase: Whether to ignore case.

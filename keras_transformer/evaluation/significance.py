@@ -21,8 +21,10 @@ class SystemScore(NamedTuple):
     name: str
     score: float
     p_value: float | None  # of the difference from the baseline, None for the baseline
-    mean: float | None  # over the resamples of the bootstrap
-    interval: float | None  # half the width of the 95% confidence interval
+    # Mean and half the width of the 95% interval of the score over the resamples of the
+    # bootstrap. `None` for randomization.
+    mean: float | None
+    interval: float | None
 
 
 class Comparison(NamedTuple):

@@ -1,1 +1,1 @@
-"""Training runs from recipes, and the variations of Table 3."""
+"""Training runs from recipes, which are files of settings, and the runs of Table 3."""

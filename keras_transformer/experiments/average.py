@@ -13,7 +13,7 @@ def average_run(folder, last=5, output=None):
     """Averages the last checkpoints of a run and saves the model.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, the `output` of `train`.
         last: Number of checkpoints to average.
         output: Path of the `.keras` file. If `None`, `model.keras` in the run folder.
 

@@ -1,4 +1,8 @@
-"""Builds the training model that a recipe describes."""
+"""Builds the training model that a recipe describes.
+
+A recipe contains the settings of a training run. It may divide the run into stages,
+which differ in some training settings.
+"""
 
 from keras_transformer import training
 from keras_transformer.parsing.linearization import word_marks

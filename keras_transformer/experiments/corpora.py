@@ -1,4 +1,9 @@
-"""Prepares the vocabulary and the encoded text of a run."""
+"""Prepares the vocabulary and the encoded text of a run.
+
+The stages of a run can differ in `TextOptions`: whether the training text is read in
+one direction or in both, and how the tokenizer samples its subwords. Stages with the
+same `TextOptions` share one encoded text.
+"""
 
 import shutil
 
@@ -61,7 +66,7 @@ def load_corpora(recipe, output, pairs):
 
 
 def training_pairs(pairs, text_options):
-    """Returns the training pairs in the directions of `TextOptions`."""
+    """Returns the training pairs, in both directions if `text_options` requires it."""
     if text_options.directions == "both":
         return pipelines.BothDirections(pairs["train"])
     return pairs["train"]
@@ -109,7 +114,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
 
 
 def _check_sides(settings, tokenizer):
-    """Checks that the tokenizer of `data.train` matches the recipe's vocabularies.
+    """Checks that the tokenizer stored with `data.train` matches the recipe.
 
     Raises:
         DataError: If only the tokenizer or only the recipe has separate vocabularies,
@@ -183,6 +188,8 @@ def _load_sentencepiece(settings, side):
 
 def load_pairs(recipe):
     """Returns a recipe's sentence pairs as a dict of splits to `Pairs`.
+
+    The splits are `"train"`, `"validation"` and `"test"`, if the recipe has them.
 
     Raises:
         DataError: If the data cannot be used.

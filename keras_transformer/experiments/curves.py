@@ -32,8 +32,8 @@ SUFFIXES = (".png", ".pdf", ".svg")
 def draw_curves(folders, path):
     """Draws the metrics of runs against training steps and against minutes.
 
-    A dotted line marks the beginning of each stage after the first. If there is only
-    one run, the line is labeled with the stage's number.
+    A dotted line marks the beginning of each training stage after the first. If there
+    is only one run, the line is labeled with the stage's number.
 
     Args:
         folders: List of run folders. Unfinished runs are drawn up to their last metric.

@@ -51,7 +51,7 @@ _LEFTOVERS = (
     *(f"{_CHECKPOINTS}/ckpt-*_temp", f"{_CHECKPOINTS}/ckpt-*.tempstate*"),
     *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
 )
-# Keys that may change when a run resumes.
+# Recipe keys that may change when a run resumes.
 _CHANGEABLE_KEYS = {
     "training": {
         *("steps", "best_metric", "early_stopping", "on_nonfinite"),
@@ -82,8 +82,9 @@ def create(folder):
 def start(folder, lock_name=_LOCK):
     """Creates and locks a run folder inside the context.
 
-    If a `UserError` occurs before a step is logged or saved, the output of this start
-    is removed. The folder is also removed if this start created it and it is empty.
+    If a `UserError` is raised inside the context before a training step is logged or
+    saved, the output that did not exist at the start is removed. So are empty folders
+    that this function created.
 
     Args:
         folder: The run folder.
@@ -251,8 +252,8 @@ def claim(folder, recipe, allow_changes=False):
 
     Args:
         folder: The run folder.
-        recipe: The recipe of the new start.
-        allow_changes: Whether the recipe may differ.
+        recipe: The recipe with which to start or resume the run.
+        allow_changes: Whether the recipe may differ from the one in the folder.
 
     Raises:
         RunError: If the folder's checkpoints do not fit the recipe's architecture or
@@ -295,7 +296,8 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
     Args:
         folder: The run folder.
         progress: The restored `Progress`, which is updated.
-        fingerprint: `EncodedCorpus.fingerprint`.
+        fingerprint: `EncodedCorpus.fingerprint` of each training text, joined by "+",
+            or `None` if it is unknown for one of them.
         allow_changes: Whether the text may differ.
 
     Raises:

@@ -106,7 +106,7 @@ def _training_model(recipe):
         num_symbols=lambda: None,
         pad_id=Tokenizer.pad_id,
     )
-    # Random ids have no alignments, and only one part of a batch is timed.
+    # Random ids have no alignments, and only one micro-batch is timed.
     changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
     settings = recipe.training.model_copy(update=changes)
     return build_training_model(

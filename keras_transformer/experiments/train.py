@@ -57,8 +57,8 @@ def train(
 ):
     """Trains the model that a recipe describes, or resumes the run in `output`.
 
-    With several workers (`TF_CONFIG`), each calls this function. All need access to
-    `output`, but only the first worker writes to it.
+    If `TF_CONFIG` lists several workers, each worker calls this function. All need
+    access to `output`, but only the first worker writes to it.
 
     Args:
         recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
@@ -301,7 +301,8 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
-        # If an interruption saved the last step, `END` makes it a regular checkpoint.
+        # Checkpoints of interruptions are not averaged. If one contains the last step,
+        # `END` makes it a regular checkpoint.
         trainer.save(END)
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data, trainer, validate)

@@ -24,7 +24,8 @@ from keras_transformer.files import replace_folder
 from keras_transformer.saving.info import CARD
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Variations that can be exported. transformers ignores `layer_norm_epsilon`.
+# Fields of `model.variations` that can be exported. transformers ignores
+# `layer_norm_epsilon`.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
@@ -65,7 +66,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
 
     Raises:
         ExportError: If the folder exists, the model has parts that `MarianMTModel` and
-            Pegasus lack, or the tokenizer is not BPE.
+            Pegasus lack, or the tokenizer is neither BPE nor from an imported Marian
+            model.
         StorageError: If the disk is full.
     """
     model, tokenizer = translator.model, translator.tokenizer

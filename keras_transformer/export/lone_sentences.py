@@ -1,4 +1,8 @@
-"""Packed decoder kernels in an export, for XLA programs that search one sentence."""
+"""Packed decoder kernels in an export, for XLA programs that search one sentence.
+
+A packed kernel is divided into blocks of columns that are contiguous in memory, which
+XLA reads faster. See `numerics.matrices.pack_kernel`.
+"""
 
 import contextlib
 
@@ -25,7 +29,7 @@ class PackedWeights:
     def __init__(self, model):
         self._model = model
         # A flat list, since TensorFlow wraps named tuples that an export tracks. `None`
-        # stands for a kernel of the layer itself, see `LayerWeights`.
+        # means that the layer's own kernel is used, see `LayerWeights`.
         weights = arrange_weights(model, packed=True)
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
@@ -65,6 +69,7 @@ class PackedWeights:
         for layer, weights in zip(
             self._layers(), self.unpacked_weights().layers, strict=True
         ):
+            # `qkv` is the fused kernel of the first three `Dense` layers.
             widths = [dense.units for dense in layer[:3]]
             kernels += [*tf.split(weights.qkv, widths, axis=1), *weights[1:]]
         mapping = zip(self.replaced_variables(), kernels, strict=True)

@@ -30,7 +30,7 @@ from keras_transformer.saving.info import CARD
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish", "swish": "swish"}
-# Variations that Marian supports.
+# Fields of `model.variations` that Marian supports.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("position_rates", "embedding_norm", "source_vocabulary_size", "tied_output"),
@@ -64,8 +64,9 @@ def export_marian(translator, folder, *, scores=(), license=None):
     id becomes 1, and the ids of padding and start are omitted.
 
     Args:
-        translator: `Translator` from `open_model`. The model must be post-norm, with
-            the variations `zero_start_id` and `position_rates="tensor2tensor"`.
+        translator: `Translator` from `open_model`. The model must be post-norm. In its
+            `variations`, `zero_start_id` must be the start id, and `position_rates`
+            must be `"tensor2tensor"`.
         folder: Folder to write, which must not exist.
         scores: Scores for the card, see `model_card`.
         license: License for the card.
@@ -191,7 +192,8 @@ def _arrays(model, source_ids, target_ids):
         arrays["decoder_Wemb"] = rows(embedding.embeddings, target_ids)
     if not embedding.tied:
         arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
-    # Symbols that are only in sources, such as words of trees, have no logits.
+    # Symbols that occur only in sources, such as the words that a parser reads, have no
+    # logits.
     bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
     bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
     arrays["decoder_ff_logit_out_b"] = bias[target_ids]
@@ -293,7 +295,7 @@ def _notes(translator):
 
 def _write_npz(path, arrays, settings):
     """Writes arrays and settings as an uncompressed `.npz` file."""
-    # Marian expects a zero byte at the end of the text.
+    # Marian expects a zero byte at the end of the settings.
     text = _yaml(settings).encode("ascii") + b"\0"
     arrays = {**arrays, MARIAN_SETTINGS: np.frombuffer(text, np.int8)}
     with zipfile.ZipFile(path, "w") as archive:

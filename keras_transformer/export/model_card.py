@@ -27,7 +27,7 @@ def model_card(
     license=None,
     export=None,
 ):
-    """Describes a model in Markdown.
+    """Returns a model card in Markdown.
 
     Args:
         model: `Transformer`.

@@ -24,9 +24,10 @@ def export_preset(
         folder: Folder to write. An existing preset is replaced.
         scores: Scores for the card, see `model_card`.
         license: License for the card.
-        dtype: Same as in `save_preset`.
-        description: Same as in `save_preset`.
-        texts: Same as in `save_preset`.
+        dtype: `"float16"` stores the weights in half precision. If `None`, they have
+            the precision of the variables.
+        description: One line for `metadata.json`.
+        texts: Further text files, see `save_preset`.
 
     Returns:
         Path of the folder.

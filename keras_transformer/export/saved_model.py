@@ -60,8 +60,8 @@ def export_saved_model(
 
     Texts are UTF-8 of any length. Like `Translator`, an export translates them line by
     line, and in segments if a line is longer than `max_source_length`. A text has at
-    most 256 segments. The translation of a segment has at most `extra_length` subwords
-    more than the segment. A blank text has an empty translation with score 0.
+    most 256 segments. The translation of a segment has at most `search.extra_length`
+    subwords more than the segment. A blank text has an empty translation with score 0.
 
     Signatures raise `InvalidArgumentError` for ids outside the vocabulary, unequal
     numbers of texts and translations, and batches of more than `max_batch_size` rows.

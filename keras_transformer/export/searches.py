@@ -24,7 +24,8 @@ def noinline_function(search, shared=()):
 
     Args:
         search: Function of `SEARCH_INPUTS` and the `shared` inputs.
-        shared: Nests of `tf.TensorSpec`.
+        shared: Specifications of the further inputs, nested structures of
+            `tf.TensorSpec`.
     """
     return tf.function(
         search,
@@ -63,7 +64,7 @@ def merge_n_best(texts, scores, n):
     has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
     # The first is kept even if its score is NaN.
     is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
-    # Found places first, each group in its order.
+    # Used places come first. Used and unused places each keep their order.
     order = tf.where(is_found, -places, -places - tf.size(places))
     order = tf.math.top_k(order, n).indices
     texts, scores, is_found = (

@@ -101,6 +101,7 @@ class Signatures:
             )
 
         def run_row(source_ids, n_best):
+            # XLA needs static shapes, so no sentence may leave the batch.
             return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
 
         def shared_weights():

@@ -8,7 +8,7 @@ from keras_transformer.export.searches import merge_n_best
 
 # Maximum number of segments per text.
 MAX_SEGMENTS = 256
-# Maximum size of a text, as a multiple of the maximum size of a segment.
+# Maximum size of a text in bytes, as a multiple of the maximum size of a segment.
 _MAX_TEXT = 16
 
 
@@ -18,7 +18,7 @@ class TextSearch:
     Args:
         tokenizer: Tokenizer of the source.
         detokenize: Function of target ids, see `Tokenizer.detokenize`.
-        search: Function with the inputs `searches.SEARCH_INPUTS`.
+        search: Function of `searches.SEARCH_INPUTS`, see `dispatch_search`.
         max_source_length: Maximum length of a source row, including its end id.
         max_bytes: Maximum size of a segment in bytes.
         max_rows: Maximum number of segments per batch of the search.
@@ -134,7 +134,7 @@ class TextSearch:
             shape_invariants=(tf.TensorShape([]), lists, lists),
             parallel_iterations=1,
         )
-        # Empty slots come last. The first is kept even if its score is NaN.
+        # Unused places come last. The first place is used even if its score is NaN.
         is_found = tf.concat(
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], axis=1
         )

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 def write_warmup_requests(version, max_batch_size):
     """Writes a request per signature to the folder `assets.extra` of a version.
 
-    If the package tensorflow-serving-api is not installed, the folder stays empty and a
-    warning is logged.
+    If the package tensorflow-serving-api is not installed, no requests are written and
+    a warning is logged.
 
     Args:
         version: Path of the version's folder.

@@ -106,11 +106,12 @@ class PositionalEncoding(keras.layers.Layer):
                 tensor. Above 0 when decoding one position at a time.
 
         Returns:
-            `[batch, length, d_model]`. With a `start_index` or a dynamic length,
-            positions may exceed the learned ones. These use the last learned one.
+            `[batch, length, d_model]`. With a `start_index` or a dynamic length, a
+            position may exceed the learned ones. It then has the encoding of the last.
 
         Raises:
-            ValueError: If `length` is static and above `max_length`.
+            ValueError: If positions are learned, and `length` is static and above
+                `max_length`.
         """
         length, d_model = inputs.shape[1], inputs.shape[2]
         if self.kind == "learned" and length is not None and length > self.max_length:

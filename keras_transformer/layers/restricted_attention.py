@@ -10,8 +10,8 @@ from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
 # Sequences are padded to whole blocks, so a model file with a huge window could exhaust
-# the memory. A block above this size is therefore shortened to the sequence. Smaller
-# blocks keep their size, which is static even if the sequence length is dynamic.
+# the memory. A block above this size is therefore at most as long as the sequence. The
+# size of smaller blocks is static even if the sequence length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 

@@ -1,4 +1,8 @@
-"""Recipes for the rows of Table 3."""
+"""Recipes for the rows of Table 3.
+
+The paper names groups of rows A to E. Here, each row also has a number within its
+group, such as `C2`, except the only row of group E.
+"""
 
 from typing import NamedTuple
 
@@ -85,7 +89,8 @@ def row_recipe(recipe, row, scale=1, seed=1):
     Args:
         recipe: A `Recipe`.
         row: Name of the row.
-        scale: Divisor of all widths; heads, layers and rates are unchanged.
+        scale: Divisor of all widths, for smaller models. Heads, layers and dropout are
+            unchanged.
         seed: Seed of the initial weights, the dropout and the data order.
 
     Raises:

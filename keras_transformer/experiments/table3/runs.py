@@ -52,7 +52,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         recipe: A `Recipe` with validation data.
         rows: Row names from `expand_rows`.
         output: Folder of the runs and tables.
-        scale: Divisor of all widths.
+        scale: Divisor of all widths, see `row_recipe`.
         seeds: Number of runs per row.
         progress: Whether to show the progress of training.
         on_row: Function that is called with row name, seed and result after each run.
@@ -156,6 +156,7 @@ def _read_recipe(stored):
 def _evaluate(folder, recipe, row, seed, seconds):
     """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
     translator = open_model(folder)
+    # Pairs with an empty side, or a side that is not UTF-8 (`None`), are not scored.
     pairs = [pair for pair in load_pairs(recipe)["validation"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
     bleu = evaluation.bleu(

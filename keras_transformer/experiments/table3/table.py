@@ -15,7 +15,7 @@ def write_tables(results, output, scale=1):
     Args:
         results: Non-empty list from `ablate`; the seeds of a row are averaged.
         output: Path of the folder.
-        scale: Divisor of all widths.
+        scale: Divisor of all widths, which the Markdown table reports.
     """
     by_row = _by_row(results)
     rows = [_columns(row, row_results) for row, row_results in by_row.items()]
