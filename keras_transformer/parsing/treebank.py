@@ -25,8 +25,8 @@ class TreeFiles(Pairs):
 
     Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two texts with
     single spaces. If words are numbered, sentences start at different numbers, so that
-    a model sees all numbers equally often. If all sentences started at 0, high numbers
-    would occur in long sentences only.
+    a model sees all numbers about equally often. If all sentences started at 0, high
+    numbers would occur in long sentences only.
 
     Args:
         trees: Path or list of paths. A folder stands for all files in it and in its

@@ -84,8 +84,8 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     - An outer bracket without a label is removed, or becomes ``TOP`` if it has more
       than one child.
     - A tree without words is skipped.
-    - If a tag has several words, each word gets the tag. CRAFT's dev file has four
-      such tags.
+    - If a tag has several words, each word gets the tag. The dev file of the CRAFT
+      corpus has four such tags.
 
     Args:
         path: The file.
@@ -159,9 +159,9 @@ class _Builder:
 
     def __init__(self):
         self.depth = 0
-        self._label = None  # of the innermost bracket, if it is new
-        self._tagged = []  # words of the innermost bracket, if it is a tag
-        self._is_new = False  # whether the innermost bracket may still be a tag
+        self._label = None  # label of the innermost bracket, while `_is_new`
+        self._tagged = []  # words after this label, if it is a tag
+        self._is_new = False  # whether the innermost bracket contains no bracket yet
         self._stack = []  # indices of the open constituents
         self._spans = []
         self._words = []
@@ -170,7 +170,7 @@ class _Builder:
         self._finished = False  # whether the outermost bracket is closed
 
     def add(self, piece: str) -> str | None:
-        """Adds the next piece. Returns its problem, or `None` if it has none."""
+        """Adds the next piece. Returns a message if it is invalid, else `None`."""
         if self._finished:
             return "text after the tree"
         if piece == "(":
