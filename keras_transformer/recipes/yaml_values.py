@@ -28,14 +28,14 @@ class _Loader(yaml.SafeLoader):
             return value
         except (RecipeError, yaml.YAMLError):
             raise
-        # Causes: day 99 of a month, `!!int` before a word, or too many digits.
+        # Possible causes: day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             line = node.start_mark.line + 1
             raise RecipeError(f"line {line}: the value cannot be read") from None
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        # For nodes of other kinds, such as `!!set [a]`, PyYAML raises an error below.
+        # For other nodes, such as the list in `!!set [a]`, `super` raises an error below.
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
