@@ -122,8 +122,8 @@ class PresetMixin:
 
         Raises:
             ValueError: If the folder contains files that do not belong to a preset,
-                `dtype` is unknown, or the tokenizer or `dtype` does not match the
-                model.
+                `dtype` is unknown, the tokenizer does not match the model, or a weight
+                exceeds the range of `dtype`.
         """
         return _saving("preset").save_preset(self, folder, tokenizer, **options)
 
