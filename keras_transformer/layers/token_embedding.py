@@ -59,7 +59,7 @@ class TokenEmbedding(keras.layers.Layer):
         self.zero_id = zero_id
         self.use_bias = use_bias
         self.tied = tied
-        # Keras would cast ids of a float dtype to the compute dtype. In bfloat16, id 4097
+        # Keras would cast ids of a float dtype to the compute dtype. In bfloat16, 4097
         # would become 4096.
         self.autocast = False
 

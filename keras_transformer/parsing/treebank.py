@@ -72,6 +72,7 @@ class TreeFiles(Pairs):
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
+            # A hash of the words, so that a sentence has the same numbers in every run.
             first = zlib.crc32(" ".join(tree.words).encode()) % NUMBERS
             yield (
                 source_text(tree.words, self._words, first),

@@ -32,8 +32,8 @@ class Tree:
         words: Tuple of str, at least one.
         tags: Tuple of str, each word's part of speech.
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
-            in depth-first order. Of two equal spans, the outer one comes first. Tags
-            are not included. A single word may have no constituent.
+            in depth-first order. If two spans are equal, the outer constituent comes
+            first. Tags are not included. A single word may have no constituent.
     """
 
     words: tuple[str, ...]
@@ -77,7 +77,8 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     """Reads the trees of a file, plain or ``.gz``.
 
-    A tree may occupy part of a line, one line or several. It is normalized as follows:
+    A tree may span several lines, and a line may contain several trees. Each tree is
+    normalized as follows:
 
     - Function tags and indices are removed from labels (``NP-SBJ-1`` becomes ``NP``).
     - Traces (``-NONE-``) and constituents that they leave empty are removed.

@@ -48,8 +48,8 @@ class TextSize(NamedTuple):
 
     pairs: int
     bytes: int  # of the longer side
-    characters: int  # number of distinct ones in the sample of both sides
-    words: int  # number of distinct ones in the sample of both sides
+    characters: int  # distinct characters in the samples of both sides
+    words: int  # distinct words in the samples of both sides
 
 
 def format_bytes(number):

@@ -5,7 +5,7 @@ _WEIGHT_BYTES = 16
 _AVERAGE_BYTES = 4  # per weight, for the moving average of the weights
 # Activations that a training step stores per layer and per token of one side: the
 # number of vectors of width d_model, of vectors of width d_ff, and of rows of attention
-# scores per head. They were fitted to measurements of benchmarks/training_memory.py.
+# scores per head. They come from measurements with benchmarks/training_memory.py.
 _VECTORS = 25
 _HIDDEN_VECTORS = 4
 _SCORE_ROWS = 3

@@ -27,7 +27,8 @@ ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
 ANY_TEXT = "any text"
 
 # Operations that read and write the files of variables. In a SavedModel, one function
-# saves the variables and one restores them. Only the graph's saver calls these two.
+# saves the variables and one restores them. Only the graph's saver calls these
+# functions.
 SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
 # The paths that these operations may access, as expressions that `_spell` returns.
 # PREFIX is the first argument of the function that saves or restores.

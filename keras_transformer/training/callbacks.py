@@ -65,8 +65,8 @@ class Progress:
     def record_score(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.
 
-        Of equal scores, the one with the lower perplexity is better. If the metric
-        differs from the last one, earlier scores are discarded.
+        If scores are equal, a lower perplexity is better. If the metric differs from
+        the last one, earlier scores are discarded.
         """
         if self.best_metric not in (None, metric):
             self.best_score = self.best_perplexity = self.best_step = None
