@@ -79,8 +79,8 @@ class PresetMixin:
 
         Args:
             preset: A key of `PRESETS`, for random weights. Otherwise a stored preset: a
-                folder that `save_to_preset` wrote, the name of a packaged model, or
-                `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
+                folder that `save_to_preset` wrote, the name of a model in this package,
+                or `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
             vocabulary_size: Number of ids, for a key of `PRESETS` only.
             **changes: Constructor arguments that differ from the preset. If `preset` is
                 a key of `PRESETS` and `d_model` or `num_heads` changes, the default
@@ -122,8 +122,8 @@ class PresetMixin:
 
         Raises:
             ValueError: If the folder contains files that do not belong to a preset,
-                `dtype` is unknown, or the tokenizer or `dtype` does not match the
-                model.
+                `dtype` is unknown, the tokenizer does not match the model, or a weight
+                exceeds the range of `dtype`.
         """
         return _saving("preset").save_preset(self, folder, tokenizer, **options)
 

@@ -21,7 +21,7 @@ class Stack(TransformerLayer):
         ValueError: If `num_layers` is below 1.
     """
 
-    # Class of the layers, which each subclass sets.
+    # Class of the layers. Subclasses set it.
     layer_class = None
 
     def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
@@ -51,12 +51,13 @@ class Stack(TransformerLayer):
         Args:
             inputs: `[batch, length, d_model]`.
             *args: Further positional arguments of each layer's `call`.
-            return_attention_scores: Whether to return the scores, too.
+            return_attention_scores: Whether to also return the attention scores.
             **kwargs: Keyword arguments of each layer's `call`.
 
         Returns:
             `[batch, length, d_model]`. With `return_attention_scores`, `(output,
-            scores)`: `scores` is a list of the scores of each layer.
+            scores)`: `scores` is a list with the attention scores that each layer
+            returns.
         """
         x, scores = inputs, []
         kwargs["return_attention_scores"] = return_attention_scores

@@ -19,11 +19,11 @@ class TokenEmbedding(keras.layers.Layer):
     Args:
         vocabulary_size: Number of ids.
         d_model: Width of an embedding.
-        pad_id: Id that `compute_mask` masks.
-        output_size: Number of ids with logits, which are the first ids. If `None`, all
-            ids have logits.
-        zero_id: Id whose embedding is always zero and has no gradient. If `None`, there
-            is none.
+        pad_id: Id of padding, for `compute_mask`.
+        output_size: Number of ids, from 0, that have logits. If `None`, all ids have
+            logits.
+        zero_id: Id whose embedding is always zero and has no gradient. If `None`, no
+            id has such an embedding.
         use_bias: Whether each logit has a bias.
         tied: Whether the embedding matrix is also the output projection. If false, the
             projection is a separate matrix `[output_size or vocabulary_size, d_model]`.
@@ -59,7 +59,8 @@ class TokenEmbedding(keras.layers.Layer):
         self.zero_id = zero_id
         self.use_bias = use_bias
         self.tied = tied
-        # Keras would cast float ids to the compute dtype. bfloat16 rounds 4097 to 4096.
+        # Keras would cast ids of a float dtype to the compute dtype. In bfloat16, 4097
+        # would become 4096.
         self.autocast = False
 
     def build(self, input_shape=None):
@@ -132,8 +133,8 @@ class TokenEmbedding(keras.layers.Layer):
     def loss_operands(self, vectors):
         """Returns matrices A and B such that the logits are `A @ B.T`.
 
-        Biases become an additional column of B, with ones in A, so that a fused loss
-        needs no third operand.
+        Biases become an additional column of B, and A gets a column of ones. The loss
+        in `training.projected_loss` then needs no third operand.
 
         Args:
             vectors: `[tokens, d_model]`, float32.
@@ -153,7 +154,8 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Logits have no mask, because the losses mask padding themselves.
+        # Float inputs are vectors to project. Their logits have no mask, because the
+        # losses mask padding themselves.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
 

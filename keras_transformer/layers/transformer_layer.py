@@ -28,8 +28,8 @@ class TransformerLayer(keras.layers.Layer):
         activation: Activation of the feed-forward network.
         attention_window: Number of positions that self-attention attends to, see
             `RestrictedSelfAttention`. If `None`, all of them.
-        score_mode: Score function of all attentions, see `MultiHeadAttention`.
-        attention_bias: Whether the projections of all attentions have biases.
+        score_mode: Score function of all attention layers, see `MultiHeadAttention`.
+        attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Added to the variance in all layer normalizations.
     """
 
@@ -125,7 +125,7 @@ class TransformerLayer(keras.layers.Layer):
         return output, self.scores_spec(inputs, encoder_output)
 
     def scores_spec(self, inputs, encoder_output):
-        """Returns the `KerasTensor`s of the attention scores.
+        """Returns `KerasTensor`s in the structure in which `call` returns scores.
 
         Args:
             inputs: `KerasTensor` `[batch, length, d_model]`.
@@ -156,7 +156,8 @@ def call_with_scores(layer, *args, return_attention_scores, **kwargs):
     """Calls a layer that can return attention scores.
 
     Returns:
-        The output and the scores, which are `None` without `return_attention_scores`.
+        `(output, scores)`. Unless `return_attention_scores` is true, `scores` is
+        `None`.
     """
     if return_attention_scores:
         return layer(*args, return_attention_scores=True, **kwargs)

@@ -1,4 +1,4 @@
-"""Dropout (section 5.4) that draws two units from each 32-bit random number."""
+"""Dropout (section 5.4) that uses each 32-bit random number for two units."""
 
 import keras
 from keras import ops
@@ -15,14 +15,14 @@ LOWEST = -(1 << 15)
 class Dropout(keras.layers.Dropout):
     """Keras's `Dropout`, but with half as many random numbers.
 
-    On a CPU, drawing them takes most of the time of dropout. The rate is rounded to a
-    multiple of 2^-16. Kept units are divided by 1 minus the rounded rate, so that the
-    expected output is exactly the input. Arguments and saved state match
+    On a CPU, drawing random numbers takes most of the time of dropout. The rate is
+    rounded to a multiple of 2^-16. Kept units are divided by 1 minus the rounded rate,
+    so that the expected output is the input. Arguments and saved state match
     `keras.layers.Dropout`.
     """
 
     def call(self, inputs, training=False):
-        """Drops units of `inputs` in training. The shape stays the same."""
+        """Drops random units of `inputs` if `training`. The shape stays the same."""
         dropped_levels = round(self.rate * LEVELS)
         if self.noise_shape is not None or dropped_levels == LEVELS:
             return super().call(inputs, training=training)
@@ -31,7 +31,8 @@ class Dropout(keras.layers.Dropout):
         kept = self._draw(ops.shape(inputs), LOWEST + dropped_levels)
         scale = LEVELS / (LEVELS - dropped_levels)
 
-        # The gradient stores only booleans, a quarter of the memory of the factors.
+        # For the gradient, only the booleans `kept` are stored. They take a quarter of
+        # the memory of float32 factors.
         @custom_gradient
         def drop(x):
             def gradient(upstream):
@@ -46,7 +47,8 @@ class Dropout(keras.layers.Dropout):
         size = 1
         for length in shape:
             size = size * length
-        # The upper limit must be an int32, so one of the 2^32 values is never drawn.
+        # `randint` excludes its upper limit, which must be an int32. So it never draws
+        # 2^31 - 1.
         numbers = keras.random.randint(
             ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", self.seed_generator
         )

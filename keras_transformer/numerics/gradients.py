@@ -9,6 +9,9 @@ def custom_gradient(function):
     Args:
         function: Function of a tensor that returns the result and a gradient function.
             The latter maps the gradient of the result to the gradient of the tensor.
+
+    Returns:
+        Function of a tensor that returns only the result.
     """
 
     def portable(x):

@@ -1,12 +1,12 @@
-"""Matrix products with few rows, and kernels packed for them."""
+"""Matrix products with few rows, as in decoding, and kernels packed for them."""
 
 import itertools
 
 import keras
 from keras import ops
 
-# A packed kernel is divided into blocks of about this many columns, and the blocks into
-# at most `MAX_PIECES` pieces of at least `MIN_PIECE_SIZE` elements.
+# A packed kernel consists of blocks of about `BLOCK_COLUMNS` columns, grouped into at
+# most `MAX_PIECES` pieces of at least `MIN_PIECE_SIZE` elements.
 BLOCK_COLUMNS = 64
 MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
@@ -77,7 +77,12 @@ def unpack_kernel(kernel):
 
 
 def packed_matmul(rows, kernel):
-    """Multiplies `[rows, width]` by a kernel, packed or not, to `[rows, columns]`."""
+    """Returns `rows @ kernel`, `[rows, columns]`, for a kernel that may be packed.
+
+    Args:
+        rows: `[rows, width]`.
+        kernel: Result of `pack_kernel`, or `[width, columns]`.
+    """
     if not isinstance(kernel, (tuple, list)):
         return ops.matmul(rows, kernel)
     products = []
@@ -133,8 +138,8 @@ class Dense(keras.layers.Dense):
     def load_own_variables(self, store):
         """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
 
-        Before int8 weights are loaded, this layer is quantized, because the config of
-        the layer that contains it does not record the quantization.
+        If the stored weights are int8, this layer is quantized first, because the
+        config of the layer that contains it does not record the quantization.
         """
         is_int8 = "0" in store and store["0"].dtype == "int8"
         if self.built and self.quantization_mode is None and is_int8:

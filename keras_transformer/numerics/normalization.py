@@ -10,8 +10,8 @@ from keras_transformer.numerics.gradients import custom_gradient
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, but faster over the last axis.
 
-    Keras's layer writes several arrays of the input's size to memory. This layer keeps
-    mean and scale as one number per row. Arguments, weights and results match
+    Keras's layer writes several arrays of the input's size to memory. In this layer,
+    mean and scale are one number per row each. Arguments, weights and results match
     `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
     for float64 inputs on TensorFlow.
     """
@@ -19,8 +19,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs, training=False):
         """Normalizes `[..., width]`.
 
-        With `training`, a custom gradient needs fewer memory passes. A SavedModel
-        cannot store it.
+        If `training`, a custom gradient is used, which needs fewer memory passes. A
+        SavedModel cannot store it.
         """
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)

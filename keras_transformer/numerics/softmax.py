@@ -1,4 +1,4 @@
-"""Attention softmax, over whole sequences or, for decoding, over parts of a cache."""
+"""Attention softmax over whole sequences or, in decoding, over parts of a KV cache."""
 
 import functools
 import operator
@@ -75,13 +75,13 @@ def weighted_values(logits, values):
 
     The softmax spans all parts, as if they were concatenated. Its denominator divides
     the product, which has fewer elements than the scores. In float16, it divides the
-    scores, because an undivided sum over many slots may exceed 65504. `ops.softmax` is
-    not used: TensorFlow spreads even tiny inputs over threads, which costs more than
-    these operations.
+    scores, because an undivided sum over many slots may exceed 65504, the largest
+    float16. `ops.softmax` is not used: TensorFlow spreads even tiny inputs over
+    threads, which costs more than these operations.
 
     Args:
-        logits: List of float32 `[..., queries, slots]`, one per part of the KV cache.
-            The last part must not be empty.
+        logits: List of float32 `[..., queries, slots]`, one per part of the KV cache. A
+            slot is a cached position. The last part must not be empty.
         values: List of `[..., slots, value_dim]`, one per part.
 
     Returns:

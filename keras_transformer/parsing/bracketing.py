@@ -1,5 +1,6 @@
-"""Labeled bracketing F1 of constituency trees, with EVALB's parameters COLLINS.prm.
+"""Labeled bracketing F1 of constituency trees, as in EVALB with COLLINS.prm.
 
+EVALB is the standard scoring program, and COLLINS.prm is its usual parameter file.
 Words whose tag in the reference is punctuation are removed from both trees, together
 with constituents of punctuation only. The label TOP is not counted, and PRT counts as
 ADVP. Repeated constituents with the same label and span are counted separately.
@@ -102,7 +103,7 @@ def bracketing_score(references, hypotheses, max_length=None):
 
 
 def score_sentence(reference, hypothesis):
-    """Returns the `BracketingScore` of one pair of trees."""
+    """Returns the `BracketingScore` of one pair of `Tree`s with the same words."""
     is_counted = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
     # before[i] is the number of counted words among the first i words.
     before = [0]

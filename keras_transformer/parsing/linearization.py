@@ -2,15 +2,16 @@
 
 The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`` and
 ``)S`` open and close a constituent, and each word becomes ``XX``. Here a word becomes
-``(XX)`` or its tag, ``(NN)``. Spaces separate the symbols, so that different sequences
-give different texts.
+``(XX)``, its tag, such as ``(NN)``, or its number, such as ``(3)``. Spaces separate the
+symbols, so that different sequences give different texts.
 
 In the joined form, each word has two symbols: its number, and its tag with the brackets
 that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
 column of the CoNLL-2012 shared task is similar. If several constituents end at a word,
-only the closing brackets with the outermost one's label are written. A bracket also
-closes all constituents inside its own: ``)NP)NP`` closes an NP, the PP around it, and
-the NP around both. After the last word, no closing brackets are written.
+only the closing brackets with the label of the outermost one are written. A closing
+bracket also closes all constituents inside the one that it closes: ``)NP)NP`` closes an
+NP, the PP around it, and the NP around both. After the last word, no closing brackets
+are written.
 """
 
 import re
@@ -28,7 +29,7 @@ ANY_TAG = "XX"
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
 # Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers are taken modulo this value. Few sentences are longer.
+# Numbers of words are taken modulo this value. Few sentences have more words.
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
@@ -53,7 +54,7 @@ def source_text(
 
     Args:
         words: The words.
-        symbols: Form of the target, see `linearize`.
+        symbols: Form of a word in the target, see the argument `words` of `linearize`.
         first_number: Number of the first word.
     """
     if symbols in _NUMBERED:
@@ -69,8 +70,8 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
         tree: The tree.
         words: Form of a word. With "tags", it is the part of speech. With "numbers", it
             is the position plus `first_number`, modulo `NUMBERS`. With "XX", it is the
-            same symbol for all words. With "joined", it is the number, and the part of
-            speech with the brackets around it.
+            same symbol for all words. With "joined", it is the number, and then the
+            part of speech with the brackets around it.
         first_number: Number of the first word. `delinearize` assumes 0.
     """
     if words == "joined":
@@ -152,7 +153,7 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
     numbers = [match is not None and _is_number(match[2]) for match in matches]
     if words == "numbers":
         return numbers, symbols
-    # The number precedes the word's symbol, which completes it.
+    # A word is its number and then its symbol. Only the symbol represents the word.
     completed = [
         symbol and not number for symbol, number in zip(symbols, numbers, strict=True)
     ]
@@ -165,13 +166,14 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     The result is a tree for any text. Errors are repaired:
 
     - Unknown symbols are skipped.
-    - Numbers identify the words without a symbol, which are inserted before the next
-      word. Without numbers, and at the end, missing words are appended to the innermost
-      open constituent, or else to the outermost one. Superfluous symbols are skipped.
+    - If words are numbered, a gap in the numbers shows which words are missing. They
+      are inserted at the gap. Other missing words are appended to the innermost open
+      constituent or, if none is open, to the outermost one.
+    - Symbols of superfluous words are skipped.
     - A closing bracket closes the innermost open constituent with its label and all
       constituents inside it. If there is none, the bracket is skipped. Constituents
       that are open at the end are closed. The joined form omits these closing brackets,
-      so closing the constituents there does not count as a repair.
+      so in that form, closing the constituents does not count as a repair.
     - Empty constituents are removed.
     - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.
@@ -186,7 +188,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     repairs = Counter()
     # Constituents [label, start, end], the indices of the open ones, and the tags.
     spans, stack, tags = [], [], []
-    # Whether any symbol had several brackets, and whether the next word is superfluous.
+    # Whether the joined form was found, and whether the next word is superfluous.
     joined = superfluous = False
     for kind, value in _events_of(text):
         if kind == "number":
@@ -236,8 +238,9 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
 def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
     """Yields events like `trees.events`, with the kind `None` for unknown symbols.
 
-    `("number", number)` precedes a word that has one, and `("joined", None)` precedes
-    the events of a symbol with several brackets.
+    The event of a word is `("word", tag)`. If the word has a number, `("number",
+    number)` precedes this event. `("joined", None)` precedes the events of a symbol
+    that joins a tag and brackets.
     """
     symbols = text.split()
     for symbol, following in zip(symbols, [*symbols, ""][1:], strict=True):
@@ -265,7 +268,14 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _num_skipped(number, place) -> int:
-    """Returns the number of words that a number skips, negative if it is too low."""
+    """Returns the number of words between the next word and the word with a number.
+
+    The result is negative if the number is too low.
+
+    Args:
+        number: Number as decimal digits.
+        place: Position of the next word in the sentence.
+    """
     # 10^9 is a multiple of `NUMBERS`, so higher digits do not matter.
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS

@@ -11,7 +11,7 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """Result of parsing a sentence. If it has no words, all fields are `None`.
+    """Result of parsing a sentence. If the sentence is empty, all fields are `None`.
 
     Attributes:
         tree: `Tree`.
@@ -41,7 +41,8 @@ def parse_sentences(translator, sentences, symbols=None):
         List of `Parse`, one per sentence, in order.
 
     Raises:
-        ModelError: If `symbols` is `None` and the model was not trained on trees.
+        ModelError: If `symbols` is `None` and the model has no recipe or was not
+            trained on trees.
     """
     if symbols is None:
         symbols = _trained_symbols(translator)

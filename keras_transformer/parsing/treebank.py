@@ -25,8 +25,8 @@ class TreeFiles(Pairs):
 
     Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two texts with
     single spaces. If words are numbered, sentences start at different numbers, so that
-    a model sees all numbers equally often. If all sentences started at 0, high numbers
-    would occur in long sentences only.
+    a model sees all numbers about equally often. If all sentences started at 0, high
+    numbers would occur in long sentences only.
 
     Args:
         trees: Path or list of paths. A folder stands for all files in it and in its
@@ -72,6 +72,7 @@ class TreeFiles(Pairs):
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
+            # A hash of the words, so that a sentence has the same numbers in every run.
             first = zlib.crc32(" ".join(tree.words).encode()) % NUMBERS
             yield (
                 source_text(tree.words, self._words, first),

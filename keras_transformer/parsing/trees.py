@@ -32,8 +32,8 @@ class Tree:
         words: Tuple of str, at least one.
         tags: Tuple of str, each word's part of speech.
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
-            in depth-first order. Of two equal spans, the outer one comes first. Tags
-            are not included. A single word may have no constituent.
+            in depth-first order. If two spans are equal, the outer constituent comes
+            first. Tags are not included. A single word may have no constituent.
     """
 
     words: tuple[str, ...]
@@ -77,15 +77,16 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     """Reads the trees of a file, plain or ``.gz``.
 
-    A tree may occupy part of a line, one line or several. It is normalized as follows:
+    A tree may span several lines, and a line may contain several trees. Each tree is
+    normalized as follows:
 
     - Function tags and indices are removed from labels (``NP-SBJ-1`` becomes ``NP``).
     - Traces (``-NONE-``) and constituents that they leave empty are removed.
     - An outer bracket without a label is removed, or becomes ``TOP`` if it has more
       than one child.
     - A tree without words is skipped.
-    - If a tag has several words, each word gets the tag. CRAFT's dev file has four
-      such tags.
+    - If a tag has several words, each word gets the tag. The dev file of the CRAFT
+      corpus has four such tags.
 
     Args:
         path: The file.
@@ -159,9 +160,9 @@ class _Builder:
 
     def __init__(self):
         self.depth = 0
-        self._label = None  # of the innermost bracket, if it is new
-        self._tagged = []  # words of the innermost bracket, if it is a tag
-        self._is_new = False  # whether the innermost bracket may still be a tag
+        self._label = None  # label of the innermost bracket, while `_is_new`
+        self._tagged = []  # words after this label, if it is a tag
+        self._is_new = False  # whether the innermost bracket contains no bracket yet
         self._stack = []  # indices of the open constituents
         self._spans = []
         self._words = []
@@ -170,7 +171,7 @@ class _Builder:
         self._finished = False  # whether the outermost bracket is closed
 
     def add(self, piece: str) -> str | None:
-        """Adds the next piece. Returns its problem, or `None` if it has none."""
+        """Adds the next piece. Returns a message if it is invalid, else `None`."""
         if self._finished:
             return "text after the tree"
         if piece == "(":

@@ -1,7 +1,7 @@
 """Choice of values for recipe keys that are `auto`, given the text and the machine.
 
-The sizes follow docs/how-to/train-on-your-data.md. A run keeps the values of its
-first start, since its `config.yaml` contains them.
+The values follow docs/how-to/train-on-your-data.md. A resumed run keeps the values of
+its first start, because they are in its `config.yaml`.
 """
 
 import os
@@ -29,7 +29,7 @@ AUTOMATIC_KEYS = (
     "training.validation_steps",
     "training.mixed_precision",
 )
-# Fraction of the memory that training may use.
+# Fraction of the memory that training may use, according to `training_memory`.
 _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
@@ -44,14 +44,14 @@ class SizeDefaults(NamedTuple):
     batch_tokens: int
     max_steps: int
     min_steps: int
-    epochs: int  # determine the steps, between `min_steps` and `max_steps`
+    epochs: int  # as many steps as these epochs have, within the limits above
     learning_rate: float  # peak of inverse_sqrt
     warmup_steps: int
 
 
 _TINY = SizeDefaults(4096, 10_000, 1_000, 100, 0.005, 1_000)
 _SMALL = SizeDefaults(8192, 30_000, 3_000, 60, 0.002, 2_000)
-# The paper's values, and the peak of its schedule for d_model 512.
+# The paper's values, and the peak of its schedule: (512 * 4000)^-0.5 for d_model 512.
 _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 
@@ -68,6 +68,7 @@ class Choice(NamedTuple):
 
 
 # Kinds of data for which settings can be chosen. Only the text of `files` is measured.
+# The text of other kinds counts as `_UNKNOWN_TEXT`.
 _TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
 
 
@@ -104,7 +105,8 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
         A `Choice` for each key.
     """
     if os.environ.get("TF_CONFIG"):
-        # All workers must choose the same values, but their memory may differ.
+        # TF_CONFIG describes several workers. They must choose the same values, but may
+        # differ in memory.
         machine = machine._replace(memory=None, gpus=machine.gpus[:1])
     plan = _Plan(values, text or _UNKNOWN_TEXT, machine)
     choices = []
@@ -118,7 +120,9 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
 
 
 class _Plan:
-    """Chooses values. The method with a key's name returns its value and the reason.
+    """Chooses values. The method for the key `section.name` is `name`.
+
+    These methods return `(value, reason)`.
 
     The recipe is not validated yet, so the values of other keys are used only if they
     have the right type.
@@ -147,12 +151,12 @@ class _Plan:
         pairs, reason = self.text.pairs, f"for {self.text.pairs:,} pairs"
         limits = ((20_000, 4_000), (50_000, 8_000), (500_000, 16_000))
         size = next((size for max_pairs, size in limits if pairs <= max_pairs), 37_000)
-        # 260 ids are special or single bytes. WordPiece needs two ids per character, so
-        # three leave room for words.
+        # 260 ids are special tokens or single bytes. WordPiece needs two ids per
+        # character, so three per character leave room for words.
         min_size = 260 + 3 * self.text.characters
         max_size = 260 + self.text.characters + self.text.words
         if self._has_separate_vocabularies():
-            # About half of the words belong to each side.
+            # About half of the characters and words belong to each side.
             max_size = 260 + (self.text.characters + self.text.words) // 2
         if size < min_size:
             size, reason = min_size, f"{self.text.characters:,} distinct characters"

@@ -11,7 +11,7 @@ from keras_transformer.recipes.schema import Recipe
 def dotted_recipe_keys() -> list[str]:
     """Returns the dotted keys of all settings in recipes, for every kind of data.
 
-    Keys of sections are omitted.
+    Keys whose value is a section are omitted.
     """
     keys = dict.fromkeys(
         key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)

@@ -37,8 +37,9 @@ _PATHS = (
     ("tokenizer", "source_model"),
     ("training", "initial_model"),
 )
-# Setting a key removes its alternative. A template's key is added only if its
-# alternative is not given.
+# For a key, the alternative in the same section that it excludes. Setting the key
+# removes the alternative. A key of a template is added only if its alternative is not
+# given.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
@@ -65,7 +66,7 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     If `data.kind` is `files` and the recipe has no section `model`, keys missing from
     `tokenizer`, `model` and `training` are taken from the recipe stored in `run`, or
     else from the recipe `files`. Keys that are `auto` get values that fit the text and
-    the machine. GPUs are found only if TensorFlow is loaded.
+    the machine. GPUs are found only if TensorFlow has been imported.
 
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.
@@ -146,7 +147,8 @@ def _read(name_or_path):
 def _values_of_run(run):
     """Returns the stored recipe of a run as a mapping.
 
-    Returns `None` before the first checkpoint, or if the recipe cannot be read.
+    Returns `None` before the first checkpoint, or if the recipe cannot be read or lacks
+    a section.
     """
     if run is None or not any(pathlib.Path(run, "checkpoints").glob("ckpt-*.index")):
         return None
@@ -161,9 +163,9 @@ def _values_of_run(run):
 
 
 def _add_template(values: dict, stored) -> None:
-    """If `data.kind` is `files`, adds missing keys from the recipe of the run.
+    """If `data.kind` is `files`, adds missing keys from a stored recipe.
 
-    Without a stored recipe, the keys are taken from the recipe `files`.
+    If `stored` is `None`, the keys are taken from the recipe `files`.
     """
     data = values.get("data")
     if not isinstance(data, dict) or data.get("kind", "files") != "files":

@@ -1,7 +1,7 @@
-"""The machine and the text for which a recipe's automatic settings are chosen.
+"""Sizes of the machine and of the training text, for choosing automatic settings.
 
-This module does not import TensorFlow. It finds GPUs only if TensorFlow is already
-loaded.
+This module does not import TensorFlow. It finds GPUs only if TensorFlow has already
+been imported.
 """
 
 import gzip
@@ -22,7 +22,7 @@ _SAMPLE_BYTES = 1 << 23
 class Gpu(NamedTuple):
     """A GPU that TensorFlow finds."""
 
-    memory: int | None  # bytes, `None` if unknown
+    memory: int | None  # bytes of the smallest GPU, `None` if unknown
     compute_capability: float | None  # `None` if unknown
 
 
@@ -30,7 +30,7 @@ class Machine(NamedTuple):
     """Hardware that training can use."""
 
     cores: int
-    memory: int | None  # total in bytes, `None` if unknown
+    memory: int | None  # bytes, at most a container's limit; `None` if unknown
     gpus: tuple[Gpu, ...] = ()
 
     def __str__(self):
@@ -48,8 +48,8 @@ class TextSize(NamedTuple):
 
     pairs: int
     bytes: int  # of the longer side
-    characters: int  # distinct, in the sample
-    words: int  # distinct, in the sample
+    characters: int  # distinct characters in the samples of both sides
+    words: int  # distinct words in the samples of both sides
 
 
 def format_bytes(number):
@@ -132,7 +132,7 @@ def measure_text(sources, targets) -> TextSize | None:
         targets: Paths of the other side's files.
 
     Returns:
-        `TextSize`, or `None` if a file cannot be read.
+        `TextSize`, or `None` if a file is missing or cannot be read.
     """
     sides, characters, words = [], set(), set()
     for paths in (sources, targets):
@@ -153,7 +153,7 @@ def measure_text(sources, targets) -> TextSize | None:
 def _measure_file(path, characters, words):
     """Estimates the number of lines and bytes of a file from its beginning.
 
-    Adds the distinct characters and words of the beginning to the sets.
+    Adds the characters and words of the beginning to the sets `characters` and `words`.
 
     Returns:
         `(lines, bytes)`, or `None` if `path` is not a regular file.

@@ -1,11 +1,11 @@
 """Estimates of a model's number of parameters and of its memory in training."""
 
-# Per weight: the weight, its gradient, and two slots of Adam, in float32.
+# Bytes per weight for the weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
-_AVERAGE_BYTES = 4  # of the moving average, per weight
-# Activations that a training step keeps per layer and per token of a side: the number
-# of vectors of width d_model, of vectors of width d_ff, and of rows of attention scores
-# per head. The numbers come from measurements with benchmarks/training_memory.py.
+_AVERAGE_BYTES = 4  # per weight, for the moving average of the weights
+# Activations that a training step stores per layer and per token of one side: the
+# number of vectors of width d_model, of vectors of width d_ff, and of rows of attention
+# scores per head. They come from measurements with benchmarks/training_memory.py.
 _VECTORS = 25
 _HIDDEN_VECTORS = 4
 _SCORE_ROWS = 3

@@ -74,7 +74,8 @@ class VariationSettings(Section):
 
 # Keys of the section `model` that are not arguments of `Transformer` but set some.
 _SHORT_FORMS = ("preset", "start", "position_rates")
-# Start id of all tokenizers except imported ones, whose start id is their last id.
+# Start id of all tokenizers except imported Marian ones, whose start id is their last
+# id.
 _START_ID = 2
 
 

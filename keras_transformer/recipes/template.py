@@ -8,6 +8,7 @@ from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.load import shipped_recipes
 
 _FOLDER = pathlib.Path(__file__).parent
+# Beginning of the line `data.train` in a recipe that names no training text.
 _NO_TEXT = "  train: {}"
 # Part of the example command in the recipe's comment, removed if files are given.
 _SET_FILES = """ \\

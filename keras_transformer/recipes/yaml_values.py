@@ -12,7 +12,7 @@ _MAX_VALUES = 10_000
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads safe YAML: 1e-9 is a number, `no` is a word, and keys are unique."""
+    """Loads safe YAML: 1e-9 is a number, `no` is a string, and keys are unique."""
 
     def get_single_node(self):
         node = super().get_single_node()
@@ -28,14 +28,15 @@ class _Loader(yaml.SafeLoader):
             return value
         except (RecipeError, yaml.YAMLError):
             raise
-        # Causes: day 99 of a month, `!!int` before a word, or too many digits.
+        # Possible causes: day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             line = node.start_mark.line + 1
             raise RecipeError(f"line {line}: the value cannot be read") from None
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        # For nodes of other kinds, such as `!!set [a]`, PyYAML raises an error below.
+        # For other nodes, such as the list in `!!set [a]`, the parent class raises an
+        # error.
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
@@ -73,7 +74,7 @@ def _count_values(node, counted):
 
 
 def read_yaml(text):
-    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number, and `no` is a word.
+    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number, and `no` is a string.
 
     Raises:
         RecipeError: If the text is not valid YAML, is nested too deeply or is too
@@ -91,7 +92,7 @@ def read_yaml(text):
 
 
 # PyYAML follows YAML 1.1, in which yes, no, on and off are booleans. Here, they are
-# words.
+# strings.
 _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)

@@ -39,8 +39,8 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
         Paths of the checkpoints that were averaged, oldest first.
 
     Raises:
-        CheckpointError: If no checkpoint can be read, or a shape differs from the
-            model's.
+        CheckpointError: If no checkpoint can be read, or a checkpoint does not have the
+            model's weights and shapes.
         ValueError: If `last` is below 1.
     """
     if last < 1:
@@ -116,7 +116,8 @@ def _reason(path):
         require_regular(checkpoint_files(path))
         progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
         reason = parse_json(progress, _Progress, "progress", finite=False).reason
-    # Damaged checkpoints are reported when they are read. Old ones have no reason.
+    # Damaged checkpoints are reported later, when their weights are read. Checkpoints
+    # of early versions store no reason.
     except Exception:
         return SCHEDULE
     return reason if reason in (END, INTERRUPTION) else SCHEDULE

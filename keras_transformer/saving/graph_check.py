@@ -3,7 +3,7 @@
 A SavedModel is a program of TensorFlow operations, some of which read and write files,
 call Python, or end the process. An export is refused before TensorFlow loads it unless
 all its operations, their attributes and their text values occur in exports of this
-package. These are listed in `allowed_operations.json`, which `tests/export_kinds.py`
+package. They are listed in `allowed_operations.json`, which `tests/export_kinds.py`
 collects from exports of every kind. The check does not limit computing time or memory.
 """
 
@@ -27,10 +27,11 @@ ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
 ANY_TEXT = "any text"
 
 # Operations that read and write the files of variables. In a SavedModel, one function
-# saves and one restores. Only the graph's saver calls them.
+# saves the variables and one restores them. Only the graph's saver calls these
+# functions.
 SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
-# The paths that these operations may reach, written by `_spell`. PREFIX is the first
-# argument of the function that saves or restores.
+# The paths that these operations may access, as expressions that `_spell` returns.
+# PREFIX is the first argument of the function that saves or restores.
 _SHARD = (
     "ShardedFilename(StringJoin(PREFIX, Select(StaticRegexFullMatch(PREFIX), "
     "'.part', '_temp/part')), 0, 1)"
@@ -94,6 +95,12 @@ def allowed_operations():
     must not have text. `allowed_operations.json` lists the attributes with text. The
     other attributes that an operation declares, which are numbers, types and shapes,
     are added here.
+
+    Returns:
+        Mapping with these keys: "types" is a set of data types. "functions",
+        "arguments" (of functions) and "annotations" (attributes that TensorFlow may add
+        to any node) map attributes to rules. "operations", "save" and "restore" (for
+        the saver's two functions) map operations to such mappings.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
@@ -129,7 +136,7 @@ def _check_model(model):
     if len(functions) < len(library.function):
         raise ValueError("has two functions of one name")
     for name in functions:
-        # Functions take precedence over operations.
+        # TensorFlow would run the function in place of the operation.
         if op_def_registry.get(name) is not None:
             raise ValueError(f"has a function with an operation's name, {quote(name)}")
     savers = _check_savers(meta_graph, functions, rules)
@@ -204,7 +211,10 @@ def _check_saver(function, operations, rules):
 
 
 def _spell(reference, nodes, prefix, depth=0):
-    """Writes a value as nested calls, see `_PATHS`, or as `"?"` if it is not a path."""
+    """Returns the expression of a value as nested calls, such as those in `_PATHS`.
+
+    A part that no path contains, such as another argument, becomes `"?"`.
+    """
     name = reference.partition(":")[0]
     if name == prefix and name not in nodes:
         return "PREFIX"
@@ -249,7 +259,7 @@ def _check_attributes(label, attributes, allowed, rules):
         label: The node's operation or the function, for messages.
         attributes: The attributes, by name.
         allowed: The rules of the attributes, by name, see `allowed_operations`.
-        rules: All of `allowed_operations`.
+        rules: Result of `allowed_operations`.
 
     Returns:
         The names of the functions that the attributes refer to.
@@ -298,7 +308,8 @@ def attribute_values(value):
 def _check_config(content):
     """Checks the settings of a function call, a serialized `ConfigProto`.
 
-    They depend on the machine that wrote the export, so no list can contain them all.
+    The settings depend on the machine that wrote the export, so no list can contain
+    them all. Any setting is allowed whose text cannot be a path or an address.
     """
     from google.protobuf.message import Message
     from tensorflow.core.protobuf import config_pb2

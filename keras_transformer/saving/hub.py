@@ -57,7 +57,7 @@ def upload(folder, name, private=False):
 
     Args:
         folder: Folder of a preset.
-        name: `OWNER/NAME` or `hf://OWNER/NAME`.
+        name: `OWNER/NAME` or `hf://OWNER/NAME`. The suffix `@BRANCH` selects a branch.
         private: Whether a new repository is private.
 
     Returns:

@@ -1,6 +1,8 @@
 """Description of a stored model, without loading its weights.
 
-Only a run without `model.keras` needs TensorFlow, to count its parameters.
+Only a run without `model.keras` needs TensorFlow, to count its parameters. Exports and
+presets may contain a model card, the file `MODEL_CARD.md`, whose tables describe the
+model.
 """
 
 import contextlib
@@ -332,7 +334,7 @@ def _flatten_section(section):
 def flatten_setting(value):
     """Returns a value of a recipe, as text if it is a mapping or a list.
 
-    Keys without a value are omitted. Mappings in a list, such as
+    Keys whose value is `None` are omitted. Mappings in a list, such as
     `training.stages`, are numbered.
     """
     if isinstance(value, dict):

@@ -42,7 +42,7 @@ class FileLimits(NamedTuple):
     Attributes:
         max_bytes: Maximum size of a `.keras` file.
         max_settings_bytes: Maximum size of the settings in it.
-        max_objects: Maximum number of groups and arrays in its weights.
+        max_objects: Maximum number of groups and arrays in the HDF5 file of weights.
     """
 
     max_bytes: int = 8 << 30
@@ -51,7 +51,10 @@ class FileLimits(NamedTuple):
 
 
 def _check_policy(value):
-    """Returns the name of a dtype policy, given its name or the JSON of a plain one."""
+    """Returns the name of a dtype policy, given as its name or as Keras's JSON.
+
+    Only six plain policies are allowed: no quantization and no custom classes.
+    """
     policy = value["config"] if isinstance(value, dict) and "config" in value else value
     name = policy.get("name") if isinstance(policy, dict) else policy
     known = ("float32", "float16", "bfloat16", "float64")
@@ -180,7 +183,7 @@ def check_tokenizer(path, fingerprint):
 
 
 def check(path, limits=FileLimits()):
-    """Checks that a `.keras` file is a `Transformer` as Keras saves it.
+    """Checks that a `.keras` file contains a `Transformer` as Keras saves it.
 
     Returns:
         `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
@@ -212,7 +215,7 @@ def check(path, limits=FileLimits()):
 
 
 def min_arrays(settings):
-    """Returns a lower bound of the number of arrays of weights with these settings."""
+    """Returns a lower bound on the number of arrays of weights with these settings."""
     encoder_layers, decoder_layers = _num_layers(settings)
     # The embeddings, four kernels per attention, and two per feed-forward network.
     return 1 + encoder_layers * (4 + 2) + decoder_layers * (2 * 4 + 2)
@@ -226,7 +229,7 @@ def _num_layers(settings):
 
 
 def min_parameters(settings):
-    """Returns a lower bound of the number of parameters with these settings."""
+    """Returns a lower bound on the number of parameters with these settings."""
     width = settings["d_model"]
     keys, values = (
         settings["num_heads"] * (settings[name] or width // settings["num_heads"])
@@ -291,6 +294,10 @@ def _check_members(archive, size, limits):
 def read_settings(content, layout=_Config):
     """Returns the arguments of the `Transformer` that `config.json` describes.
 
+    Args:
+        content: The JSON, as bytes.
+        layout: Pydantic class that describes the JSON.
+
     Raises:
         ModelError: If the content is not JSON of this layout.
     """
@@ -302,7 +309,7 @@ def count_stored_parameters(file, size, limits):
     """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 
     Args:
-        file: Binary file that can seek.
+        file: Seekable binary file.
         size: Its size in bytes.
         limits: `FileLimits`.
 
@@ -336,8 +343,8 @@ def count_stored_parameters(file, size, limits):
                     groups.append(each)
                     continue
                 _check_array(each, name)
-                # Quantized weights are int8. Other integers are states of random
-                # generators.
+                # Quantized weights are int8. Arrays of other integers are states of
+                # random generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
                 num_arrays += is_weight
                 num_parameters += math.prod(each.shape) * is_weight
@@ -354,7 +361,7 @@ def _check_array(array, name):
     import h5py
 
     is_dataset = isinstance(array, h5py.Dataset)
-    # The null dataspace has no shape.
+    # An empty dataset (null dataspace) has the shape `None`.
     if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
         raise ModelError(f"{_WEIGHTS} has {quote(name)}, which contains no numbers")
     if array.external or array.is_virtual:

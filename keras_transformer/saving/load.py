@@ -26,7 +26,7 @@ from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.saving.vocabularies import tokenizer_layout
 from keras_transformer.saving.vocabularies import vocabulary_keys
 
-# Variations without weights, which `train --from` may change.
+# Variations that add no weights. A run with `train --from` may change them.
 _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
 
 
@@ -78,7 +78,7 @@ def _keys_of_weights(settings, tokenizer_path):
 
 
 def weights_file(path):
-    """Returns the file with a model's weights, or `None` for a run's checkpoints."""
+    """Returns a model's weights file, or `None` for a run that has only checkpoints."""
     path = locate_model(path)
     return path / PRESET_WEIGHTS if is_preset(path) else find_keras_file(path)
 
@@ -182,7 +182,7 @@ def load_model(path, allow_unsafe=False):
 
 
 def load_preset_model(preset, **changes):
-    """Loads the `Transformer` of a preset, which needs no tokenizer.
+    """Loads the `Transformer` of a preset, which may lack a tokenizer.
 
     Args:
         preset: Folder, name of a packaged model, or `hf://OWNER/NAME`.
@@ -226,8 +226,8 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         recipe: `Recipe`.
 
     Raises:
-        ModelError: If sizes or kinds differ. The message names each setting, with both
-            values.
+        ModelError: If the architecture, the size of the vocabulary or the kind of
+            tokenizer differs. The message names each such setting, with both values.
     """
     expected = _comparable(recipe.model.constructor_arguments())
     actual = _comparable(model.get_config())
@@ -248,7 +248,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
 
 
 def _comparable(arguments):
-    """Fills in default head sizes, and removes `_WEIGHTLESS` variations."""
+    """Adds default head sizes and removes `_WEIGHTLESS` variations."""
     inferred = arguments["d_model"] // arguments["num_heads"]
     sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}
     changes = arguments["variations"] or {}

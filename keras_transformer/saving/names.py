@@ -42,8 +42,8 @@ def locate_model(path):
             a preset on the Hugging Face Hub, which is downloaded once.
 
     Returns:
-        The path of the model. If `path` is not such a name, the result is `path`, which
-        may not exist.
+        `pathlib.Path` of the model. If `path` is neither an existing path nor such a
+        name, it is returned, although it does not exist.
 
     Raises:
         ModelError: If a preset cannot be downloaded.
@@ -144,19 +144,20 @@ def metrics_lines(folder):
 
 
 def metrics_of_run(folder):
-    """Returns the mappings of `metrics_lines`."""
+    """Returns the rows of a run's `metrics.jsonl` as a list of mappings."""
     return [row for _, row in metrics_lines(folder)]
 
 
 def validations_of_run(folder):
-    """Returns the mappings of `metrics_lines` that describe validations."""
+    """Returns the rows of a run's `metrics.jsonl` that describe validations."""
     return [row for row in metrics_of_run(folder) if row["split"] == "validation"]
 
 
 def checkpoint_paths(folder):
     """Returns the checkpoints in `folder`, oldest first.
 
-    Index files identify checkpoints, because TensorFlow's list of them may be lost.
+    Checkpoints are found by their index files, because TensorFlow's list of checkpoints
+    may be lost.
 
     Returns:
         List of str, paths without the suffix `.index`.

@@ -49,6 +49,7 @@ def open_model(
         DataError: If the tokenizer is missing or damaged.
     """
     if old_options:
+        # `parallel_batches` is the deprecated name of `parallel_parts`.
         from keras_transformer.decoding.deprecated import take_renamed
 
         parallel_parts = take_renamed(

@@ -311,8 +311,8 @@ def _task_config(search, max_source_length):
 def _convert_weights(path, dtype):
     """Rewrites an HDF5 file with floats of another precision and less metadata.
 
-    Layer names and empty groups are omitted, since Keras does not read them. In HDF5's
-    newest format, groups take a tenth of the space.
+    Layer names, time stamps and empty groups are omitted, since Keras does not read
+    them. In HDF5's newest format, groups take a tenth of the space.
     """
     import h5py
     import numpy as np

@@ -1,4 +1,8 @@
-"""Translation with an exported SavedModel."""
+"""Translation with an exported SavedModel.
+
+An export is a folder with a SavedModel per version, in the subfolders `1`, `2` and so
+on.
+"""
 
 import hashlib
 import os
@@ -13,7 +17,7 @@ from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Path in a version's folder.
+# Path of the limits in a version's folder.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
 
 
@@ -108,7 +112,7 @@ class ExportedTranslator:
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
         self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
-        # The signatures need the loaded object, which owns their variables.
+        # Signatures work only while the loaded object exists, which owns the variables.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
         _, inputs = self._serve.structured_input_signature
@@ -120,6 +124,8 @@ class ExportedTranslator:
 
     def n_best(self, lines, n=None):
         """Like `Translator.n_best`, but without prefixes.
+
+        If `n` is `None`, all hypotheses of the export's beam are returned.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -184,9 +190,10 @@ class ExportedTranslator:
             targets: List of str, their translations.
 
         Returns:
-            For each pair, a tuple of the source pieces (list of str), the target pieces
-            (list of str), and their attention, float32 `[target_pieces,
-            source_pieces]`. If a side is too long for the export, the result is `None`.
+            For each pair, a tuple of the source subwords (list of str), the target
+            subwords (list of str), and their attention, float32 `[target_subwords,
+            source_subwords]`. If a side is too long for the export, the result is
+            `None`.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.

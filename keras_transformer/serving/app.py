@@ -302,7 +302,7 @@ def _missing_version_error(name, version):
 
 
 def _request_kind(path):
-    """Maps a path to one of a few labels, so that clients cannot add time series."""
+    """Maps a path to a fixed label, so that clients cannot add labels to metrics."""
     if path.endswith(":predict"):
         return "predict"
     if path.startswith("/v1/models/"):

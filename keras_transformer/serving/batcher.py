@@ -44,7 +44,7 @@ class _Job:
             self.future.set_exception(error)
 
     def add(self, outputs, num_rows, max_values):
-        """Adds the outputs of the next rows."""
+        """Adds the outputs of the next rows. The last rows complete the future."""
         self.parts.append(outputs)
         self.num_done += num_rows
         self.num_values += sum(array.size for array in outputs.values())
@@ -86,6 +86,8 @@ def _concatenate(arrays):
 class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
+    A signature is any hashable key. Only requests with equal signatures share a batch.
+
     Args:
         run: Function `(signature, columns) -> outputs`. `columns` maps inputs to lists
             with one value per row. `outputs` maps names to arrays, rows first.
@@ -97,7 +99,8 @@ class Batcher:
         queue_size: Maximum number of waiting rows.
         max_values: Maximum number of values (numbers and texts) in the outputs of a
             request.
-        observe: Called with the signature, rows and seconds of each batch.
+        observe: Function that is called with the signature, the number of rows and the
+            seconds of each batch.
     """
 
     def __init__(
@@ -146,9 +149,9 @@ class Batcher:
         """Queues a request.
 
         Args:
-            signature: Hashable key of the signature, passed to `run`.
+            signature: Hashable key, passed to `run`.
             columns: Dict from inputs to lists of equal length, one value per row.
-            timeout: Seconds after which rows in the queue are dropped.
+            timeout: Seconds after which rows that are still in the queue are dropped.
 
         Returns:
             `concurrent.futures.Future` of the outputs. Canceling it drops the rows
@@ -172,7 +175,8 @@ class Batcher:
     def drain(self, timeout=math.inf):
         """Refuses new requests. Queued requests still run.
 
-        `close` fails those that are unfinished `timeout` seconds after this call.
+        `close` fails the requests that are unfinished `timeout` seconds after the first
+        call of `drain`.
         """
         with self._changed:
             if self._close_by is None:

@@ -1,4 +1,8 @@
-"""Checks of the `Host` header that prevent DNS rebinding."""
+"""Checks of the `Host` header that prevent DNS rebinding.
+
+In this attack, the domain name of a web page is changed to this server's address, so
+that the page's scripts may read responses of the server.
+"""
 
 import ipaddress
 import re
@@ -12,7 +16,8 @@ def check_host(header, allowed):
     Only DNS names can be rebound to another address, so IP addresses are accepted.
 
     Args:
-        header: The `Host` header. An empty one passes, since browsers always send one.
+        header: The `Host` header. An empty header is accepted, because the attack needs
+            a browser, and browsers always send the header.
         allowed: Host names that are accepted in addition to `localhost`.
     """
     name = re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()

@@ -38,7 +38,7 @@ def _read(name):
 
 
 def content_security_policy(page):
-    """Returns a policy that allows only the page's own style and script."""
+    """Returns a Content-Security-Policy that allows only the page's own code."""
     text = page.decode()
     hashes = {}
     for tag in ("style", "script"):

@@ -35,7 +35,8 @@ def parse_request(body, signatures, limits):
 
     Args:
         body: bytes.
-        signatures: Mapping of each signature's name to its inputs, name to `Input`.
+        signatures: Mapping of each signature's name to its inputs, a mapping of names
+            to `Input`.
         limits: `Limits`.
 
     Returns:
@@ -234,7 +235,10 @@ def _row_json(row):
 
 
 def _to_json_value(value):
-    """Converts to values that JSON can represent."""
+    """Converts an array, list or scalar to values that JSON can represent.
+
+    Infinite numbers and NaN become `None`.
+    """
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):

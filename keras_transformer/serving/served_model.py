@@ -15,6 +15,7 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
 
+# Rows of a warm-up request for each type of input. Ids are two subwords and the end id.
 _WARM_UP = {
     Input("string", 1): [b"a", b"a b c d e f g"],
     Input("int32", 2): [[4, 5, 3]],
@@ -91,8 +92,8 @@ class ServedModel:
     def estimate_values(self, signature, columns):
         """Estimates the number of values in a response before it is computed.
 
-        Axes of unknown length count as the length of the rows of ids, as in the
-        signature `encode`.
+        An output axis of unknown length is assumed to be as long as a row of input ids,
+        as in the signature `encode`, or to have length 1 if rows are texts.
         """
         column = next(iter(columns.values()))
         length = len(column[0]) if isinstance(column[0], list) else 1

@@ -67,7 +67,8 @@ def slow_client_protocol(limits):
 
         def timeout_keep_alive_handler(self):
             super().timeout_keep_alive_handler()
-            # Closing waits for the client to read the rest of the response.
+            # uvicorn's handler closes the connection only after the client has read the
+            # rest of the response.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
         def _is_between_requests(self):

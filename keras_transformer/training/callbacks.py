@@ -65,8 +65,8 @@ class Progress:
     def record_score(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.
 
-        Of equal scores, the one with the lower perplexity is better. If the metric
-        differs from the last one, earlier scores are discarded.
+        If scores are equal, a lower perplexity is better. If the metric differs from
+        the last one, earlier scores are discarded.
         """
         if self.best_metric not in (None, metric):
             self.best_score = self.best_perplexity = self.best_step = None
@@ -184,7 +184,7 @@ class Validation(keras.callbacks.Callback):
             self.model.stop_training |= self.is_over()
 
     def run(self):
-        """Runs a validation. After an interruption, the checkpoint marks it as due."""
+        """Runs a validation, which `progress` marks as due until it is complete."""
         self.progress.validation_due = True
         with self.interruptible():
             metrics = self.validate()
@@ -231,6 +231,7 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         if self.steps:
             progress.checkpoint_due |= progress.step % self.steps == 0
         else:
+            # All workers save as soon as the time is up for one of them.
             due = progress.checkpoint_seconds >= 60 * self.minutes
             (due,) = self.workers.all_reduce_sum([due])
             progress.checkpoint_due |= bool(due)
