@@ -114,8 +114,8 @@ class Tokenizer(tf.Module):
         flat_ids, rows = ids.flat_values, ids.value_rowids()
         is_end = tf.cast(flat_ids == self.end_id, tf.int32)
         ends_before = tf.cumsum(is_end, exclusive=True)
-        # Number of end ids before each row. An empty last row starts after the last id, so
-        # one entry is appended.
+        # Number of end ids before each row. An empty last row starts after the last id,
+        # so one entry is appended.
         at_row_start = tf.gather(tf.concat([ends_before, [0]], 0), ids.row_starts())
         in_text = ends_before + is_end == tf.gather(at_row_start, rows)
         in_range = (flat_ids >= 0) & (flat_ids < self.vocabulary_size)

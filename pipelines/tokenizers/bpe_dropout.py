@@ -280,8 +280,8 @@ def _draw(words, dropout, seed):
     for owner, skip in zip(owners.tolist(), (places - offsets).tolist(), strict=True):
         if owner in skipped:
             skipped[owner].append(skip)
-        # Until its first skip, a word tries only `num_merges` merges. Further numbers are
-        # not used.
+        # Until its first skip, a word tries only `num_merges` merges. Further numbers
+        # are not used.
         elif skip < words[owner].num_merges:
             skipped[owner] = [skip]
     return skipped
