@@ -108,7 +108,8 @@ class Transformer(PresetMixin, keras.Model):
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
         self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
-        # The layers' other arguments are read from the attributes of the model.
+        # The remaining arguments of the layers, such as `d_model`, are read from the
+        # attributes of the model.
         options = constructor_arguments(
             self,
             TransformerLayer,
@@ -210,7 +211,9 @@ class Transformer(PresetMixin, keras.Model):
         return self.token_embedding(decoder_output, reverse=True)
 
     def embed_source(self, source_ids, training=None, token_factors=None):
-        """Embeds source ids, adds the positions, and applies dropout.
+        """Embeds source ids, adds the positional encoding, and applies dropout.
+
+        With the variation `embedding_norm`, the sum is normalized before dropout.
 
         Args:
             source_ids: `[batch, source_length]`.
@@ -252,7 +255,7 @@ class Transformer(PresetMixin, keras.Model):
         )
 
     def decode(self, target_ids, encoder_output, source_mask=None, training=None):
-        """Like `call`, but from the output of `encode`.
+        """Like `call`, but takes the output of `encode` instead of source ids.
 
         Args:
             target_ids: `[batch, target_length]`.
@@ -275,7 +278,8 @@ class Transformer(PresetMixin, keras.Model):
             inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
                 optional, see `token_factors` of `embed_source`.
             training: Whether dropout is applied.
-            return_attention_scores: Whether to return the decoder's scores, too.
+            return_attention_scores: Whether to return the decoder's attention scores,
+                too.
 
         Returns:
             Same as `Decoder.call`.
@@ -297,7 +301,7 @@ class Transformer(PresetMixin, keras.Model):
         )
 
     def attention_scores(self, inputs):
-        """Returns the scores of every head of every layer, without dropout.
+        """Returns the attention scores of all heads of all layers, without dropout.
 
         Args:
             inputs: Same as in `call`.
@@ -307,8 +311,8 @@ class Transformer(PresetMixin, keras.Model):
             source_length, source_length]`, `"decoder"` `[..., target_length,
             target_length]`, and `"cross"` `[..., target_length, source_length]`. The
             last two axes are queries and keys. A query at target position i predicts
-            label i, the token at i + 1. Scores sum to 1 over the keys and are 0 on
-            padding. Scores of padding as a query are meaningless.
+            the target token at position i + 1. Scores sum to 1 over the keys and are 0
+            on padding. The scores of queries at padding are meaningless.
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}

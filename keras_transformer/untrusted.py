@@ -1,7 +1,7 @@
 """Readers of small untrusted files, and functions that quote their content.
 
-Files next to a model, such as its limits, its card or its metrics, may come from
-anywhere. They must be regular files of limited size. JSON must have limited depth,
+Files next to a model, such as its model card or its metrics, may come from anywhere.
+They must be regular files of limited size. JSON must have limited depth,
 finite numbers, and the keys and types of a schema. Each error message is one line that
 names the file and the key.
 """
@@ -29,8 +29,7 @@ def open_regular(path, error=UserError):
 
     Args:
         path: The file, or a link to it.
-        error: Class of the exceptions that are raised, as in all functions of this
-            module.
+        error: Class of the exceptions to raise, as in all functions of this module.
 
     Returns:
         A binary file object.
@@ -45,7 +44,7 @@ def open_regular(path, error=UserError):
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except OSError as reason:
-        # Opening a socket or a missing device fails with one of these.
+        # Opening a socket or a missing device fails with one of these error numbers.
         is_special = reason.errno in (errno.ENXIO, errno.ENODEV)
         text = _NOT_REGULAR if is_special else reason.strerror
         raise error(f"{path}: {text}") from None
@@ -85,7 +84,7 @@ def read_bytes(path, max_bytes, error=UserError):
         The content as bytes.
 
     Raises:
-        error: If it is not a regular file, is too large, or cannot be read.
+        error: If `path` is not a regular file, is too large, or cannot be read.
     """
     try:
         with open_regular(path, error) as file:
@@ -152,7 +151,7 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         content: Bytes or text.
         schema: A type for pydantic. Types are strict: 1 is not text, and true is not a
             number.
-        label: Name of the file, for messages.
+        label: Name of the file or value, for messages.
         error: Class of the exception.
         finite: Whether to reject NaN and infinite numbers.
 

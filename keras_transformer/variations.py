@@ -1,7 +1,7 @@
 """Architecture details in which models of other toolkits differ from the paper.
 
-`Transformer` accepts them as the single argument `variations`, so that its other
-arguments match the paper. No row of Table 3 needs them.
+`Transformer` accepts these details as the single argument `variations`, so that its
+other arguments match the paper. No model in the paper's Table 3 needs them.
 """
 
 import dataclasses
@@ -17,11 +17,13 @@ class Variations:
     Args:
         num_decoder_layers: Number of decoder layers. If `None`, the same as in the
             encoder.
-        attention_bias: Whether the four projections of each attention have biases.
+        attention_bias: Whether the four projections of each attention layer have
+            biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Added to the variance in all layer normalizations.
         position_rates: `"paper"` (section 3.5) or `"tensor2tensor"`, see `sinusoids`.
-        first_position: Added to all positions; only for `positions="sinusoidal"`.
+        first_position: Index of the first position; only for
+            `positions="sinusoidal"`.
         zero_start_id: Start id, if its embedding is always zero. If `None`, the start
             id has an ordinary embedding.
         embedding_norm: Whether the sums of embeddings and positions are
@@ -71,7 +73,7 @@ class Variations:
             )
 
     def changes(self):
-        """Returns a dict of the fields that differ from the paper."""
+        """Returns the fields that differ from the paper, as a dict of their values."""
         values = dataclasses.asdict(self)
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: values[name] for name in values if values[name] != defaults[name]}

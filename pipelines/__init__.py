@@ -1,6 +1,6 @@
 """Data pipelines from text to bucketed batches of ids.
 
-Sources yield pairs of texts. `encode_corpus` tokenizes them once, and
+Sources yield pairs of texts. `encode_corpus` tokenizes the pairs once, and
 `training_dataset` and `evaluation_dataset` batch the ids.
 """
 

@@ -1,8 +1,10 @@
 """Batches pairs of similar lengths under a token budget.
 
+The budget is the largest number of ids on each side of a batch, padding included.
+
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
-and target lengths. The corpus is repeatedly split in two where that saves the most
+and target lengths. The corpus is repeatedly split in two where the split saves the most
 padding. The result is a binary tree of buckets, and each pair belongs to one leaf.
 
 Pairs that do not fill a bucket's last batch move to the parent bucket, up to the root.
@@ -17,19 +19,20 @@ import numpy as np
 
 from keras_transformer.errors import DataError
 
-# Buckets with fewer batches per epoch would leave many of their pairs to the parent.
+# Minimum number of batches per epoch in a leaf. With fewer, a leaf would leave many of
+# its pairs to its parent.
 _MIN_BATCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A rectangle of lengths. Lengths include the end id, and bounds are inclusive.
+    """A rectangle of lengths, which include the end id. Its bounds are inclusive.
 
     Attributes:
         source_length: Length of the longest source.
         target_length: Length of the longest target.
         batch_size: Largest number of pairs within the token budget.
-        num_pairs: Number of pairs per epoch, for a leaf. Not used for parents.
+        num_pairs: Number of pairs per epoch, for a leaf. Not used for other buckets.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
@@ -52,7 +55,7 @@ def plan_buckets(
     Args:
         source_lengths: int array `[num_pairs]`.
         target_lengths: int array `[num_pairs]`.
-        batch_tokens: Largest number of ids on each side of a batch, padding included.
+        batch_tokens: The token budget.
         max_leaves: Largest number of leaves.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each pair. If `None`, each pair occurs once.
@@ -109,8 +112,8 @@ def sample_weighted_pairs(
 
     A pair occurs at least as often as the integer part of its weight. In addition,
     among the pairs of a leaf whose weights have the same fractional part, this fraction
-    is sampled once more. Their number is rounded up and does not vary, so a leaf has
-    the same number of pairs in every epoch.
+    of the pairs is sampled once more. The number of these extra pairs is rounded up and
+    does not vary, so a leaf has the same number of pairs in every epoch.
 
     Args:
         leaf_of_pair: int array `[num_pairs]`, see `plan_buckets`.
@@ -199,8 +202,8 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # The incomplete batch can be anywhere in this order, but
-    # `bucket_by_sequence_length` emits it last.
+    # The incomplete batch can be anywhere in this order, but tf.data's
+    # `bucket_by_sequence_length`, which forms the batches, emits it last.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -228,7 +231,7 @@ def padding_fraction(
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:
-    """Sorts the corpus by length and splits it into batches under the budget.
+    """Sorts the corpus by length and splits it into batches within the token budget.
 
     Returns:
         List with an array of pair indices for each batch.
@@ -272,7 +275,8 @@ def _best_split(
         batch_tokens: The token budget.
 
     Returns:
-        saved: Number of padding ids saved, 0 if no split gives two useful halves.
+        saved: Number of padding ids saved, 0 if no split saves any and leaves at least
+            `_MIN_BATCHES` batches in each half.
         axis: 0 to split by source length, 1 to split by target length.
         cut: Maximum length in the lower half.
     """

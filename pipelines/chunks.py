@@ -1,4 +1,4 @@
-"""Splits long streams into lists and draws samples from them."""
+"""Splits long streams into lists, and samples from streams."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Builds tf.data pipelines from an encoded corpus to batches of ids."""
+"""Builds tf.data pipelines that turn an encoded corpus into batches of ids."""
 
 import math
 
@@ -40,8 +40,8 @@ def training_dataset(
             multiple of the number of replicas.
         pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
             compiles one shape per bucket.
-        shard: `(index, count)`. The dataset contains every `count`-th row of each
-            batch, starting with row `index`.
+        shard: `(index, count)` of one of several workers. The dataset contains every
+            `count`-th row of each batch, starting with row `index`.
 
     Returns:
         Dataset of `({"source_ids": int32 [batch, source_length], "target_ids": int32
@@ -116,7 +116,8 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
     """Returns the rows of a corpus in an epoch of training, in no particular order.
 
     Returns:
-        int64 array. With weights, it is a sample of about the size of an epoch.
+        int64 array of row indices. If the corpus has weights, it is a sample of about
+        the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
@@ -174,7 +175,8 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
     """Converts a dataset of `(indices, bucket)` to batches of ids.
 
-    `padded_batch` is a NumPy function of the two values with the results of `_batch`.
+    `padded_batch` is a NumPy function that converts the two values to the arrays of
+    `_batch`.
     """
 
     def load(indices, bucket):
@@ -188,7 +190,8 @@ def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # `shard` splits each batch among the workers. TensorFlow would split the corpus.
+    # `_batch` already splits each batch among the workers. TensorFlow's automatic
+    # sharding would split the data once more.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -202,7 +205,10 @@ def _batch(
     bucket: Bucket | None = None,
     shard: tuple[int, int] = (0, 1),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gathers source ids, target ids and labels, each int32 `[batch, length]`."""
+    """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
+
+    Rows of padding make the number of rows of all shards a multiple of `multiple`.
+    """
     num_rows = bucket.batch_size if bucket else len(indices)
     num_rows = -(-num_rows // multiple) * multiple // shard[1]
     if bucket:

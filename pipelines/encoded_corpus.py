@@ -15,6 +15,7 @@ from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 
 FACTS = "corpus.json"
+# The positions in the text of the pairs that were dropped, counted from 0.
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
 DROP_REASONS = {
@@ -34,13 +35,13 @@ class _Facts(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    num_read: NonNegativeInt
-    num_pairs: PositiveInt
+    num_read: NonNegativeInt  # number of pairs in the text
+    num_pairs: PositiveInt  # number of kept pairs, whatever their segmentations
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None
     ids: str | None = None  # hash of the ids
-    # Older versions did not store these ids, which were the same in all tokenizers.
+    # Older versions did not store the special ids, which were equal in all tokenizers.
     pad_id: NonNegativeInt = Tokenizer.pad_id
     start_id: NonNegativeInt = Tokenizer.start_id
 
@@ -48,17 +49,20 @@ class _Facts(BaseModel):
 class EncodedCorpus:
     """Sentence pairs as ids, in the order of the text. Written by `encode_corpus`.
 
+    With BPE-dropout, a pair can be stored in several segmentations, which are different
+    splits of its texts into subwords.
+
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Function that maps pair numbers to weights, see `Pairs.weights`. If
-            `None`, an epoch contains each row once.
+        weights: Function that maps the numbers of pairs, counted from 1, to weights,
+            see `Pairs.weights`. If `None`, an epoch contains each row once.
 
     Attributes:
         num_pairs: Number of rows. Each kept pair has one row per segmentation.
         source_lengths: int32 array `[num_pairs]`, end ids included.
         target_lengths: int32 array `[num_pairs]`, end ids included.
         dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
-            `count` and the first places (`first`: "file:line", or "pair 7").
+            `count` and the first locations (`first`, such as "file:line" or "pair 7").
         inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
         fingerprint: `inputs`, a colon, and a hash of the ids.
         report: A line with the numbers of kept and dropped pairs.
@@ -103,7 +107,7 @@ class EncodedCorpus:
         """Opens a corpus that `encode_corpus` wrote. Arguments match the constructor.
 
         Raises:
-            DataError: If the folder contains no corpus, or a damaged one.
+            DataError: If the folder contains no corpus, or if the corpus is damaged.
         """
         try:
             return cls(folder, weights)
@@ -134,10 +138,13 @@ class EncodedCorpus:
         )
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the positions of rows in the text, counted from 1, as int64.
+        """Returns the position in the text of each row's pair.
 
         Args:
             indices: int array of rows, counted from 0.
+
+        Returns:
+            int64 array, counted from 1.
         """
         indices = indices // self._segmentations
         # dropped[i] - i pairs were kept before the i-th dropped pair.
@@ -192,7 +199,7 @@ class EncodedCorpus:
 
 
 def _is_increasing(array):
-    # Differences could overflow.
+    # Neighbors are compared, because their differences could overflow.
     return (array[:-1] < array[1:]).all()
 
 

@@ -47,12 +47,12 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Tokenizes pairs once and stores their ids in `folder`.
 
-    With `dropout`, each pair is stored in several random segmentations, and an epoch
-    contains them all.
+    With `dropout`, each pair is stored in `segmentations` random splits into subwords
+    (BPE-dropout), and an epoch contains them all.
 
     If the folder already contains the same text, encoded with the same tokenizers and
-    options, it is opened without encoding again. A source whose `fingerprint()` is
-    `None` is always encoded.
+    options, the existing corpus is opened. A source whose `fingerprint()` is `None` is
+    always encoded again.
 
     Args:
         pairs: A source or any iterable of (source, target) texts.
@@ -63,7 +63,10 @@ def encode_corpus(
             dropped.
         dropout: Probability of skipping a merge of subwords, see `Tokenizer.sample`.
         segmentations: Number of segmentations per pair, 1 without dropout.
-        seed: Seed of the dropout.
+        seed: Seed of the dropout, not negative.
+
+    Returns:
+        The corpus in `folder`.
 
     Raises:
         ValueError: If `segmentations` is above 1 without `dropout`.
@@ -131,10 +134,11 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
 
 
 def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
-    """Returns the fingerprints of the inputs, the current one first.
+    """Returns the fingerprints of the inputs that identify a corpus to reuse.
 
-    Version 0.1 computed the second fingerprint. With it, runs of version 0.1 resume
-    with the segmentations that they drew.
+    The first one is stored. With dropout, version 0.1 stored the second one. Accepting
+    it lets runs of version 0.1 resume with the segmentations that they drew. The list
+    is empty if the source has no fingerprint.
     """
     text = pairs.fingerprint()
     if text is None:
@@ -146,10 +150,11 @@ def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
 
 
 def _encode_texts(pairs, tokenizers, sampling):
-    """Tokenizes a text in chunks.
+    """Tokenizes pairs in chunks.
 
     Yields:
-        reasons: Object array `[chunk]`, the reason why each pair is dropped, or "".
+        reasons: Object array `[chunk]`, the reason why each pair is dropped (a key of
+            `DROP_REASONS`), or "" if it is kept. Lengths are checked later.
         sides: For each side a list of segmentations, each a RaggedTensor int32
             `[chunk, (length)]`.
     """
@@ -186,7 +191,7 @@ def _read_ids(id_chunks):
 
 
 def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> dict:
-    """Writes ids and offsets of both sides and returns the counts."""
+    """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = 0
     dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
@@ -205,7 +210,7 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
             if len(facts["first"]) < _MAX_LOCATIONS:
                 facts["first"].append(locate(num_read + int(number) + 1))
         for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
-            # A pair's segmentations are adjacent: row i belongs to pair i // count.
+            # A pair's segmentations are adjacent: row i belongs to pair i // len(side).
             rows = np.arange(len(reasons) * len(side))
             rows = rows.reshape(len(side), -1).T.ravel()
             kept = np.repeat(reasons == "", len(side))
@@ -225,7 +230,11 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
 
 
 def _segment(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
-    """Returns a chunk's ids in every segmentation. `place` seeds the sampling."""
+    """Returns a chunk's ids, one RaggedTensor per segmentation.
+
+    The seed of the sampling also depends on `place`, a list of ints, so that each chunk
+    and each side draws different numbers.
+    """
     if sampling is None:
         return [tokenizer.tokenize(tf.constant(texts))]
     dropout, segmentations, seed = sampling
@@ -235,7 +244,7 @@ def _segment(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
 
 
 def _utf8(text: str | None) -> bytes | None:
-    """Returns the text as UTF-8, or `None` if it contains lone surrogates."""
+    """Returns the text as UTF-8, or `None` if it is `None` or has lone surrogates."""
     try:
         return None if text is None else text.encode()
     except UnicodeEncodeError:
@@ -243,7 +252,7 @@ def _utf8(text: str | None) -> bytes | None:
 
 
 class _IdsFile:
-    """Appends rows of ids to a flat array on disk, and their offsets to another."""
+    """Appends rows of ids to a flat array on disk, and the rows' offsets to another."""
 
     def __init__(self, folder: str, side: str, vocabulary_size: int):
         ids, offsets = (os.path.join(folder, name) for name in side_files(side))
@@ -255,6 +264,7 @@ class _IdsFile:
         self._digest = hashlib.sha256()
 
     def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
+        # The rows for which the bool array `kept` is true, each with an end id.
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
         ends = np.cumsum(lengths[kept])

@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str | None]:
-    r"""Yields the lines of a UTF-8 text file, plain or gzip (named ``.gz``).
+    r"""Yields the lines of a UTF-8 text file, decompressed if its name ends in ``.gz``.
 
     A byte order mark at the start of the file and one ``\r`` at the end of a line are
     removed. The last line needs no ``\n``.
@@ -28,8 +28,8 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
     Args:
         path: The file.
         errors: Treatment of a line that is not UTF-8. "raise" raises a `DataError`
-            with file and line. "drop" yields `None`, so that line numbers stay correct.
-            "replace" replaces invalid bytes with U+FFFD.
+            that names file and line. "drop" yields `None`, so that line numbers stay
+            correct. "replace" replaces invalid bytes with U+FFFD.
 
     Raises:
         DataError: If the file is missing, unreadable, a directory, or a damaged or
@@ -40,7 +40,7 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
 
 
 def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Like `read_lines`, but yields bytes that include the line ends."""
+    """Like `read_lines`, but yields the undecoded bytes, including line ends."""
     with _open_file(path) as file:
         yield from _guard(_decompress(file, path), path)
 
@@ -86,7 +86,8 @@ def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines that `read_lines` would yield, without decoding them.
 
     Raises:
-        DataError: If the file cannot be read again, such as a pipe.
+        DataError: If the file cannot be read, or is a pipe or device, which may not be
+            readable a second time.
     """
     count = 0
     chunk = b""
@@ -100,7 +101,7 @@ def content_hash(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file's bytes, in hexadecimal.
 
     Raises:
-        DataError: If the file cannot be read again, such as a pipe.
+        DataError: Same as in `count_lines`.
     """
     digest = hashlib.sha256()
     with _open_regular(path) as file:
@@ -110,7 +111,7 @@ def content_hash(path: str | os.PathLike) -> str:
 
 
 def _open_regular(path: str | os.PathLike):
-    """Opens a file that can be read again. A pipe cannot, and could block forever."""
+    """Opens a regular file, which can be read twice. A pipe could block forever."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

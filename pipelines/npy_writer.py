@@ -9,7 +9,7 @@ class NpyWriter:
     """Writes a one-dimensional `.npy` file chunk by chunk.
 
     Args:
-        path: The file. An existing one is replaced.
+        path: The file. An existing file is replaced.
         dtype: Element type.
     """
 
@@ -31,7 +31,8 @@ class NpyWriter:
         self._file.close()
 
     def _write_header(self):
-        # NumPy pads the header to the same size for any length.
+        # NumPy pads the header to the same size for any length, so that `close` can
+        # overwrite it.
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,

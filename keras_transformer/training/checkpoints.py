@@ -39,8 +39,9 @@ class Checkpoints:
     optimizer's slots and step, the states of the random generators for dropout, and the
     run's progress. It is complete and on disk before an older one is deleted.
 
-    A run keeps the newest `keep` regular checkpoints, see `regular_paths`. After an
-    interruption, it keeps one more, which the next checkpoint replaces.
+    A run keeps the newest `keep` regular checkpoints: those written on schedule or at
+    the end of the run, see `regular_paths`. After an interruption, it keeps one more,
+    which the next checkpoint replaces.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -80,7 +81,7 @@ class Checkpoints:
 
         Args:
             step: Number of the step.
-            progress: Mapping of JSON values.
+            progress: Mapping with JSON values, which `restore` returns.
 
         Returns:
             The path of the checkpoint, or `None` if this process writes none.
@@ -95,7 +96,8 @@ class Checkpoints:
         path = self.folder / f"ckpt-{step}"
         with convert_disk_full_errors(path):
             try:
-                # TensorFlow would write to an existing index in place.
+                # TensorFlow would overwrite an existing index in place, and so change
+                # the file that a link names.
                 for file in self.folder.glob(f"ckpt-{step}.*"):
                     remove_link(file)
                 self._checkpoint.write(str(path))
@@ -119,14 +121,14 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step, damaged=()):
-        """Deletes the checkpoints that are not kept once `step` is the newest.
+        """Deletes the checkpoints that are no longer kept, given the newest `step`.
 
         Args:
             step: Number of the newest step.
             damaged: Paths of damaged checkpoints to delete, too.
         """
-        # After `restore`, checkpoints newer than `step` are damaged. Without it, they
-        # are neither listed nor deleted.
+        # `restore` skips a newer checkpoint only if it is damaged. If `restore` was not
+        # called, checkpoints newer than `step` are neither listed nor deleted.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -135,7 +137,8 @@ class Checkpoints:
         kept = {*regular_paths(readable)[-self._keep :], *readable[-1:]}
         self._write_state_file([path for path in readable if path in kept])
         for path in (*damaged, *(each for each in readable if each not in kept)):
-            # Without its index, data is not a checkpoint, so the index goes first.
+            # The index goes first, because data files without one are not taken for a
+            # checkpoint.
             pathlib.Path(f"{path}.index").unlink(missing_ok=True)
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
@@ -144,10 +147,11 @@ class Checkpoints:
         """Restores the newest readable checkpoint.
 
         Args:
-            schema: Type of the progress, see `parse_json`.
+            schema: Type to which the progress is converted, see `parse_json`.
 
         Returns:
-            The progress, or `None` if no checkpoint was ever written.
+            The progress that was passed to `save`, or `None` if no checkpoint was ever
+            written.
 
         Raises:
             CheckpointError: If checkpoints exist, but none can be read or matches the

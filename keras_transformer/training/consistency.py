@@ -1,4 +1,4 @@
-"""Consistency training: two passes over a batch learn to make the same predictions."""
+"""Consistency training: a loss for the divergence of two passes over a batch."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ from keras_transformer.training.projected_loss import subtract_targets
 
 
 class Consistency:
-    """A loss term for the divergence of the predictions p and q of two passes.
+    """Loss term for the divergence of two passes over the same batch.
+
+    The passes predict the distributions p (first pass) and q (second pass).
 
     `"rdrop"` (Liang et al., 2021): the passes differ in their dropout. The loss is the
     mean of both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`. This is half
@@ -60,9 +62,9 @@ class LossWeights(NamedTuple):
 
 
 class TokenDropout(keras.layers.Layer):
-    """Random factors by which the embeddings of tokens are multiplied.
+    """Draws random factors by which the embeddings of tokens are multiplied.
 
-    They are 0 for dropped tokens and 1 or `1 / (1 - rate)` for the others.
+    The factor of a dropped token is 0. See `is_scaled` for the factor of other tokens.
 
     Args:
         rate: Fraction of dropped tokens, in [0, 1).
@@ -77,7 +79,7 @@ class TokenDropout(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def call(self, ids):
-        """Returns the factors of ids `[batch, length]`, same shape, float32."""
+        """Returns a factor per id: float32 `[batch, length]`, like `ids`."""
         kept = 1 / (1 - self.rate) if self.is_scaled else 1.0
         draws = keras.random.uniform(tf.shape(ids), seed=self.seed_generator)
         return tf.where(draws < self.rate, 0.0, kept)
@@ -101,14 +103,14 @@ def consistency_loss(
         matrix: See `projected_loss`.
         labels: See `projected_loss`.
         weights: See `projected_loss`.
-        loss_weights: `LossWeights` of cross-entropies and divergences.
+        loss_weights: `LossWeights`.
         label_smoothing: See `projected_loss`.
         chunk_tokens: See `projected_loss`.
 
     Returns:
-        `[3]`, float32, weighted sums over tokens: the loss of both passes, and the
-        negative log-likelihood and the correct tokens of the first pass. Only the
-        loss has a gradient, with respect to `first`, `second` and `matrix`.
+        `[3]`, float32, weighted sums over tokens: the combined loss of both passes, and
+        the negative log-likelihood and the accuracy of the first pass. Only the loss
+        has a gradient, with respect to `first`, `second` and `matrix`.
     """
 
     @tf.custom_gradient

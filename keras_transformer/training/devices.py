@@ -11,17 +11,20 @@ _OPTION = "auto_mixed_precision_onednn_bfloat16"
 def configure_threads(parallel_parts):
     """Divides the cores among the parts of a batch that are computed in parallel.
 
-    The operations of a small model are too short for several threads. On two cores,
-    two parts with one thread each finish sooner than one part with two threads.
+    The operations of a small model are too small to benefit from several threads. On
+    two cores, two parts with one thread each finish sooner than one part with two
+    threads.
 
-    Call this before TensorFlow's first operation, which fixes the thread pools. Nothing
-    changes for one part, or if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
+    Call this function before TensorFlow's first operation, which fixes the thread
+    pools. Nothing changes for one part, or if the environment variable
+    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
 
     Args:
-        parallel_parts: See `TrainingModel`.
+        parallel_parts: Number of parts, see `TrainingModel`.
 
     Returns:
-        Whether the thread pools have the requested sizes.
+        Whether the thread pools suit `parallel_parts`. With several parts, it is false
+        if the environment sets the pools, or if TensorFlow has already fixed them.
     """
     if parallel_parts == 1:
         return True
@@ -46,13 +49,15 @@ def _num_cores():
 
 @contextlib.contextmanager
 def automatic_bfloat16(enabled=True):
-    """Computes matrix products in bfloat16 in functions first called in the context.
+    """Computes matrix products in bfloat16.
 
-    Keras's `mixed_bfloat16` computes everything in bfloat16. On a CPU, other operations
-    then lose more time than the products save. Here TensorFlow's graph optimizer casts
-    the products, and operations between them that it considers safe. Weights and
-    optimizer slots stay float32. The context has no effect on GPUs, or on CPUs without
-    AVX512-BF16 or AMX.
+    The context affects each `tf.function` whose first call is inside it.
+
+    Keras's `mixed_bfloat16` computes everything in bfloat16. On a CPU, that slows down
+    other operations by more than it speeds up matrix products. Here TensorFlow's graph
+    optimizer casts only the products, and operations between them that it considers
+    safe. Weights and optimizer slots stay float32. The context has no effect on GPUs,
+    or on CPUs without AVX512-BF16 or AMX.
 
     Args:
         enabled: If false, the context changes nothing.

@@ -8,9 +8,9 @@ import tensorflow as tf
 class FusedAdam(keras.optimizers.Adam):
     """Keras's `Adam` with one fused TensorFlow operation per variable.
 
-    Keras's update consists of a dozen operations, each of which passes over memory.
-    Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`, Keras's
-    update is used.
+    Keras's update consists of a dozen operations, each of which reads and writes whole
+    tensors. Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`,
+    Keras's update is used.
     """
 
     def update_step(self, gradient, variable, learning_rate):

@@ -11,6 +11,8 @@ _EPSILON = 1e-6
 class GuidedAlignment:
     """Auxiliary loss that trains one cross-attention head to follow an alignment.
 
+    An alignment assigns source positions to target positions.
+
     The loss is the negative logarithm of the total attention weight on the aligned
     source positions. The loss constrains neither the division of the weight among these
     positions nor other heads.
@@ -20,7 +22,7 @@ class GuidedAlignment:
             "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
             source_length]`, bool: the source positions aligned with the token that the
             target position predicts. Unaligned target positions have no loss.
-        weight: Weight of this loss, relative to the loss of the tokens.
+        weight: Factor of this loss when it is added to the cross-entropy.
         layer: Index of the decoder layer. If `None`, the last layer of the lower half.
         head: Index of the head.
 
@@ -60,11 +62,11 @@ class GuidedAlignment:
         return self.layer_index(transformer)
 
     def loss(self, scores, inputs, weights):
-        """Computes the loss, summed over target tokens.
+        """Computes the loss, multiplied by `weight` and summed over target tokens.
 
         Args:
             scores: `[batch, num_heads, target_length, source_length]`, float32, the
-                layer's cross-attention scores.
+                layer's cross-attention weights (after the softmax).
             inputs: Inputs of `aligned`.
             weights: `[batch, target_length]`, float32, 0 for padding.
 
@@ -82,17 +84,17 @@ class GuidedAlignment:
 def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
-    The target is a linearized tree with one symbol per word. A target position is
-    aligned with the subwords of the first word whose symbol is not yet in the decoder's
-    input up to this position. From the symbol of the last word on, it is aligned with
-    the end id.
+    It serves parsers, whose target is a linearized tree with one symbol per source
+    word. A target position is aligned with the subwords of the first word whose symbol
+    is not yet in the decoder's input up to this position. From the symbol of the last
+    word on, positions are aligned with the end id of the source.
 
     Args:
         begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including
             the end id.
         stands_for_word: `[vocabulary_size]`, bool, ids of symbols that represent a word
             in the target.
-        pad_id: Id of padding.
+        pad_id: Id of padding in the source.
     """
     begins_word = tf.constant(begins_word, tf.int32)
     stands_for_word = tf.constant(stands_for_word, tf.int32)

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4).
 
-`projected_loss.py` fuses the loss with the output projection.
-`tests/training/test_projected_loss.py` compares the two.
+`projected_loss.py` computes the same loss, fused with the output projection.
+`tests/training/test_projected_loss.py` compares the two implementations.
 """
 
 import keras
@@ -75,7 +75,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: `[batch]` or `[batch, target_length]`.
+            sample_weight: `[batch]` or `[batch, target_length]`. If `None`, every token
+                has weight 1.
 
         Returns:
             Scalar, float32. The sum over all replicas is the mean over the tokens of
@@ -90,12 +91,15 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        # Optimizers sum the gradients of the replicas, so each replica computes its
-        # share.
+        # Optimizers sum the gradients of the replicas, so each replica returns its
+        # share of the mean.
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss of each label or padding id: `[batch, target_length]`."""
+        """Returns the loss at each position, padding included.
+
+        The shape is `[batch, target_length]`.
+        """
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

@@ -7,10 +7,11 @@ from keras_transformer.training.losses import cross_entropy
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Mean of a value of each target token.
+    """Mean over target tokens of one value per token.
 
-    A subclass computes the values in `token_values`, `[batch, target_length]`. A caller
-    that has already summed values and tokens uses `update_sums` instead.
+    A subclass computes the values in `token_values(labels, logits)`, which returns
+    `[batch, target_length]`. A caller that has already summed the values uses
+    `update_sums` instead of `update_state`.
     """
 
     def __init__(self, pad_id=0, name=None, **kwargs):
@@ -33,7 +34,7 @@ class _TokenMean(keras.metrics.Metric):
         self.update_sums(ops.sum(values * weights), ops.sum(weights))
 
     def update_sums(self, total, tokens):
-        """Adds values that were summed over `tokens` tokens."""
+        """Adds `total`, a sum of values over `tokens` tokens."""
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.tokens.assign_add(ops.cast(tokens, self.tokens.dtype))
 

@@ -14,8 +14,7 @@ class MovingAverage(keras.callbacks.Callback):
     after the first update. Skipped updates leave the average unchanged.
 
     At its end, `fit` would replace the weights with their average. As a callback, this
-    class prevents that, since the next stage or a resumed run continues with the
-    weights themselves.
+    class prevents that, since later training continues with the weights themselves.
 
     Args:
         model: A `TrainingModel` whose optimizer is built. Without `use_ema`, this class
@@ -57,7 +56,10 @@ class MovingAverage(keras.callbacks.Callback):
             self.restore()
 
     def restore(self):
-        """Restores the weights if `use_average` replaced them, also after a signal."""
+        """Restores the weights if `use_average` has replaced them.
+
+        An interrupted caller can use this method before `use_average` exits.
+        """
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)
             self._weights = None

@@ -8,14 +8,14 @@ def projected_loss(
 ):
     """Computes the loss of the logits `vectors @ matrix.T`, summed over tokens.
 
-    Logits and their gradient exist for `chunk_tokens` tokens at a time, because a batch
-    of the paper has 25,000 x 37,000 logits. With a small vocabulary, a chunk stays in
-    the CPU cache. The gradients are computed together with the loss, since they need
-    the same softmax.
+    Logits and their gradient exist for `chunk_tokens` tokens at a time, because the
+    paper's batches of 25,000 tokens have 37,000 logits per token. With a small
+    vocabulary, a chunk's logits stay in the CPU cache. The gradients are computed
+    together with the loss, since they need the same softmax.
 
     Args:
         vectors: `[tokens, d_model]`, float32, the decoder output.
-        matrix: `[vocabulary_size, d_model]`, float32, one row per logit.
+        matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
         weights: `[tokens]`, float32, 0 for padding.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).

@@ -38,7 +38,7 @@ class SingleProcess:
     count = 1
 
     def all_reduce_sum(self, values):
-        """Returns `values` as a list."""
+        """Returns `values` as a list, since there is nothing to add."""
         return list(values)
 
 

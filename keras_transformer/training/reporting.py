@@ -1,4 +1,7 @@
-"""Reports of a run: metrics.jsonl, TensorBoard and the progress bar."""
+"""Reports of a run: metrics.jsonl, TensorBoard and the progress bar.
+
+A run may consist of several stages, each with its own training settings.
+"""
 
 import json
 import math
@@ -28,7 +31,7 @@ class MetricsLog:
     """Appends metrics to `metrics.jsonl` and to the TensorBoard logs in `logs/`.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, a `pathlib.Path`.
         progress: The run's `Progress`.
         writes: Whether this process writes. Only one worker does.
     """
@@ -48,11 +51,12 @@ class MetricsLog:
         Args:
             split: "train" or "validation".
             metrics: Mapping of names to numbers.
-            labels: Mapping of further keys to JSON values, for the line only.
+            labels: Mapping of further keys to JSON values. TensorBoard does not get
+                them.
         """
         if not self.writes:
             return
-        # JSON cannot represent non-finite numbers.
+        # JSON cannot represent non-finite numbers, so they become `null`.
         finite = {
             name: round(float(value), 6) if math.isfinite(value) else None
             for name, value in metrics.items()
@@ -79,14 +83,14 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
-        """Removes the lines of later steps, which training will repeat."""
+        """Removes the lines after `progress.step`, as those steps are repeated."""
         if not self.writes or not os.path.lexists(self._path):
             return
         step = self.progress.step
         kept = [
             line
             for line, row in metrics_lines(self._path.parent)
-            # The line of a stage that begins right after `step` is written again.
+            # If a stage begins right after `step`, its line will be written again.
             if row["step"] < step or (row["step"] == step and row["split"] != STAGE)
         ]
         with replace_file(self._path) as temporary:
@@ -111,7 +115,8 @@ class TrainingLog(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has just reset the metrics. A resumed run continues with their sums.
+        # Keras has just reset the metrics. A resumed run continues with the sums that
+        # its checkpoint stored.
         stored = self.log.progress.metrics
         if stored:
             for variable, value in zip(metric_sums(self.model), stored, strict=True):
@@ -125,7 +130,8 @@ class TrainingLog(keras.callbacks.Callback):
         tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # Keras has already counted this update, so this is the next update's rate.
+        # Keras has already counted this update, so `learning_rate` is the rate of the
+        # next one.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)
@@ -148,7 +154,7 @@ class ProgressBar(keras.callbacks.Callback):
         progress: The run's `Progress`.
         steps: Number of the run's last step.
         num_stages: Number of stages of the run.
-        line_seconds: Seconds between lines.
+        line_seconds: Seconds between lines, if standard error is not a terminal.
     """
 
     def __init__(self, progress, steps, num_stages=1, line_seconds=30.0):

@@ -42,7 +42,7 @@ class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedule with the shape of the paper's and a given peak.
+    """Schedule with the shape of the paper's schedule and a given peak.
 
     The rate grows linearly up to `learning_rate` at step `warmup_steps`, and then falls
     in proportion to `step^-0.5`.
@@ -76,9 +76,9 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
     """Schedule that wraps another one and lowers its last rates linearly to 0.
 
-    The first of the last `cooldown_steps` updates uses the rate of the wrapped
-    schedule, and the last uses `1 / cooldown_steps` of it. In between, the factor falls
-    linearly. Updates after `steps` use 0.
+    The wrapped schedule's rate is multiplied by a factor. The factor is 1 until the
+    first of the last `cooldown_steps` updates, and then falls linearly to
+    `1 / cooldown_steps` at the last update. Updates after `steps` have rate 0.
 
     Zhai et al., Scaling Vision Transformers (CVPR 2022), end an inverse square root
     schedule in this way.
@@ -151,7 +151,8 @@ class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
         stages = zip(self.schedules[1:], self.steps[:-1], strict=True)
         for schedule, steps_before in stages:
             start += steps_before
-            # Before its start, a stage must not compute with negative steps.
+            # `ops.where` also evaluates stages that have not begun. Their schedules
+            # must not receive negative steps.
             stage_step = ops.maximum(step - start, 0.0)
             rate = ops.where(step >= start, schedule(stage_step), rate)
         return rate

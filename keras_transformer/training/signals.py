@@ -8,8 +8,8 @@ import keras
 
 from keras_transformer.training.replicas import SingleProcess
 
-# Handlers for a second signal. Signals without one end the process at once. A second
-# Ctrl-C raises `KeyboardInterrupt`, so that temporary files are removed.
+# Handlers for a second signal. A second Ctrl-C raises `KeyboardInterrupt`, so that
+# temporary files are removed. Signals without a handler here end the process at once.
 _SECOND_SIGNAL_HANDLERS = {signal.SIGINT: signal.default_int_handler}
 
 
@@ -20,16 +20,17 @@ class _Stop(BaseException):
 class SaveOnSignal(keras.callbacks.Callback):
     """Finishes the step, saves and stops training on Ctrl-C and SIGTERM.
 
-    After `save`, Ctrl-C raises `KeyboardInterrupt` and SIGTERM `SystemExit(143)`. A
-    second Ctrl-C raises at once, and a second SIGTERM ends the process at once. A
-    signal to one of several workers stops all of them at the same step.
+    After `save`, it raises `KeyboardInterrupt` for Ctrl-C, and `SystemExit(143)` for
+    SIGTERM. A second Ctrl-C raises at once, without `save`. A second SIGTERM ends the
+    process at once. A signal to one of several workers stops all of them at the same
+    step.
 
     Use it as one of the callbacks of `fit`, and as a context manager around `fit`,
     where it sets and later restores the signal handlers.
 
     Args:
         save: Function without arguments that writes a checkpoint.
-        workers: The `Workers` that train together. If `None`, this process trains
+        workers: `Workers` object of a distributed run. If `None`, this process trains
             alone.
     """
 
@@ -58,10 +59,10 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Lets a signal save and raise at once instead of at the end of the step.
+        """Lets a signal save and raise at once, for example during a validation.
 
         With several workers, a signal still waits for the end of the step, because all
-        must stop at the same step.
+        workers must stop at the same step.
         """
         if self.workers.count > 1:
             yield

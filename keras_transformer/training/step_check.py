@@ -42,9 +42,10 @@ class CheckedUpdate:
 
         Args:
             optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
-            gradients: Gradients of this replica, as `apply_gradients` accepts them.
-            variables: Variables, one per gradient.
-            loss_sum: Sum of this replica's loss, float32 scalar.
+            gradients: Gradients of this replica, one per variable. Those for a
+                `LossScaleOptimizer` are multiplied by the loss scale.
+            variables: The trainable variables.
+            loss_sum: Sum of this replica's loss over its tokens, float32 scalar.
             tokens: Total weight of the target tokens in the global batch, float32
                 scalar.
 
@@ -53,15 +54,17 @@ class CheckedUpdate:
         """
         is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         loss_scale = _loss_scale(optimizer) if is_scaled else None
-        # The sum is non-finite if any gradient is, and costs half as much as a norm.
+        # If any component is non-finite, so is the sum, which costs half as much as a
+        # norm.
         total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
         gradients, is_too_large = self._limit_norm(gradients, loss_scale)
         fault = check_step(tokens, loss_sum, total, loss_scale, is_too_large)
         if not is_scaled:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
-        # A NaN in a gradient makes the optimizer skip the update and lower the scale.
-        # Keras checks only the first replica, so overflows on the others are added.
+        # A NaN in a gradient makes the optimizer skip the update and lower the loss
+        # scale. Keras checks only the first replica's gradients, so an overflow on any
+        # replica puts a NaN into the gradients of all replicas.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
@@ -69,15 +72,16 @@ class CheckedUpdate:
         return fault
 
     def _limit_norm(self, gradients, loss_scale):
-        """Clips the gradients.
+        """Clips the gradients if `global_clipnorm` is set.
 
         Returns:
-            The gradients, and whether their norm before clipping exceeds
+            The gradients to apply, and whether their norm before clipping exceeds
             `max_gradient_norm`.
         """
         if self.global_clipnorm is None and self.max_gradient_norm is None:
             return gradients, False
-        # The optimizer sums over the replicas, so each gets the mean.
+        # The norm must be the norm of the sum over the replicas. Each replica then
+        # applies the mean, because the optimizer adds the replicas' gradients.
         gradients = [global_mean(gradient) for gradient in gradients]
         norm = tf.linalg.global_norm(gradients) * num_replicas()
         if loss_scale is not None:
@@ -97,7 +101,7 @@ def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=Fal
 
     Args:
         tokens: Total weight of the target tokens in the global batch, float32 scalar.
-        loss_sum: Sum of this replica's loss.
+        loss_sum: Sum of this replica's loss, float32 scalar.
         gradient_sum: Sum over all components of this replica's gradients.
         loss_scale: Loss scale under float16, which the optimizer lowers after an
             overflow. If `None`, the loss is not scaled.
@@ -108,7 +112,8 @@ def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=Fal
         int32 scalar: `OK` or a key of `FAULT_REASONS`.
     """
     is_nonfinite = [~tf.math.is_finite(each) for each in (loss_sum, gradient_sum)]
-    # One all-reduce serves both. A fault on any replica makes the whole step invalid.
+    # One all-reduce adds both flags. A fault on any replica makes the whole step
+    # invalid.
     counts = global_sum(tf.cast(tf.stack(is_nonfinite), tf.float32))
     is_loss_nonfinite, is_gradient_nonfinite = tf.unstack(counts > 0)
     if loss_scale is not None:
@@ -125,8 +130,8 @@ def apply_if(condition, optimizer, gradients, variables):
     Args:
         condition: Boolean scalar, the same on all replicas.
         optimizer: A built Keras optimizer.
-        gradients: Gradients of this replica, as `apply_gradients` accepts them.
-        variables: Variables, one per gradient.
+        gradients: Gradients of this replica, one per variable.
+        variables: The trainable variables.
     """
 
     def apply(*gradients):

@@ -1,4 +1,4 @@
-"""Training loop with checkpoints, validation, logs and resume."""
+"""Training loop that validates, writes checkpoints and logs, and resumes runs."""
 
 import contextlib
 import dataclasses
@@ -33,12 +33,12 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of locations in a message. The log has all of them.
+# Maximum number of training pairs that a message locates. `metrics.jsonl` has all.
 _MAX_LOCATIONS = 3
 
 
 class Trainer:
-    """Runs `model.fit` with checkpoints, validation, logs and resume.
+    """Runs `model.fit`, validates, writes checkpoints and logs, and resumes runs.
 
     It writes `checkpoints/`, `logs/` (TensorBoard), `metrics.jsonl`, and `best.keras`
     after each new best validation score. If the optimizer averages the weights
@@ -47,11 +47,11 @@ class Trainer:
     Args:
         model: A built and compiled `TrainingModel`.
         folder: The run folder, which must exist.
-        keep: Number of checkpoints to keep.
+        keep: Number of regular checkpoints to keep, see `Checkpoints`.
         workers: `Workers` object of a distributed run, in which only the chief writes
             files. If `None`, this process trains alone.
-        tokenizer_fingerprint: Fingerprint to store in the saved models. If `None`,
-            none is stored.
+        tokenizer_fingerprint: The tokenizer's fingerprint, to store in saved models. If
+            `None`, no fingerprint is stored.
     """
 
     def __init__(self, model, folder, keep=5, workers=None, tokenizer_fingerprint=None):
@@ -73,7 +73,7 @@ class Trainer:
         """Restores the newest checkpoint.
 
         Returns:
-            The step, or 0 if no checkpoint was ever written.
+            The step of the checkpoint, or 0 if no checkpoint was ever written.
 
         Raises:
             CheckpointError: If checkpoints exist, but none can be read or matches the
@@ -104,10 +104,10 @@ class Trainer:
         return create_model("StoredProgress", **fields)
 
     def save(self, reason=SCHEDULE):
-        """Writes a checkpoint of the current step, unless it exists.
+        """Writes a checkpoint of the current step, unless one exists.
 
         An existing checkpoint with the reason `INTERRUPTION` is rewritten if the new
-        reason is another one.
+        reason differs.
 
         Args:
             reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
@@ -132,6 +132,8 @@ class Trainer:
 
     def begin_stage(self, number, num_stages, is_new):
         """Sets the stage that the log and the progress bar show.
+
+        A stage is a part of a run with its own training settings.
 
         Args:
             number: Number of the stage, from 1.
@@ -160,7 +162,7 @@ class Trainer:
     ):
         """Trains up to step `steps`.
 
-        A validation that a signal interrupted is repeated before the next step.
+        If a signal interrupted a validation, the next call repeats it before training.
 
         Args:
             dataset: Endless dataset of batches. The first batch is for the step after
@@ -178,12 +180,13 @@ class Trainer:
                 stops. Later calls then do not train. If `None`, training never stops
                 early.
             log_steps: Number of steps between lines of the training metrics.
-            bar: Whether to show progress on standard error. If later calls train
-                further, pass the total number of steps instead of `True`.
+            bar: Whether to show progress on standard error, relative to `steps`. If
+                later calls train further, pass the run's last step instead of `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped, see `TrainingModel`. Each skip is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
-                of its batch's pairs as a list of str. If `None`, they are unknown.
+                of its batch's pairs as a list of str, for messages about skipped steps.
+                If `None`, these messages contain no locations.
 
         Raises:
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were

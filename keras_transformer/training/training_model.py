@@ -20,7 +20,7 @@ GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """Sum with the same value on all replicas, so that a worker can read it alone."""
+    """`Sum` with equal values on all replicas, so that one worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -46,8 +46,8 @@ class TrainingModel(keras.Model):
     Args:
         transformer: The model to train.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
-        gradient_accumulation_steps: Number of parts of a batch that are computed one
-            after another. More parts need less memory.
+        gradient_accumulation_steps: Number of groups of parts that are computed one
+            after another. More groups need less memory.
         global_clipnorm: Maximum norm of the global batch's gradient over all variables.
             Larger gradients are scaled down to it. If `None`, gradients are not
             clipped.
@@ -57,9 +57,9 @@ class TrainingModel(keras.Model):
             core per part gives better utilization than all cores on one part, see
             `configure_threads`.
         guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
-            tokens, also in the metrics. If `None`, attention is not guided.
+            tokens and to the metric `loss`. If `None`, attention is not guided.
         word_dropout: Probability of zeroing the embedding of a source or target token.
-            The others are scaled up, as in dropout.
+            The remaining embeddings are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. Each batch
             then passes through the model twice. If `None`, no divergence is added.
     """
@@ -151,8 +151,8 @@ class TrainingModel(keras.Model):
 
         Args:
             data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is
-                `{"source_ids", "target_ids"}`, see `Transformer.call`, `labels` is
-                `[batch, target_length]`, and the weights are `[batch]` or `[batch,
+                `{"source_ids", "target_ids"}`, see `Transformer.call`. `labels` is
+                `[batch, target_length]`. `sample_weight` is `[batch]` or `[batch,
                 target_length]`. Loss and metrics are weighted means over tokens.
 
         Returns:
@@ -183,7 +183,7 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
 
     def _unpack(self, data):
-        """Returns the inputs, with "weights" if given, and the labels."""
+        """Returns the inputs, with sample weights as "weights" if given, and labels."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
             weights = tf.cast(weights, tf.float32)
@@ -249,7 +249,7 @@ class TrainingModel(keras.Model):
         return gradients, sums
 
     def _sums(self, inputs, labels, training):
-        """Returns sums over tokens: loss, negative log-likelihood, correct tokens."""
+        """Returns the weighted sums of loss, negative log-likelihood and accuracy."""
         weights = self._token_weights(inputs, labels)
         # The padding id may have no logit. As padding has no weight, any id will do.
         is_padding = tf.equal(labels, self.transformer.pad_id)
@@ -278,10 +278,10 @@ class TrainingModel(keras.Model):
         return [loss, nll, correct]
 
     def _repeat_inputs(self, inputs, count, training):
-        """Repeats the batch for `count` passes and adds the random factors of tokens.
+        """Repeats the batch for `count` passes and adds random factors for embeddings.
 
-        The arrays are `[count * batch, length]`, pass after pass. See `token_factors`
-        of `Transformer.embed_source`.
+        The arrays are `[count * batch, length]`, pass after pass. For the factors, see
+        `token_factors` of `Transformer.embed_source`.
         """
         inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         repeated = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
@@ -301,7 +301,10 @@ class TrainingModel(keras.Model):
         return repeated
 
     def _decoder_output(self, inputs, training):
-        """Returns the decoder output, and the scores to guide or `None`."""
+        """Returns the decoder output, and the scores for `guided_alignment` or `None`.
+
+        The scores are the cross-attention scores of the guided layer.
+        """
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None
@@ -314,8 +317,8 @@ class TrainingModel(keras.Model):
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):
             return GPU_CHUNK_TOKENS
-        # Small chunks stay in the CPU cache, but each chunk reads the whole embedding
-        # matrix. The wider it is, the larger chunks must be.
+        # Small chunks stay in the CPU cache, but each chunk reads the whole output
+        # projection. The wider the model, the larger chunks must be.
         return 2 * self.transformer.d_model
 
     def _update_metrics(self, sums, total_weight):

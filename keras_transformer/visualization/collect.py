@@ -1,4 +1,4 @@
-"""Attention scores of a sentence pair, with the tokens of their rows and columns."""
+"""Attention scores of a sentence pair, with labels for their rows and columns."""
 
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ _START, _END = "<s>", "</s>"
 class Attention(NamedTuple):
     """The attention of one sentence pair, without padding.
 
-    Tokens are subwords, except that the subwords of a character that is encoded as
-    several bytes form one token. Attention to such a token is the sum over its
-    subwords. Attention from it is the mean.
+    Tokens are subwords, with one exception: if a character is encoded as several byte
+    subwords, these form one token. Attention to such a token is the sum over its
+    subwords. Attention from it is the mean over them.
 
     Attributes:
         source: List of str, the source tokens and the end symbol.
@@ -29,8 +29,9 @@ class Attention(NamedTuple):
             target tokens.
         predicted: List of str, the tokens that the decoder predicts: the target tokens
             and the end symbol.
-        scores: Dict from kinds to float32 `[num_layers, num_heads, rows, columns]`.
-        texts: The source and the target.
+        scores: Dict from kinds (`"encoder"`, `"decoder"`, `"cross"`) to float32
+            `[num_layers, num_heads, rows, columns]`. Rows are queries, columns keys.
+        texts: The source text and the target text.
         is_mean: Whether the scores are a mean over layers and heads.
     """
 
@@ -59,7 +60,7 @@ class Attention(NamedTuple):
         }[kind]
 
     def select(self, kind, layer=None, head=None):
-        """Selects the scores of one kind, for all layers and heads or for one.
+        """Selects attention matrices of one kind, by layer and head.
 
         Args:
             kind: `"encoder"`, `"decoder"` or `"cross"`.
@@ -67,8 +68,8 @@ class Attention(NamedTuple):
             head: Number of a head, from 1. If `None`, all heads.
 
         Returns:
-            List of (layer, head, scores `[rows, columns]`). Layers and heads count from
-            1.
+            List of (layer, head, scores `[rows, columns]`). The numbers of layers and
+            heads count from 1.
 
         Raises:
             ModelError: If the model has no such kind, layer or head.
@@ -133,8 +134,8 @@ def attention_of(model, tokenizer, source, target):
         # The tokenizer adds a space in front of the text.
         tokens[0] = tokens[0].removeprefix(" ")
     (_, source_units), (_, target_units) = sides
-    # A unit is the index of a token of `Attention`. These lists contain the unit of
-    # each subword, including the end of the source, and the start or end of the target.
+    # A unit is the index of a token of `Attention`. These lists map each subword to its
+    # unit. They include the source's end id, and the target's start id or end id.
     source_units = [*source_units, len(names[0])]
     read_units = [0, *(unit + 1 for unit in target_units)]
     predicted_units = [*target_units, len(names[1])]
@@ -158,7 +159,9 @@ def attention_of(model, tokenizer, source, target):
 
 
 def attention_of_export(translator, source, target):
-    """Computes the `Attention` of an export: a mean over the heads of the last layers.
+    """Computes the `Attention` of a model that was exported as a SavedModel.
+
+    An export returns only one matrix, the mean cross-attention of its last layers.
 
     Args:
         translator: `ExportedTranslator`.

@@ -22,7 +22,7 @@ _FONTS = (
 def write_figure(attention, path, kind="cross", layer=None, head=None):
     """Draws one kind of attention, with a panel per head and a row per layer.
 
-    The heads of a single layer take several rows.
+    If only one layer is drawn, its panels are arranged in rows of four.
 
     Args:
         attention: `Attention`.
@@ -44,7 +44,7 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     rows, columns = map(_escape, attention.labels(kind))
     panels_per_row = len({head for _, head, _ in panels})
     if len(panels) == panels_per_row:
-        # All panels show one layer. Four fit into a row.
+        # All panels show one layer, so they are arranged in rows of four.
         panels_per_row = min(len(panels), 4)
     panel_rows = math.ceil(len(panels) / panels_per_row)
     # Size in inches: the panels, plus space for the axis labels and the texts.
@@ -80,7 +80,7 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
 
 
 def _title(attention, kind, width):
-    """Returns the source, the target or both, wrapped to a width in inches."""
+    """Returns the texts that `kind` relates, wrapped to `width` inches."""
     sides = {"encoder": (0,), "decoder": (1,), "cross": (0, 1)}[kind]
     lines = []
     for side in sides:

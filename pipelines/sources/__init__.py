@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: files, datasets, records and phrases from CLDR."""
+"""Sources of sentence pairs: files, datasets, records, and generated phrases."""
 
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs

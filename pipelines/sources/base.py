@@ -15,7 +15,7 @@ Pair = tuple[str | None, str | None]
 class Pairs:
     """A source of sentence pairs that can be iterated more than once.
 
-    Iteration yields `(source, target)`. A side whose text cannot be read is `None`.
+    Iteration yields `(source, target)`. A side whose text cannot be decoded is `None`.
     Subclasses define `__iter__` and override the methods whose defaults do not suit
     them. `as_pairs` wraps lists of pairs.
     """
@@ -24,7 +24,7 @@ class Pairs:
         raise NotImplementedError(f"{type(self).__name__} yields no texts.")
 
     def locate(self, number: int) -> str:
-        """Returns the place of a pair for messages, such as `file:line`.
+        """Returns the location of a pair for messages, such as `file:line`.
 
         Args:
             number: Position of the pair in the source, counted from 1.
@@ -34,8 +34,8 @@ class Pairs:
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the pairs.
 
-        With it, `encode_corpus` can reuse ids that it wrote before. `None`, the
-        default, means that the source cannot detect changes.
+        If it is the same as before, `encode_corpus` reuses the ids that it wrote.
+        `None`, the default, means that the source cannot detect changes.
         """
         return None
 
@@ -55,7 +55,7 @@ class Pairs:
         return itertools.chain.from_iterable(self)
 
     def symbols(self) -> list[str]:
-        """Returns words that need their own ids in the vocabulary."""
+        """Returns words that need their own ids in the vocabulary, none by default."""
         return []
 
     def tokenizer(self) -> Tokenizer | None:
@@ -86,6 +86,6 @@ class _IterablePairs(Pairs):
 def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
     """Wraps an iterable as `Pairs`. A `Pairs` is returned unchanged.
 
-    The result of wrapping an iterator can be read only once.
+    A wrapped iterator, unlike a list, can be read only once.
     """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)

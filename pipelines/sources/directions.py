@@ -9,7 +9,7 @@ class BothDirections(Pairs):
     """Yields each pair, followed by the same pair with source and target swapped.
 
     Args:
-        pairs: A `Pairs` of texts.
+        pairs: A `Pairs` that yields texts, not ids.
     """
 
     def __init__(self, pairs):

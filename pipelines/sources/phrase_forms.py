@@ -1,7 +1,8 @@
-"""Forms of phrases, which write one value with Babel and the data of CLDR.
+"""Forms of phrases: ways to write a value, such as a date, in many languages.
 
-A `Form` draws a value and writes it in any locale. The same value written in two
-locales is a pair of sentences with the same meaning.
+A `Form` draws a random value and writes it in any locale. Babel writes the text with
+data of the Unicode Common Locale Data Repository (CLDR). The same value written in two
+locales is a pair of phrases with the same meaning.
 """
 
 # ruff: noqa: SIM905 (codes read better in one string than in forty)
@@ -39,11 +40,12 @@ UNITS = (
     "duration-month duration-year digital-megabyte digital-gigabyte power-watt "
     "power-kilowatt energy-kilowatt-hour electric-volt pressure-bar angle-degree"
 ).split()
-DAY = 86_400
+DAY = 86_400  # seconds
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "week": 7 * DAY}
 SECONDS |= {"month": 30 * DAY, "year": 365 * DAY}
-# Named formats of Babel. The other date forms are skeletons, which list fields. If two
-# forms write the same text, the first one is kept, see `phrases.select_forms`.
+# Named formats of Babel. The other date forms are CLDR skeletons, which list the fields
+# of a date, such as year and month. If two forms write the same text, the first one is
+# kept, see `phrases.select_forms`.
 DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
@@ -53,6 +55,7 @@ DATE_FORMS = (
 FIRST_DAY = date(1950, 1, 1).toordinal()
 LAST_DAY = date(2049, 12, 31).toordinal()
 
+# Values whose texts are compared, see `Form.probes`.
 NUMBER_PROBES = tuple(
     map(Decimal, "1 2 3 5 7 11 12 21 100 101 1000 1234 12345 1.5 2.25".split())
 )
@@ -85,12 +88,13 @@ class Form(NamedTuple):
 def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 1):
     """Draws a number with at most `max_digits` integer digits.
 
-    The size limit is drawn uniformly from 1 to `max_digits` digits.
+    The integer part is below 10^n, where n is drawn uniformly from 1 to `max_digits`.
     """
     decimals = random.randint(0, max_decimals)
     integer_part = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
-    # "1.0" is written "1" but takes another plural form, so trailing zeros are removed.
+    # Babel writes 1.0 as "1", but with another plural form. So trailing zeros are
+    # removed.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
     return sign * Decimal(integer_part * 10**decimals + fraction).scaleb(-decimals)
@@ -130,7 +134,7 @@ def draw_years(random: Random) -> tuple[date, ...]:
 
 
 def hour_skeleton(locale: Locale) -> str:
-    """Returns `hm` if the locale has a 12-hour clock, else `Hm`."""
+    """Returns the skeleton `hm` if the locale has a 12-hour clock, else `Hm`."""
     pattern = locale.time_formats["short"].pattern
     return "hm" if "h" in pattern or "K" in pattern else "Hm"
 
@@ -157,7 +161,7 @@ def write_relative(count: int, unit: str, locale: Locale) -> str:
     return dates.format_timedelta(
         timedelta(seconds=SECONDS[unit] * count),
         granularity=unit,
-        # Babel uses a larger unit if the count in that unit reaches the threshold.
+        # Babel would use a larger unit if the count in that unit reached the threshold.
         threshold=10**9,
         add_direction=True,
         locale=locale,
@@ -207,9 +211,9 @@ def compact_forms() -> Iterator[Form]:
     write = partial(
         numbers.format_compact_decimal, format_type="long", fraction_digits=1
     )
-    # The text has one decimal, so values are multiples of a tenth of the unit.
+    # The text has one decimal, so values are multiples of 0.1 million or 0.1 billion.
     for tenth in (10**5, 10**8):
-        # Adjacent values detect a locale that writes both with the same text.
+        # Adjacent values show whether a locale writes two of them with the same text.
         probes = tuple(
             tenth * (count + more)
             for count in (10, 15, 20, 110, 124, 998, 1234, 9989)
@@ -249,7 +253,7 @@ def relative_forms() -> Iterator[Form]:
 def interval_forms() -> Iterator[Form]:
     drawers = {"yMMMd": draw_days, "time": draw_times, "y": draw_years}
     for skeleton, draw in drawers.items():
-        random = Random(7)
+        random = Random(7)  # a fixed seed, so that the probes are always the same
         probes = tuple(draw(random) for _ in range(19))
         write = partial(write_interval, skeleton=skeleton)
         yield Form("interval", draw, write, probes)
@@ -272,7 +276,7 @@ def territory_and_language_names() -> Iterator[Callable[[Locale], str]]:
         yield lambda locale, code=code: locale.languages[code]
 
 
-# The weight of each kind among the phrases, and its forms.
+# For each kind, its relative frequency among the phrases, and its forms.
 PHRASE_KINDS = {
     "date": (26, date_forms),
     "time": (10, time_forms),
@@ -288,7 +292,7 @@ PHRASE_KINDS = {
 
 
 def all_forms() -> Iterator[Form]:
-    """Yields every form, with the preferred one of two equal texts first."""
+    """Yields every form, a preferred one before others that write the same text."""
     for _, forms in PHRASE_KINDS.values():
         yield from forms()
 

@@ -1,4 +1,4 @@
-"""Short phrases in two languages, from the data of CLDR.
+"""Short phrases in two languages, generated with Babel.
 
 Babel writes dates, times, numbers, amounts of money, measurements and names with the
 data of the Unicode Common Locale Data Repository, so the corpus needs neither network
@@ -26,7 +26,8 @@ from keras_transformer.pipelines.sources.phrase_forms import all_names
 
 # Minimum number of times that each word of a held-out phrase occurs in training.
 MIN_WORD_COUNT = 10
-# The forms count as exhausted after this many draws without a new phrase.
+# The forms count as exhausted after this number of consecutive draws without a new
+# phrase.
 MAX_MISSES = 20_000
 
 WORD = re.compile(r"[^\W\d_]+|[^\w\s]")
@@ -53,9 +54,9 @@ def phrases(
 ) -> PhraseSplits:
     """Draws phrases in two languages, determined by the arguments alone.
 
-    Each phrase contains a digit; `train` also contains the bare names of countries,
-    languages and currencies. The source has plain spaces, as people type, where CLDR
-    writes no-break and thin ones. The target is written as in CLDR.
+    Each phrase contains a digit. `train` also contains names of countries, languages
+    and currencies without a digit. Where CLDR uses no-break or thin spaces, the source
+    has plain spaces, as people type. The target keeps the spaces of CLDR.
 
     Args:
         source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.
@@ -65,8 +66,8 @@ def phrases(
         held_out: Number of phrases in each of `validation` and `test`.
 
     Raises:
-        DataError: If Babel does not support a locale, or the forms do not give enough
-            phrases.
+        DataError: If Babel does not support a locale, `size` is not more than twice
+            `held_out`, or the forms do not give enough phrases.
     """
     source = parse_locale("source_locale", source_locale)
     target = parse_locale("target_locale", target_locale)
@@ -105,7 +106,7 @@ def _as_typed(text: str) -> str:
 
 @functools.cache
 def select_forms(source: Locale, target: Locale) -> tuple[Form, ...]:
-    """Returns the forms whose source text always means one target text.
+    """Returns forms that give each source text exactly one target text.
 
     English writes "May 7, 2023" for both the long and the medium form, but German does
     not, so the later form is dropped. Forms that CLDR lacks in one of the languages are
@@ -157,7 +158,10 @@ def _draw_pairs(
 
 
 def _bare_names(source: Locale, target: Locale, known: dict[str, str]) -> list[Pair]:
-    """Returns names of countries, languages and currencies in both languages."""
+    """Returns names of countries, languages and currencies in both languages.
+
+    Names whose source text is in `known` are omitted.
+    """
     names: dict[str, str] = {}
     for name in all_names():
         try:
@@ -182,7 +186,7 @@ def count_words(pairs: list[Pair]) -> Counter:
 def _split(
     pairs: list[Pair], names: list[Pair], held_out: int, random: Random
 ) -> PhraseSplits:
-    """Holds out phrases whose words all remain in training.
+    """Holds out phrases whose words all occur often enough in the training phrases.
 
     Phrases with the same target ("Mar 7" and "March 7") stay together, so that training
     contains no held-out translation.

@@ -36,7 +36,7 @@ _DAMAGE = (
 class _Shard(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    # A name, not a path.
+    # A name, not a path, so that it cannot refer to files outside the folder.
     name: Annotated[str, Field(pattern=r"^[\w-][\w.-]*$", max_length=255)]
     num_pairs: NonNegativeInt
 
@@ -52,18 +52,19 @@ class _Facts(BaseModel):
 
 
 class RecordFolder(Pairs):
-    """Shards of ids and their tokenizer, written by `corpus prepare`.
+    """Folder with TFRecord files of ids (shards) and the tokenizer of the ids.
 
-    It is a source for `encode_corpus`, but yields no texts.
+    The command `keras-transformer corpus prepare` writes such a folder. It is a source
+    for `encode_corpus`, but yields no texts.
 
     Args:
         folder: The folder.
 
     Attributes:
-        facts: The content of its `records.json`.
+        facts: The content of `records.json`, a dict.
 
     Raises:
-        DataError: If the folder contains no such corpus.
+        DataError: If `records.json` or a shard is missing or invalid.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -87,7 +88,7 @@ class RecordFolder(Pairs):
         """Returns the tokenizer that produced the ids.
 
         Raises:
-            DataError: If it is missing or does not match the ids.
+            DataError: If the tokenizer is missing or does not match the ids.
         """
         tokenizer = load_tokenizer(os.path.join(self.folder, "tokenizer"))
         self._check_tokenizer(tokenizer, "the tokenizer in the folder")
@@ -100,7 +101,7 @@ class RecordFolder(Pairs):
     def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
         """Yields `[source_ids, target_ids]` in the order of the shards.
 
-        Each is a RaggedTensor int32 `[chunk, (length)]` without end ids.
+        Each side is a RaggedTensor int32 `[chunk, (length)]` without start and end ids.
 
         Args:
             tokenizer: The tokenizer that must have produced the ids.
@@ -157,7 +158,7 @@ class RecordFolder(Pairs):
 def _count_readable(path, features):
     """Returns the number of records before the first that cannot be read."""
     count = 0
-    # A batch fails as a whole, so this reads single records.
+    # A damaged record makes its whole batch fail, so records are read one by one.
     with contextlib.suppress(*_DAMAGE):
         for record in tf.data.TFRecordDataset(path):
             tf.io.parse_single_example(record, features)

@@ -15,7 +15,7 @@ from keras_transformer.pipelines.sources.text_files import as_paths
 
 
 class PairLines(Pairs):
-    """Base class of files with a pair per line, plain or ``.gz``.
+    """Base class of sources whose files have one pair per line, plain or ``.gz``.
 
     Iteration yields `(source, target)`, and `(None, None)` for a line that is not
     UTF-8. Subclasses define `_read`.
@@ -26,7 +26,7 @@ class PairLines(Pairs):
         target: Column or key of the target text in a line.
 
     Raises:
-        DataError: If there is no file. Iteration raises it if a file cannot be read or
+        DataError: If `paths` is empty. Iteration raises it if a file cannot be read or
             has no pair, or if a line lacks one of the texts.
     """
 
@@ -85,7 +85,7 @@ class TsvFiles(PairLines):
     Args:
         paths: Path or list of paths.
         source: Column of the source text: its number from 1, or its name. With names,
-            the first line is the header.
+            the first line of each file is the header.
         target: Column of the target text, in the same form.
 
     Raises:
@@ -173,9 +173,9 @@ def nested_text(value, dotted: str, key: str, place: str) -> str:
 
     Args:
         value: The outer mapping.
-        dotted: Names between dots.
-        key: Recipe key that contains `dotted`, for the message.
-        place: Place of the value, for the message.
+        dotted: Keys separated by dots, from the outer mapping to the inner one.
+        key: Recipe key whose value is `dotted`, for the message.
+        place: Location of `value`, for the message.
 
     Raises:
         DataError: If the key is missing or its value is not text.

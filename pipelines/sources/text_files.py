@@ -81,7 +81,7 @@ class TextFiles(Pairs):
 
 
 def as_paths(paths: Path | Sequence[Path]) -> list[str]:
-    """Returns one path or several as a list of str."""
+    """Converts a path or a sequence of paths to a list of str."""
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     return [os.fspath(path) for path in paths]

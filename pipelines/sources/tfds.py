@@ -47,7 +47,7 @@ class TfdsPairs(Pairs):
         self._builder = None
 
     def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
-        # The import takes seconds, and text files do not need it.
+        # The import takes seconds, so it waits until a dataset is read.
         import tensorflow_datasets as tfds
 
         builder = self._prepared_builder()
@@ -118,7 +118,10 @@ class TfdsPairs(Pairs):
 
 
 def _translation_key(features, source: str, target: str) -> str | None:
-    """Returns the key of the feature with the texts, or `None` for the example."""
+    """Returns the key of the feature with both texts.
+
+    The result is `None` if the example itself has the texts, one feature per language.
+    """
     candidates = {None: features, **features}
     for key, feature in candidates.items():
         languages = getattr(feature, "languages", None) or _keys(feature)

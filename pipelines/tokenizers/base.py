@@ -14,14 +14,14 @@ SPACE_MARK = "\u2581"
 class Tokenizer(tf.Module):
     """Converts text to subword ids and back inside a TensorFlow graph.
 
-    The kinds "bpe" and "word_piece" are lossless. A tokenizer is a `tf.Module`, so that
-    an export can track its tables. Tokenizers of this package have the special ids 0
-    padding, 1 unknown, 2 start, 3 end.
+    A tokenizer is a `tf.Module`, so that an exported SavedModel can track its tables.
+    All kinds except "marian" have the special ids 0 padding, 1 unknown, 2 start, 3 end.
 
     Attributes:
-        kind: "bpe", "word_piece", "marian" or "keras_hub".
+        kind: "bpe", "word_piece", "marian" or "keras_hub". The first two are lossless:
+            `detokenize` restores the text exactly.
         vocabulary_size: Number of ids, special ids included.
-        num_outputs: Number of ids, from 0, that a model predicts. If `None`, all.
+        num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Tokenizer(tf.Module):
         """
 
     def sample(self, strings, dropout, seed):
-        """Splits texts into subwords at random with BPE-dropout, for training only.
+        """Splits texts into subwords at random (BPE-dropout), for training only.
 
         Each merge of two subwords is skipped with probability `dropout`. A model thus
         sees words in many segmentations (Provilkov et al., ACL 2020). A rate of 0.05
@@ -88,18 +88,18 @@ class Tokenizer(tf.Module):
         return self._join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
-        """Returns the subwords in the order of their ids, as in the stored file."""
+        """Returns the subwords in the order of their ids, spelled as in the file."""
 
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
 
-        Characters outside the vocabulary are encoded as bytes. Special ids add nothing.
-        The joined bytes of a text's ids are a space and the text, except where
-        `BytePairTokenizer` escapes U+2581 or U+F8FE.
+        The ids of characters outside the vocabulary stand for single bytes. Special ids
+        add nothing. The joined bytes of a text's ids are a space and the text, except
+        where `BytePairTokenizer` escapes U+2581 or U+F8FE.
         """
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the tokenizer into `folder`, for `load_tokenizer`."""
+        """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
 
     def fingerprint(self) -> str:
         """Returns a hash that is equal for tokenizers that produce equal ids."""
@@ -114,7 +114,8 @@ class Tokenizer(tf.Module):
         flat_ids, rows = ids.flat_values, ids.value_rowids()
         is_end = tf.cast(flat_ids == self.end_id, tf.int32)
         ends_before = tf.cumsum(is_end, exclusive=True)
-        # Number of end ids before each row. The last row may be empty.
+        # Number of end ids before each row. An empty last row starts after the last id,
+        # so one entry is appended.
         at_row_start = tf.gather(tf.concat([ends_before, [0]], 0), ids.row_starts())
         in_text = ends_before + is_end == tf.gather(at_row_start, rows)
         in_range = (flat_ids >= 0) & (flat_ids < self.vocabulary_size)

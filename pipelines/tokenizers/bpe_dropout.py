@@ -1,8 +1,11 @@
 """Reproducible BPE-dropout: the same seed gives the same ids in every process.
 
 The results of SentencePiece's sampler depend on its version, and in newer versions also
-on the process. This module applies the same merges in the same order. It draws random
+on the process. This module applies merges in SentencePiece's order, but draws random
 numbers from NumPy's Philox generator, whose raw output depends on the seed alone.
+
+Splitting a word begins with its symbols: single characters and user-defined pieces. A
+merge joins two neighbors.
 """
 
 import heapq
@@ -36,14 +39,14 @@ class BpeDropout:
     def __init__(self, model: bytes):
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._merges = Merges(model)
-        self._words = {}  # by their ids without dropout
+        self._words = {}  # from the bytes of a word's ids without dropout to a `_Word`
         self._num_splits = 0
 
     def sample(self, texts, dropout, seed):
         """Splits texts into subwords at random.
 
         Args:
-            texts: List of str, escaped like in `BytePairTokenizer`.
+            texts: List of str, escaped by `byte_pairs.escape`.
             dropout: Probability in [0, 1).
             seed: Non-negative integer. Equal seeds and texts give equal ids.
 
@@ -70,7 +73,7 @@ class BpeDropout:
         return np.concatenate([*parts, ids[end:]], dtype=np.int32), lengths
 
     def _word_starts(self, ids, lengths):
-        """Returns the first word of each text, and the first id of each word."""
+        """Returns the indices of each text's first word and of each word's first id."""
         begins = np.zeros(len(ids) + 1, bool)
         if not self._merges.span_words:
             begins[:-1] = self._merges.begins_word[ids]
@@ -98,7 +101,7 @@ class BpeDropout:
         return found
 
     def _split(self, word, skips):
-        """Splits a word without the merges numbered `skips`, a sorted list."""
+        """Splits a word without the merges numbered `skips`, a sorted list of ints."""
         if len(word.symbols) > _MAX_CACHED_SYMBOLS:
             return self._merges.split(word.symbols, skips)[0]
         # Cached splits are a tree, in which each level skips one more merge.
@@ -121,7 +124,8 @@ class _Split:
     Attributes:
         ids: int32 array.
         num_merges: Number of merges that were tried, skipped ones included.
-        following: Splits that also skip a later merge, by its number.
+        following: Dict from the number of a later merge to the `_Split` that also skips
+            this merge.
     """
 
     __slots__ = ("following", "ids", "num_merges")
@@ -141,7 +145,8 @@ class _Word(_Split):
         self.symbols = merges.symbols(ids)
         # Without dropout, each merge removes one symbol.
         super().__init__(ids, len(self.symbols) - merges.num_pieces(ids))
-        # Each pair is tried at most once, and a merge creates at most two new pairs.
+        # n symbols have n - 1 pairs and at most n - 1 merges, each of which creates at
+        # most two new pairs. Each pair is tried at most once.
         self.max_merges = 3 * (len(self.symbols) - 1)
 
 
@@ -152,7 +157,7 @@ class Merges:
         model: Content of the model file.
 
     Attributes:
-        begins_word: bool `[vocabulary_size]`, whether a subword begins with a space.
+        begins_word: bool `[vocabulary_size]`, whether each subword begins with a space.
         span_words: Whether any subword has a space after its first character.
 
     Raises:
@@ -196,7 +201,7 @@ class Merges:
         return self._symbol.findall(text)
 
     def num_pieces(self, ids):
-        """Counts ids. Consecutive bytes of one character count as one."""
+        """Counts subwords. The bytes that encode one character count as one."""
         return sum(self._bytes[number][0] & 0xC0 != 0x80 for number in ids)
 
     def split(self, symbols, skips=()):
@@ -204,7 +209,8 @@ class Merges:
 
         Args:
             symbols: List of str.
-            skips: Numbers of the merges to skip, counted from 0 as they are tried.
+            skips: Numbers of the merges to skip, counted from 0 in the order in which
+                merges are tried.
 
         Returns:
             ids: int32 array.
@@ -226,7 +232,7 @@ class Merges:
         tried = 0
         while heap:
             _, left, right, joined = heapq.heappop(heap)
-            # An earlier merge has changed one of the two.
+            # An earlier merge has changed one of the two symbols.
             if not symbols[left] or not symbols[right]:
                 continue
             if symbols[left] + symbols[right] != joined:
@@ -257,7 +263,7 @@ class Merges:
 def _draw(words, dropout, seed):
     """Draws the merges to skip.
 
-    Each word gets `max_merges` random numbers, the most that it can need.
+    Each word gets `max_merges` random numbers, one for each merge that might be tried.
 
     Returns:
         Dict from the indices of the words whose split changes, in increasing order, to
@@ -274,7 +280,8 @@ def _draw(words, dropout, seed):
     for owner, skip in zip(owners.tolist(), (places - offsets).tolist(), strict=True):
         if owner in skipped:
             skipped[owner].append(skip)
-        # Until its first skip, a word tries only `num_merges` merges.
+        # Until its first skip, a word tries only `num_merges` merges. Further numbers
+        # are not used.
         elif skip < words[owner].num_merges:
             skipped[owner] = [skip]
     return skipped

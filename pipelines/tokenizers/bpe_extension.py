@@ -1,9 +1,10 @@
 """Extends an existing BPE vocabulary with merges learned from new text.
 
-SentencePiece splits a word by merging neighbors, the pair with the highest score first.
-New pieces get scores below all existing scores, in the order of learning. A word is
-therefore split by the old merges first, and the new merges are applied to the result.
-Old pieces keep their ids, and texts without new pieces are split as before.
+SentencePiece splits a word by merging neighboring pieces, the pair whose result has the
+highest score first. New pieces get scores below all existing scores, in the order of
+learning. A word is therefore split by the old merges first, and the new merges are
+applied to the result. Old pieces keep their ids, and texts without new pieces are split
+as before.
 """
 
 import heapq
@@ -32,7 +33,8 @@ class ExtendedBpe(NamedTuple):
 
     Attributes:
         tokenizer: `BytePairTokenizer` of the old pieces, followed by the new ones.
-        replaced: For each new piece, in the order of ids, the old ids that spell it.
+        replaced: For each new piece, in the order of ids, the list of old ids that
+            together spell it.
     """
 
     tokenizer: BytePairTokenizer
@@ -75,7 +77,7 @@ def extend_bpe(
 
 
 class _Learner:
-    """The words of a text in their current split, and their pairs of neighbors.
+    """The words of a text in their current split, and the counts of neighbor pairs.
 
     Attributes:
         replaced: Dict from the new pieces, in the order of learning, to the old ids
@@ -91,7 +93,8 @@ class _Learner:
             for piece in model.pieces
             if piece.type == _Piece.NORMAL
         }
-        # Symbols are matched before any merge, so words with a symbol are skipped.
+        # SentencePiece finds user-defined pieces before any merge. Words that contain
+        # such a piece are skipped.
         fixed = {p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED}
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
@@ -153,7 +156,7 @@ class _Learner:
         return False
 
     def _add(self, piece, spelling):
-        """Adds a piece that the old ids `spelling` spell."""
+        """Adds a piece. `spelling` lists the old ids that together spell it."""
         self.replaced[piece] = spelling
         self._scores[piece] = self._lowest - len(self.replaced)
 

@@ -22,7 +22,8 @@ from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
-# So that character is escaped with a private-use one, which is escaped with itself.
+# U+2581 is therefore replaced by a private-use character and "1", and that private-use
+# character by itself and "0".
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
@@ -50,7 +51,7 @@ class BytePairTokenizer(Tokenizer):
         check_sentencepiece_model(model, lossless=True)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # If the model is not UTF-8, a message that quotes it is a `ValueError`.
+        # An error message that quotes invalid UTF-8 becomes a `ValueError`.
         except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (
@@ -94,7 +95,7 @@ class BytePairTokenizer(Tokenizer):
         try:
             return getattr(self._sentencepiece, method)(argument)
         except tf.errors.NotFoundError:
-            # Setting TensorFlow's seed deletes the resources of eager operations.
+            # `tf.random.set_seed` deletes the resources of eager operations.
             self._load()
             return getattr(self._sentencepiece, method)(argument)
 
@@ -102,15 +103,16 @@ class BytePairTokenizer(Tokenizer):
         return self._call("tokenize", escape_tensor(strings))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        # The sampler is stored, because it caches the splits of words.
+        # The sampler is kept for later calls, because it caches the splits of words.
         if self._dropout is None:
             self._dropout = BpeDropout(self._model)
         ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def _join(self, ids):
-        # SentencePiece removes all spaces at the start of a text, so a letter is
-        # prepended. It is removed afterwards, with the space that encoding added.
+        # SentencePiece removes all spaces at the start of a text, so the letter A is
+        # prepended. Afterwards it is removed, together with the space that `tokenize`
+        # added to the text.
         num_rows = ids.nrows()
         rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
         anchors = tf.fill([num_rows], self._anchor_id)
@@ -130,7 +132,7 @@ class BytePairTokenizer(Tokenizer):
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def num_symbols(self) -> int:
-        """Returns the number of special ids and symbols, which precede the subwords."""
+        """Returns the number of special ids and symbols, which are the first ids."""
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
 
@@ -206,15 +208,19 @@ def train_byte_pairs(
 def load_sentencepiece(model: bytes, out_type):
     """Returns the tokenizer of tensorflow-text for a SentencePiece model.
 
-    Its operation has a different name for each model. In a loaded SavedModel,
+    The name of its operation is different for each model. In a loaded SavedModel,
     operations with the same name would share one model.
+
+    Args:
+        model: The content of a SentencePiece model file.
+        out_type: `tf.int32` to return ids, `tf.string` to return pieces.
     """
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
     return tensorflow_text.SentencepieceTokenizer(model, out_type, name=name)
 
 
 def escape(sentence: str) -> str:
-    """Escapes the characters that SentencePiece uses as marks."""
+    """Escapes U+2581, SentencePiece's space mark, and the escape character U+F8FE."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
     return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
 

@@ -18,8 +18,8 @@ MAX_CHARSMAP_BYTES = 2 << 20
 _MAX_MATCHES = 32
 # Number of bases to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
-# Bits of a unit: whether a match ends here, the byte that leads here, and the value of
-# a match, which is the position of its replacement.
+# Bits of a unit: whether a match ends at its node, the byte that leads to its node, and
+# the value of a match, which is the position of the replacement.
 _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
@@ -70,7 +70,7 @@ def _follow(units, num_text_bytes):
 
 
 def _step(units, bases, counts, num_text_bytes):
-    """Follows all bytes from some bases.
+    """Follows all 256 bytes from each base.
 
     Args:
         units: uint32 array, the trie.

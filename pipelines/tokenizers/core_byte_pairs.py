@@ -10,7 +10,8 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
 from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 
-# Pads the rows of shorter words. -2 and below encode characters without an id.
+# Pads the rows of shorter words. A character without an id has the number -2 minus its
+# code point.
 _NOTHING = -1
 _NO_RANK = 2**31 - 1
 
@@ -19,19 +20,19 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     """Computes the ids of a `BytePairTokenizer` without tensorflow-text operations.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
-    iteration applies the best merge of every word. Of equal merges, the leftmost comes
-    first, as in SentencePiece. The word with the most merges determines the number of
-    iterations, so a text without spaces has quadratic cost.
+    iteration applies the best merge of every word, and the leftmost if several are
+    equally good, as in SentencePiece. The word with the most merges determines the
+    number of iterations, so a text without spaces has quadratic cost.
 
     Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, whereas SentencePiece
-    returns one per byte.
+    returns one U+FFFD per byte.
 
     Args:
         tokenizer: The `BytePairTokenizer`.
 
     Raises:
-        DataError: If the vocabulary has user-defined symbols, or pieces whose
-            characters are not pieces.
+        DataError: If the vocabulary has user-defined symbols, pieces that span spaces,
+            or pieces whose characters are not pieces.
     """
 
     kind = "bpe"
@@ -80,7 +81,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
         written = tokenizer.piece_bytes()
-        # SentencePiece writes unknown ids in the same way.
+        # SentencePiece also decodes the unknown id to U+2047 between spaces.
         written[self.unknown_id] = " \u2047 ".encode()
         self._written = tf.constant(written)
 
@@ -108,7 +109,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         )
 
     def _merge(self, ids):
-        """Applies all merges to words: int32 `[words, characters]`."""
+        """Applies all merges to words: int32 `[words, characters]`, padded rows."""
         places = tf.range(tf.shape(ids)[1])[None]
 
         def merge(ids, _):
@@ -139,6 +140,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def _spell(self, ids, rows, num_rows):
         """Returns ragged ids of texts, with bytes for characters without an id."""
         is_known = ids >= 0
+        # "A" is a placeholder of one byte for an id, which replaces it below.
         codes = tf.where(is_known, ord("A"), -2 - ids)
         spelled = tf.strings.unicode_encode(codes[:, None], "UTF-8")
         spelled = tf.strings.bytes_split(spelled)

@@ -32,7 +32,8 @@ class KerasHubTokenizer(Tokenizer):
 
     Args:
         tokenizer: The tokenizer to wrap, such as a `SentencePieceTokenizer`,
-            `BytePairTokenizer`, `WordPieceTokenizer` or one of a KerasHub preset.
+            `BytePairTokenizer`, `WordPieceTokenizer` or the tokenizer of a KerasHub
+            preset.
         pad_id: Padding id in `tokenizer`. If `None`, it has none.
         unknown_id: Unknown id in `tokenizer`. If `None`, it has none.
         start_id: Start id in `tokenizer`. If `None`, it has none.
@@ -68,7 +69,7 @@ class KerasHubTokenizer(Tokenizer):
         ordinary = np.array([each for each in range(size) if each not in given], int)
         first = len(special_ids)
         self.vocabulary_size = first + len(ordinary)
-        # Tables between the two numberings. Ids that are removed map to -1.
+        # Tables between the two numberings. Ids without a counterpart map to -1.
         self._from_hub = np.full(size, -1, np.int32)
         self._from_hub[ordinary] = np.arange(first, self.vocabulary_size)
         self._to_hub = np.array([-1] * first + [*ordinary], np.int32)
@@ -78,7 +79,7 @@ class KerasHubTokenizer(Tokenizer):
 
     def tokenize(self, strings):
         strings = tf.convert_to_tensor(strings, tf.string)
-        # KerasHub raises an error if a text is not UTF-8.
+        # KerasHub raises an error if a text is not UTF-8. This replaces invalid bytes.
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8")
         ids = self._hub.tokenize(strings)
         # Eager calls of KerasHub return lists.

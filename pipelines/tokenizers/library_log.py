@@ -6,9 +6,10 @@ import re
 import tempfile
 import threading
 
-# Models of this package have no normalization table, so the message is always logged.
+# The message reports an empty normalization table. Models of this package have none, so
+# it would be logged for each of them.
 _MESSAGE = re.compile(rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e")
-# Only one thread at a time may replace the descriptor.
+# Only one thread at a time may replace the file descriptor of standard error.
 _lock = threading.Lock()
 
 

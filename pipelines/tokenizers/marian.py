@@ -1,6 +1,7 @@
-"""Tokenizer of models that Marian trained: a splitter and a vocabulary for each side.
+"""Tokenizer of models that the toolkit Marian trained, with separate sides.
 
-A SentencePiece model only splits a text into pieces. The vocabulary maps them to the
+Each side (source and target) has a splitter and a vocabulary. The splitter, a
+SentencePiece model, splits a text into pieces. The vocabulary maps the pieces to the
 ids of the Marian model. Marian has no ids for padding and start, so they get the two
 ids after the vocabulary.
 """
@@ -27,8 +28,8 @@ END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 _MAX_BYTES = 4 * MAX_MODEL_BYTES
 # Characters that Python's `str.strip` removes.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
-# Same replacements as OPUS-MT's script, which turns a full-width 1 into a quotation
-# mark.
+# Same replacements as in the preprocessing script of OPUS-MT, which turns even a
+# full-width 1 into a quotation mark.
 _OPUS_REPLACEMENTS = {
     **dict(zip("，、∶：？）！（；～％━〈〉【】’", ",,::?)!(;~%-<>[]'", strict=True)),
     **dict(zip("０２３４５６７８９", "023456789", strict=True)),
@@ -46,14 +47,14 @@ NORMALIZATIONS = {"opus": _OPUS}
 
 
 class MarianSide(Tokenizer):
-    """Splitter and vocabulary of one side.
+    """Tokenizer of one side: its splitter and its vocabulary.
 
     Args:
         pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
         model: The content of a SentencePiece model file. If `None`, texts are split at
             spaces.
-        num_pieces: Number of ids before padding and start, at least `len(pieces)`. If
-            `None`, `len(pieces)`.
+        num_pieces: Number of ids before padding and start, at least `len(pieces)`. Both
+            sides have the same number. If `None`, `len(pieces)`.
         normalization: A key of `NORMALIZATIONS`, applied to texts before they are
             split. If `None`, texts are not changed.
 
@@ -133,7 +134,7 @@ class MarianSide(Tokenizer):
         try:
             return self._splitter.tokenize(strings)
         except tf.errors.NotFoundError:
-            # Setting TensorFlow's seed deletes the resources of eager operations.
+            # `tf.random.set_seed` deletes the resources of eager operations.
             self._load()
             return self._splitter.tokenize(strings)
 
@@ -171,7 +172,7 @@ class MarianSide(Tokenizer):
 
 
 class MarianTokenizer(MarianSide):
-    """The source side, with the target side as `target`.
+    """Tokenizer of the source side. Its attribute `target` is that of the target side.
 
     A prefix such as `>>fra<<` at the beginning of a text is one piece. It selects the
     target language of OPUS-MT's multilingual models. The rest of the text is split.
@@ -234,8 +235,8 @@ class MarianTokenizer(MarianSide):
             strings: string tensor `[batch]`, UTF-8.
 
         Returns:
-            string `[batch]`, the mark and a space, or empty, and string `[batch]`, the
-            texts without it.
+            marks: string `[batch]`, the prefix and a space, or "" if there is none.
+            texts: string `[batch]`, the texts without their prefixes.
         """
         mark = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
         rest = tf.strings.regex_replace(strings, "^>>[^<>]*<< *", "")

@@ -1,4 +1,4 @@
-"""Checks SentencePiece model files before C++ code reads them."""
+"""Checks SentencePiece model files before SentencePiece's C++ code reads them."""
 
 import math
 import re
@@ -42,13 +42,13 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     Args:
         content: Content of the model file.
         lossless: Whether the model must have byte fallback and no normalization table,
-            as the models that this package trains do.
+            like the models that this package trains.
 
     Raises:
         DataError: If the content is too large, is not a model, or has a damaged
-            normalization table; if a piece is empty, repeated, too long, not UTF-8, a
-            one-character control symbol, or has a score that is not finite; or if
-            `lossless` is required but not met.
+            normalization table. If a piece is empty, repeated, too long, not UTF-8, a
+            one-character control symbol, or has a score that is not finite. If
+            `lossless` is true and the model does not meet its conditions.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(

@@ -68,7 +68,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """Loads the tokenizer that `Tokenizer.save` wrote into a folder.
 
     Raises:
-        DataError: If the folder contains no tokenizer or a damaged one.
+        DataError: If the folder contains no tokenizer, or if the tokenizer is damaged.
     """
     tokenizer = _load_file(folder, _CLASSES)
     if tokenizer is not None:

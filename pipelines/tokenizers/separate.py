@@ -6,12 +6,14 @@ import os
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
-# Folders of the two tokenizers.
+# Subfolders in which `save` stores the two tokenizers.
 SIDE_FOLDERS = ("source", "target")
 
 
 class SeparateTokenizers(Tokenizer):
     """Source tokenizer, whose attribute `target` is the target tokenizer.
+
+    Only `save` and `fingerprint` apply to both.
 
     Args:
         source: `Tokenizer` of the source.

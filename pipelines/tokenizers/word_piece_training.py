@@ -22,8 +22,8 @@ _CHUNK_SENTENCES = 8192
 # word.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# `_learn` accepts up to this multiple of the number of free ids. The rarest pieces are
-# dropped.
+# `_learn` stops once it finds at most this multiple of the required number of pieces.
+# The rarest pieces are then dropped.
 _SLACK = 1.1
 
 
@@ -62,7 +62,7 @@ def train_word_pieces(
 
 
 def _alphabet(sentences: list[str], coverage: float) -> list[str]:
-    """Returns the most frequent characters that reach the coverage, sorted."""
+    """Returns the fewest characters that reach the coverage, sorted."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence)
@@ -99,9 +99,9 @@ def _learn(
 ) -> list[str]:
     """Learns enough pieces to fill the vocabulary, sorted by count.
 
-    The learner turns every substring whose count reaches a threshold into a piece. A
-    lower threshold gives more pieces, so this searches for a high threshold that still
-    gives enough.
+    The learner of TensorFlow Text turns every substring whose count reaches a threshold
+    into a piece. A lower threshold gives more pieces, so a binary search finds a high
+    threshold that still gives enough.
     """
     params = learner.Params(
         upper_thresh=None,

@@ -1,9 +1,9 @@
 """WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
 
 A text is split into words that spell it completely. Each space becomes a space mark
-before the next word. A character outside the alphabet is encoded as UTF-8 bytes, each
-of which is a word. Every word can be built from the pieces, so no input is unknown and
-`detokenize(tokenize(text))` returns the text.
+(U+2581) before the next word. A character outside the alphabet is encoded as UTF-8
+bytes, each of which is a word. Every word can be built from the pieces, so no input is
+unknown and `detokenize(tokenize(text))` returns the text.
 """
 
 import hashlib
@@ -41,7 +41,8 @@ class WordPieceTokenizer(Tokenizer):
         split_digits: Whether every digit is a separate word.
 
     Raises:
-        DataError: If a piece occurs twice or the vocabulary begins differently.
+        DataError: If a piece occurs twice, or if the vocabulary does not begin with the
+            special pieces, the bytes and the space mark.
     """
 
     kind = "word_piece"
