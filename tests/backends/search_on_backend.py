@@ -74,8 +74,8 @@ tables = random_tables(seed=21, batch=7)
 limits = 5 + np.arange(7, dtype="int32")
 sequences, scores = map(ops.convert_to_numpy, compile_(search)(tables, limits))
 for i in range(7):
-    # The same search in plain Python. "gnmt" with 0.6 is the default length penalty, and
-    # only the ids 4, 5, and 6 are not special.
+    # The same search in plain Python. "gnmt" with 0.6 is the default length penalty.
+    # The tables contain the special ids and the ids 4, 5, and 6.
     expected = beam(tables[i], 3, limits[i], "gnmt", 0.6, (4, 5, 6), 2)
     kept = scores[i] > -np.inf
     assert [strip(row) for row in sequences[i][kept]] == [ids for _, ids in expected]
