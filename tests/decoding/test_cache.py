@@ -21,8 +21,8 @@ KEY_DIM, VALUE_DIM = 5, 4
 ATTENTION = SimpleNamespace(
     num_heads=HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM, compute_dtype="float32"
 )
-# Capacities in positions. With `None`, the cache grows. Its shapes are then not static,
-# as JAX requires.
+# Capacities in positions. With `None`, the cache grows, which JAX does not allow: it
+# requires static shapes.
 CAPACITIES = (None, STEPS, 12) if keras.backend.backend() != "jax" else (STEPS, 12)
 needs_growing_cache = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="The cache cannot grow on this backend."

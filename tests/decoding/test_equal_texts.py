@@ -14,7 +14,7 @@ SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)
 
 
 def rows_of(tokenizer, texts):
-    """Returns int32 `[texts, 9]`: the ids of each list of subwords, the end, padding."""
+    """Returns int32 `[texts, 9]`: ids of each list of subwords, the end id, padding."""
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     rows = [[*(pieces[piece] for piece in text), tokenizer.end_id] for text in texts]
     return np.array([row + [0] * (9 - len(row)) for row in rows], "int32")

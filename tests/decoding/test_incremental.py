@@ -42,8 +42,8 @@ VARIANTS = {
     },
     "bfloat16": {"dtype": "mixed_bfloat16"},
 }
-# Capacities of the cache in positions. With `None`, the cache grows. Its shapes are then
-# not static, as JAX requires.
+# Capacities of the cache in positions. With `None`, the cache grows, which JAX does not
+# allow: it requires static shapes.
 CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
 # Variants whose computation depends on whether the cache grows.
 CACHE_DEPENDENT = {"post-norm", "widths", "dot", "additive", "bfloat16"}
@@ -54,8 +54,8 @@ WEIGHTS = ("layers", "arranged", "packed")
 STEPS = 7
 
 
-# With a few other seeds, the quantized decoder and its model round a number to different
-# int8 values.
+# With a few other seeds, the quantized decoder rounds a number to another int8 value
+# than its model does.
 built = functools.partial(small_transformers.built, seed=1)
 shared = functools.partial(small_transformers.shared, seed=1)
 

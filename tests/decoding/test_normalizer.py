@@ -1,7 +1,7 @@
 """Beam search over large vocabularies, against log-probabilities in float64.
 
-The search normalizes logits with a softmax for 1,024 ids or more, and with a sum of
-exponentials for fewer.
+For 1,024 ids or more, the search normalizes logits with a softmax. For fewer, or with
+`drop_finished=False`, it uses a sum of exponentials.
 """
 
 import itertools

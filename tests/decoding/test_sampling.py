@@ -112,8 +112,8 @@ def test_top_p_keeps_exactly_the_nucleus(top_p, kept):
 
 
 def test_top_p_applies_after_top_k():
-    # `top_k=2` leaves the probabilities 0.625 and 0.375, so `top_p=0.6` keeps one token.
-    # Without `top_k`, it keeps two.
+    # `top_k=2` leaves the probabilities 0.625 and 0.375, so `top_p=0.6`
+    # keeps one token. Without `top_k`, it keeps two tokens.
     table = np.full((8, 8, 8), -np.inf, "float32")
     table[START, START, 4:] = np.log([0.15, 0.5, 0.05, 0.3])
     assert first_tokens(table, top_k=2, top_p=0.6)[5] == 1

@@ -143,8 +143,8 @@ def test_segments_lose_only_white_space(max_length):
     assert max(map(len, parts)) <= max_length and not truncated
     assert "".join("".join(parts).split()) == "".join(text.split())
     if max_length < 1000:
-        # Segments are about half full or fuller, except the last one of each of the five
-        # sentences.
+        # Segments are about half full or fuller, except the last one of each sentence.
+        # The text has five sentences.
         assert len(parts) <= 5 + 2 * len(text) / max_length
 
 
