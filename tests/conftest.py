@@ -20,7 +20,7 @@ SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Timeout of a slow test in seconds.
 SLOW_TIMEOUT = 2400
-# Files that run on one worker because they open the same export.
+# Files that run on one worker of pytest-xdist because they open the same export.
 EXPORTED = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
@@ -215,7 +215,7 @@ def small_batch_export(tiny_model, write_once):
 
 @pytest.fixture
 def export_only():
-    """Function that limits later exports of a test to the signatures that it names."""
+    """Function of signature names. Later exports of the test have only these."""
     import tiny_export
 
     with contextlib.ExitStack() as stack:
@@ -224,7 +224,7 @@ def export_only():
 
 @pytest.fixture(scope="session")
 def load_once():
-    """Same as `tf.saved_model.load`, but loads exports with equal content only once."""
+    """Function like `tf.saved_model.load` that loads exports of equal content once."""
     import tensorflow as tf
 
     real = tf.saved_model.load

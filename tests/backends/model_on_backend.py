@@ -1,7 +1,8 @@
 """Checks the model, losses, and files on the backend that KERAS_BACKEND names.
 
-Run by test_model_on_backends.py. The last two arguments are a `.keras` file written on
-another backend, and an `.npz` file of its inputs and logits.
+test_model_on_backends.py runs this script. Its last two arguments are the path of a
+`.keras` file written on another backend, and the path of an `.npz` file with inputs of
+that model and its logits on that backend.
 """
 
 import sys
@@ -32,11 +33,12 @@ VARIANTS = (
 SOURCE_IDS = np.array([[11, 4, 40, 9, 3], [23, 8, 3, 0, 0]], "int32")
 TARGET_IDS = np.array([[2, 17, 4, 0], [2, 30, 30, 5]], "int32")
 LABELS = np.array([[17, 4, 3, 0], [30, 30, 5, 3]], "int32")
-SOURCE_LENGTHS, TARGET_LENGTHS = (5, 3), (3, 4)
+SOURCE_LENGTHS, TARGET_LENGTHS = (5, 3), (3, 4)  # without padding
 INPUTS = {"source_ids": SOURCE_IDS, "target_ids": TARGET_IDS}
 
 
 def built(**options):
+    """Returns a `Transformer` with `SIZES`, `WIDTHS`, and `options`, random weights."""
     model = Transformer(**{**SIZES, **WIDTHS, **options})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     randomize(model)
@@ -44,7 +46,10 @@ def built(**options):
 
 
 def check_attention():
-    """Checks that a masked key has no effect, and that without keys the output is 0."""
+    """Checks that a masked key has no effect.
+
+    The output of a query whose keys are all masked must be 0.
+    """
     generator = np.random.default_rng(1)
     query = generator.normal(size=(2, 3, 7)).astype("float32")
     value = generator.normal(size=(2, 5, 11)).astype("float32")
@@ -61,7 +66,7 @@ def check_attention():
 
 
 def check_forward(model):
-    """Compares the logits with the paper in NumPy."""
+    """Compares the logits with a NumPy implementation of the paper's formulas."""
     logits = numpy(model(INPUTS))
     for i in range(2):
         expected = paper_in_numpy.transformer(
@@ -74,7 +79,14 @@ def check_forward(model):
 
 
 def check_cache(model, max_length, steps):
-    """Compares the logits of cached decoding, token by token, with the model's."""
+    """Compares the logits of decoding with a KV cache with those of the whole model.
+
+    Args:
+        model: `Transformer`.
+        max_length: Capacity of the cache in positions. If `None`, the cache grows.
+        steps: Number of tokens to decode.
+    """
+    # Only the second target has no padding.
     expected = numpy(model(INPUTS))[1]
     twice = TARGET_IDS.repeat(2, axis=0)
     decoder = IncrementalDecoder(model)
@@ -82,15 +94,21 @@ def check_cache(model, max_length, steps):
     for index in range(steps):
         ids = twice[:, index : index + 1]
         logits, cache = decoder.step(ids, cache, context, index)
+        # Rows 2 and 3 are the two hypotheses of the second sentence.
         for row in numpy(logits)[2:]:
             np.testing.assert_allclose(row, expected[index], rtol=1e-3, atol=1e-3)
-        # Each hypothesis continues the other one, which has the same past.
+        # The two hypotheses of each sentence swap places. They have the same tokens, so
+        # the logits must not change.
         cache = decoder.reorder(cache, ops.array([1, 0, 3, 2], "int32"))
         cache = decoder.compact(cache)
 
 
 def check_losses(model):
-    """Compares loss, metrics, and schedule with their formulas in float64."""
+    """Compares loss, metrics, and schedule with their formulas in float64.
+
+    The expected loss is the cross-entropy with smoothed targets: 0.1 is spread evenly
+    over the 41 ids, and the label gets the other 0.9.
+    """
     logits = numpy(model(INPUTS)).astype("float64")
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     log_probs = np.log(powers / powers.sum(-1, keepdims=True))
@@ -141,7 +159,7 @@ for variant in VARIANTS:
     model = built(**variant)
     check_forward(model)
     check_saving(model, INPUTS)
-# With a growing cache, JAX compiles every step, so only two steps are checked.
+# JAX compiles every step of a growing cache, so only two steps are checked.
 check_cache(built(normalization="pre"), None, steps=2)
 check_cache(built(normalization="pre"), 6, steps=4)
 check_saving(built(dtype="mixed_bfloat16"), INPUTS)

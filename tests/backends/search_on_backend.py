@@ -1,6 +1,8 @@
-"""Checks searches on the backend that KERAS_BACKEND names.
+"""Checks beam search, sampling, and constraints on the backend of KERAS_BACKEND.
 
-Run by test_model_on_backends.py.
+test_model_on_backends.py runs this script. The first searches run over `random_tables`,
+which stand in for a model: they contain the logits of each token given the two tokens
+before it. The other searches run over a small `Transformer`.
 """
 
 import sys
@@ -72,20 +74,22 @@ tables = random_tables(seed=21, batch=7)
 limits = 5 + np.arange(7, dtype="int32")
 sequences, scores = map(ops.convert_to_numpy, compile_(search)(tables, limits))
 for i in range(7):
+    # The same search in plain Python. "gnmt" with 0.6 is the default length penalty.
+    # The tables contain the special ids and the ids 4, 5, and 6.
     expected = beam(tables[i], 3, limits[i], "gnmt", 0.6, (4, 5, 6), 2)
     kept = scores[i] > -np.inf
     assert [strip(row) for row in sequences[i][kept]] == [ids for _, ids in expected]
     np.testing.assert_allclose(
         scores[i][kept], [score for score, _ in expected], rtol=1e-4
     )
-# Sampling from the most probable token alone is greedy search.
+# Sampling with `top_k=1` always draws the most probable token, like greedy search.
 samples = ops.convert_to_numpy(compile_(draw)(tables)[0])
 best = ops.convert_to_numpy(compile_(find_best)(tables))
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
 np.testing.assert_array_equal(samples[:, 1], best[:, 0])
 
-# Decoding with a cache must match the full decoder. Backends draw different weights
-# from one seed, so the weights come from NumPy.
+# Greedy search with a KV cache must generate the tokens of a loop over the whole model.
+# Backends draw different weights from one seed, so the weights come from NumPy.
 model = kt.Transformer(11, num_layers=1, d_model=12, d_ff=20, num_heads=2)
 model.build({"source_ids": (None, None), "target_ids": (None, None)})
 generator = np.random.default_rng(5)
@@ -100,11 +104,13 @@ def translate(source_ids):
 
 
 found = ops.convert_to_numpy(compile_(translate)(source_ids))[:, 0]
+# Each limit is the length of the source, 5 or 2, plus `extra_length`.
 for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
     history = [START]
     while len(history) <= limit and history[-1] != END:
         pair = {"source_ids": row[None], "target_ids": padded(history)}
         logits = ops.convert_to_numpy(model(pair, training=False))
+        # The ids below `END` are never generated.
         history.append(END + int(np.argmax(logits[0, len(history) - 1, END:])))
     assert strip(ids) == history[1:], (ids, history)
 # An ensemble of one model, twice, matches the model.
@@ -140,11 +146,13 @@ for row, ids, score in zip(source_ids, rows, ops.convert_to_numpy(scores), stric
         continue
     target_ids = padded([START, *ids[:-1]])
     log_probs = score_ids(model, row[None], target_ids, padded(ids))
+    # The search divides log-probabilities by the length penalty of GNMT.
     expected = ops.convert_to_numpy(log_probs)[0]
     np.testing.assert_allclose(
         score[0], expected / ((5 + len(ids)) / 6) ** 0.6, rtol=1e-3
     )
 
+# Decoding on JAX or PyTorch must not import TensorFlow.
 if keras.backend.backend() != "tensorflow":
     assert "tensorflow" not in sys.modules
 print(f"searched on {keras.backend.backend()}")

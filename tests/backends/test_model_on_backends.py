@@ -1,6 +1,7 @@
-"""Layers, model, losses, and searches give the same results on each backend.
+"""Layers, model, losses, and searches give the expected results on each backend.
 
-Files written on one backend load on the others.
+Keras reads its backend once per process, so each backend has its own process. A model
+file written by this process, on TensorFlow, must load on every backend.
 """
 
 import functools
@@ -22,7 +23,8 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 BACKENDS = pytest.mark.parametrize(
     "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
 )
-# Runs both scripts in one process, because imports and compilation take long.
+# Runs both scripts in one process, because imports and compilation take long. Its first
+# argument is the scripts' folder.
 CODE = """
 import os, runpy, sys, traceback
 for script in ("search_on_backend.py", "model_on_backend.py"):
@@ -34,6 +36,7 @@ for script in ("search_on_backend.py", "model_on_backend.py"):
 
 
 def run(backend, *command, **environment):
+    """Runs Python with the arguments `command` on a backend, and waits for its end."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     paths = [TESTS.parent, TESTS, TESTS / "decoding", os.environ.get("PYTHONPATH")]
@@ -42,7 +45,7 @@ def run(backend, *command, **environment):
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
-            # JAX spends most of its time compiling.
+            # JAX spends most of its time compiling, which this setting shortens.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths))),
             **environment,
@@ -55,14 +58,14 @@ def run(backend, *command, **environment):
 
 @pytest.fixture(scope="module")
 def saved_model(tmp_path_factory):
-    """A model's file, and its inputs and logits on the backend of this process."""
+    """Paths of a model's file, and of its inputs and logits in this process."""
     folder = tmp_path_factory.mktemp("saved")
     generator = np.random.default_rng(9)
     ids = {
         "source_ids": generator.integers(1, 41, size=(2, 5)).astype("int32"),
         "target_ids": generator.integers(1, 41, size=(2, 4)).astype("int32"),
     }
-    # Sizes of `model_on_backend.py`, for which JAX has compiled its operations.
+    # Same sizes as in `model_on_backend.py`, so that JAX compiles no more operations.
     widths = {"num_heads": 3, "key_dim": 5, "value_dim": 2}
     model = Transformer(41, num_layers=1, d_model=12, d_ff=17, **widths)
     model.build({name: value.shape for name, value in ids.items()})
@@ -74,7 +77,10 @@ def saved_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checked(saved_model):
-    """Function that returns what both scripts printed on a backend."""
+    """Function that runs both scripts on a backend, only once, and returns the process.
+
+    The process is a `subprocess.CompletedProcess` with the scripts' output.
+    """
     return functools.cache(
         lambda backend: run(backend, "-c", CODE, TESTS / "backends", *saved_model)
     )
@@ -100,7 +106,7 @@ def test_layers_and_model_pass_their_tests_on_backend(backend):
         *("tests/test_transformer.py", "tests/test_presets.py"),
         *("tests/decoding/test_cache.py", "tests/decoding/test_incremental.py"),
     )
-    # JAX otherwise turns int64 and float64 into 32 bits, with a warning.
+    # Without JAX_ENABLE_X64, JAX converts int64 and float64 to 32 bits with a warning.
     for tests, environment in ((layers, {"JAX_ENABLE_X64": "1"}), (model, {})):
         pytest_command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
         result = run(backend, *pytest_command, **environment)

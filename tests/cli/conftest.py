@@ -1,4 +1,4 @@
-"""A stand-in for models, so that commands run without one."""
+"""Fixtures for tests of commands: a stand-in for models, and a runner."""
 
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ class ReversingTranslator:
     ends in r apostrophes and has the score -r - 0.25. A pair has the log-probability
     -n and n + 1 tokens, where n is the number of characters of the target. Words are
     aligned in reverse order. Lines of more than 20 characters cause a warning.
+
+    `searches` receives the arguments of each call of `with_search`. The fixture
+    `translator` sets `warn` when a command opens the model.
     """
 
     def __init__(self):

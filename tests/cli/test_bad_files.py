@@ -31,12 +31,13 @@ def files(tmp_path):
         (tmp_path / name).write_bytes(each)
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    # Root can read every file, but reading memory at address 0 always fails.
+    # Permissions do not stop root, but reading memory at address 0 fails for everybody.
     (tmp_path / "unreadable").symlink_to("/proc/self/mem")
     return tmp_path
 
 
-# A part of the error by the file's name; `|` separates alternatives.
+# Expected part of the error for each file. Commands word some errors differently, so
+# `|` separates alternatives.
 BAD = {
     "short": "3 lines but|2 lines|has 2",
     "empty": "the file is empty",

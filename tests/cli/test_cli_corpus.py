@@ -1,7 +1,7 @@
-"""`corpus prepare`, `corpus translate`, `corpus score`, and their old `beam` commands.
+"""`corpus prepare`, `corpus translate`, `corpus score`, and their old `beam` names.
 
-Fakes replace the functions that run Apache Beam. tests/distributed checks the results
-of the commands.
+The `beam` commands are deprecated. Fakes replace the functions that run Apache Beam, so
+these tests check only their arguments. tests/distributed checks the functions.
 """
 
 import importlib.util
@@ -10,7 +10,8 @@ import types
 
 import pytest
 
-# Arguments of each old command, keyed by the name of the new command.
+# Arguments of each old command, keyed by the name of the new command. Tests insert the
+# model's path after `--model`.
 OLD_COMMANDS = {
     "prepare": (
         *("beam", "encode", "--model"),

@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.cli.options import RENAMED
 
-# Triples of command, old name, and new name.
+# Triples of a command, an option's old name, and its new name.
 CASES = [(name, *pair) for name in RENAMED for pair in RENAMED[name].items()]
 
 

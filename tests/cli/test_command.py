@@ -1,6 +1,7 @@
 """The program as a whole: help, fast start, options, errors, signals, and streams.
 
-Stand-ins replace models and training, see `ReversingTranslator` in conftest.py.
+Stand-ins replace models and training, see `ReversingTranslator` in conftest.py. The
+module `prepared` starts processes that have already imported TensorFlow.
 """
 
 import contextlib
@@ -228,6 +229,7 @@ def test_translate_ends_quietly_on_a_broken_pipe(tmp_path):
         stderr=tmp_path / "errors",
     )
     process.join()
+    # 128 + 13, the number of SIGPIPE.
     assert process.exitcode == 141
     errors = (tmp_path / "errors").read_text()
     assert "Traceback" not in errors
@@ -282,6 +284,7 @@ def test_translate_exits_with_130_on_ctrl_c(tmp_path):
         os.kill(process.pid, signal.SIGINT)
         text = errors.read()
     process.join()
+    # 128 + 2, the number of SIGINT.
     assert process.exitcode == 130
     assert text.strip().endswith("interrupted")
     assert "Traceback" not in text
@@ -289,7 +292,7 @@ def test_translate_exits_with_130_on_ctrl_c(tmp_path):
 
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
-    """As in `{ echo before; keras-transformer translate . -o PATH; } > file`."""
+    """Same as `{ echo before; keras-transformer translate . -o PATH; } > file`."""
     code = "import os; os.write(1, b'before\\n')\n"
     code += FAKE.format(seconds=0, options=["-o", path])
     done = prepared.run(code, folder=tmp_path, stdin="line\n")
@@ -359,7 +362,10 @@ def test_visualize_requires_a_file_name(run_command, model_path):
 
 
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
-    """A library that keeps `sys.stderr` never writes into a file opened later."""
+    """A library that keeps `sys.stderr` never writes into a file opened later.
+
+    If `quiet_libraries` closed its stream, the next file would get the same descriptor.
+    """
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
     monkeypatch.setattr(common, "_HAS_LOG_LEVEL", False)
     kept = []

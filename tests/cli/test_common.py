@@ -13,6 +13,7 @@ from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
 from keras_transformer.errors import UserError
 
+# Commands whose names differ from their module's.
 NAMES = {"import_model": "import", "update_vocabulary": "update-vocabulary"}
 ALL = [*(NAMES.get(name, name) for name in COMMANDS), "corpus prepare"]
 WITHOUT_DEVICE = {"init", "plot", "info", "compare", "models"}
@@ -135,6 +136,7 @@ def test_short_help_of_commands_is_complete(run_command, monkeypatch, width):
     assert "..." not in text.partition("Commands:")[2]
     names = [each.name for each in app.registered_commands if not each.hidden]
     assert len(names) == len(COMMANDS)
+    # With 80 columns, each command has one line. One more is for the group `corpus`.
     if width == "80":
         lines = text.partition("Commands:\n")[2].splitlines()
         assert len(lines) == len(COMMANDS) + 1

@@ -90,7 +90,7 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
             their_numbers = [
                 float(each) for each in re.findall(r"\d+\.\d+", row[column])
             ]
-            # sacreBLEU prints p-values with only four decimals.
+            # sacreBLEU rounds p-values to four decimals, an error of at most 5e-5.
             assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])
@@ -112,7 +112,8 @@ def test_compare_finds_no_difference_between_equal_scores(
     files, run_command, tmp_path, test
 ):
     lines = (files / "a").read_text("utf-8").splitlines()
-    # Neither first line shares a word with its reference, so the scores are equal.
+    # The two texts differ only in their first lines, which share no word with the
+    # reference, so their scores are equal.
     texts = {"a": ["x y z", *lines[1:]], "b": ["u v w", *lines[1:]]}
     texts["same"] = texts["a"]
     for name, text in texts.items():

@@ -1,7 +1,9 @@
-"""Tests of `evaluate` and `score` with a `ReversingTranslator`.
+"""The commands `evaluate` and `score` with a `ReversingTranslator`.
 
-Expected values come from sacreBLEU or are computed by hand: the translator gives a
-target of n characters n + 1 tokens and the log-probability -n.
+Expected scores come from `evaluation`, which its own tests compare with sacreBLEU, or
+are computed by hand: the translator gives a target of n characters n + 1 tokens and the
+log-probability -n. The references have 8, 13, and 5 characters, so their perplexity per
+token is exp(26 / 29).
 """
 
 import json

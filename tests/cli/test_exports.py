@@ -1,4 +1,4 @@
-"""Commands give the same results for a SavedModel as the model's `Translator`."""
+"""Commands on a SavedModel give the results of a `Translator` with the same model."""
 
 import pytest
 from tiny_export import TEXTS
@@ -18,7 +18,7 @@ def translator(tiny_translator):
 
 @pytest.fixture
 def pair(tmp_path):
-    """Paths of a text and its translation."""
+    """Paths of a source file and of a target file with the same lines reversed."""
     for name, lines in (("source", LINES), ("target", TARGETS)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     return tmp_path / "source", tmp_path / "target"
@@ -49,7 +49,7 @@ def test_translate_prints_n_best_lists_and_alignments(
     for row, (number, each, _), pairs in zip(found, expected, aligned, strict=True):
         assert row[0] == str(number)
         assert float(row[1]) == pytest.approx(each.score, abs=1e-3)
-        # Untrained models also generate tabs.
+        # The model has random weights, so a translation may itself contain tabs.
         assert "\t".join(row[2:-1]) == one_line(each.text)
         assert row[-1] == format_pharaoh(pairs)
 

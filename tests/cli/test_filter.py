@@ -11,16 +11,18 @@ from keras_transformer.evaluation.pair_filter import PairFilter
 from keras_transformer.saving import open as models
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
+# Pairs 1 to 5 and 8 each break one rule of the filter.
 PAIRS = [
     (b"der Hund", b"ein Hund"),
-    (b"die Katze", b" die  Katze"),  # a copy
-    (b"", b"ein Hund"),
-    (b"ein Hund", b" \t"),
-    (b"der \xff", b"ein Hund"),
+    (b"die Katze", b" die  Katze"),  # the same text on both sides
+    (b"", b"ein Hund"),  # an empty side
+    (b"ein Hund", b" \t"),  # a blank side
+    (b"der \xff", b"ein Hund"),  # not UTF-8
+    # Very different lengths.
     (b"Hund", b"ein Hund und noch ein Hund und noch ein Hund und noch ein Hund"),
     (b"ein Hund", b"der Hund"),
     (b"der Hund schl\xc3\xa4ft", b"die Katze schl\xc3\xa4ft"),
-    (b"Hund " * 30, b"ein Hund " * 20),
+    (b"Hund " * 30, b"ein Hund " * 20),  # too long for `--max-length 40`
     (b"die Katze", b"schl\xc3\xa4ft"),
 ]
 # Indices of the pairs that pass all rules.
@@ -143,6 +145,7 @@ def test_pair_filter_keeps_the_first_of_equal_scores():
     pair_filter = PairFilter(Scored(), max_ratio=9)
     scores = pair_filter.score([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
     np.testing.assert_array_equal(scores, [-3, -1, -2, -2, -2])
+    # 0.6 of five pairs are three: -1 and the first two of the three equal scores.
     passed, least = pair_filter.select_best(scores, 0.6)
     assert passed.tolist() == [False, True, True, True, False]
     assert (least, pair_filter.num_kept) == (-2, 3)

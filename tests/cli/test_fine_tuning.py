@@ -1,4 +1,4 @@
-"""Training from the weights and vocabulary of another model."""
+"""Fine-tuning: training from the weights and vocabulary of another model."""
 
 import itertools
 import shutil
@@ -43,7 +43,7 @@ def initial_run(phrases_run, tmp_path_factory):
     return shutil.copytree(phrases_run[0], folder)
 
 
-# Settings of the runs that start from the initial run.
+# Settings that the fine-tuned runs change. They translate to Dutch instead of German.
 NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 
 
@@ -83,6 +83,7 @@ def test_fine_tuning_starts_from_the_averaged_weights(initial_run, tmp_path):
     expected = weights(initial_run / "model.keras")
     for mine, one in zip(weights(tmp_path / "model.keras"), expected, strict=True):
         np.testing.assert_allclose(mine, one, atol=1e-7)
+    # The averaged weights differ from those of the last checkpoint.
     path, _ = average_run(initial_run, last=1, output=tmp_path / "last.keras")
     last = weights(path)
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
@@ -135,7 +136,7 @@ def test_fine_tuning_resumes_without_the_first_model(
 
 @pytest.fixture
 def file(initial_run, tmp_path):
-    """A model's file and its tokenizer, without a recipe."""
+    """Path of a model's file with its tokenizer next to it, but no recipe."""
     shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
     return shutil.copy(initial_run / "model.keras", tmp_path)
 
@@ -144,6 +145,7 @@ def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, file):
     keys = recipe_keys(file)
     assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
     recipe, of_run = (recipe_from(path, *NEW) for path in (file, initial_run))
+    # The file gives all sizes but no preset, so the recipe has the default preset.
     assert recipe.model.preset == "base"
     assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
 
@@ -246,7 +248,7 @@ def test_train_from_takes_settings_of_the_initial_model(
 
 @pytest.fixture
 def refused(initial_run, tmp_path):
-    """A model file that the check refuses, since its archive has an extra member."""
+    """A model file that the safety check refuses: its archive has an extra file."""
     shutil.copy(initial_run / "model.keras", tmp_path)
     shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
     with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:

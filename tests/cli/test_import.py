@@ -18,6 +18,7 @@ from keras_transformer.conversion.array_names import MARIAN_SETTINGS
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.saving.open import open_model
 
+# The mark `>>fra<<` selects the target language.
 LINES = ["ab cd", "f a", ">>fra<< e"]
 
 
@@ -30,7 +31,7 @@ def run(*words, code=0, text=None):
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """The folder that `import` writes for a Marian model with two vocabularies."""
+    """Folder that `import` writes for a Marian model with two vocabularies."""
     folder = tmp_path_factory.mktemp("import")
     settings = {**SETTINGS, "tied-embeddings-all": False, "tied-embeddings": True}
     source = write_marian(folder / "marian", random_arrays(shared=False), settings)
@@ -126,6 +127,10 @@ def fine_tune(imported, folder, output, steps):
 
 
 def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
+    """Marian's embedding of the start id is zero, and training must not change it.
+
+    The model is fine-tuned on its test texts, so their log-probabilities must rise.
+    """
     output = tmp_path / "run"
     fine_tune(imported, tmp_path, output, 40)
     before, after = open_model(imported), open_model(output)

@@ -18,7 +18,7 @@ from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.open import open_model
 
-# The description of a model about which nothing is known.
+# The description of a model of which nothing is known: the default of every field.
 EMPTY = ModelInfo(path="", kind="run").model_dump()
 
 
@@ -50,6 +50,7 @@ def test_info_describes_a_run(run, info_json):
     assert info["vocabulary"] == expected
     training = info["training"]
     assert (training["steps"], training["settings"]["steps"]) == (8, 8)
+    # Checkpoints are written at steps 3, 6, and 8, and the last two are kept.
     assert training["checkpoints"] == [6, 8]
     assert info["data"]["kind"] == "phrases"
     assert info["decoding"]["beam_size"] == 1
@@ -120,7 +121,7 @@ def test_model_card_names_how_it_was_exported(tiny_model, jit_compile):
 
 
 def test_model_card_describes_an_unfinished_run(run, tmp_path, tiny_model):
-    """The log has a partial line, a non-finite value and a treebank's score."""
+    """The log has an incomplete line, null for a non-finite value, and a parsing F1."""
     shutil.copy(run[0] / "config.yaml", tmp_path)
     rows = [
         {"split": "validation", "step": 2, "perplexity": None, "f1": 71.234},
@@ -246,7 +247,8 @@ def test_info_has_one_schema_for_all_kinds_of_model(
     assert of_run["scores"] and of_export["scores"]
     for name in ("parameters", "vocabulary"):
         assert of_run[name] == of_file[name] == of_export[name]
-    # A card omits settings without a value, and paths.
+    # The description of an export comes from its model card, which omits paths and
+    # settings without a value.
     for name in ("architecture", "data", "decoding"):
         shared = of_run[name].keys() & of_export[name].keys()
         assert len(shared) >= 4
@@ -256,7 +258,7 @@ def test_info_has_one_schema_for_all_kinds_of_model(
     assert shared <= of_run["training"]["settings"].items()
 
 
-# Control characters that change a terminal's title, color, and text direction.
+# Control characters that change a terminal's title, its color, and the text direction.
 HOSTILE = "\x1b]0;pwned\x07\x9b31m\u202e\x7f"
 
 

@@ -1,4 +1,8 @@
-"""`train`, `evaluate` and `parse` with trees of a toy grammar, and output repairs."""
+"""`train`, `evaluate`, and `parse` with trees of a toy grammar, and output repairs.
+
+A parser is a translation model from words to the symbols of a linearized tree, such as
+"(S (NN) )S". Output that is no valid tree of the words is repaired.
+"""
 
 import importlib.util
 import json
@@ -25,7 +29,7 @@ NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
 
 
 def toy_trees(count):
-    """Distinct trees of a small grammar, in which words determine the structure."""
+    """Returns distinct trees of a grammar in which the words determine the tree."""
     draw = random.Random(3)
 
     def noun_phrase(deep):
@@ -95,6 +99,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert result.exit_code == 0, result.stderr
     assert parallel_counts == [2]
     report = json.loads(result.stdout)
+    # `short` covers the sentences of at most 40 words, which here are all.
     everything, short = report["results"]
     assert (everything["f1"], everything["complete_match"]) == (100, 100)
     assert everything["tagging_accuracy"] == 100
@@ -112,7 +117,8 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
 
-    # The model predicts only symbols. The subwords of words have higher ids.
+    # The model predicts only the symbols of trees, whose ids precede those of the byte
+    # tokens and of the words' subwords.
     transformer = open_model(trained).model
     pieces = open_model(trained).tokenizer.pieces()
     assert transformer.output_size == pieces.index("<0x00>") < len(pieces)
@@ -185,7 +191,7 @@ def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
     output = tmp_path / "out"
     result = run_command("parse", trained, "--input", path, "--output", output)
     assert result.exit_code == 0, result.stderr
-    assert "line 3: " in result.stderr  # longer than max_source_length
+    assert "line 3: " in result.stderr  # longer than `data.max_length`
     trees = output.read_text().split("\n")
     assert len(trees) == 7 and trees[3] == trees[6] == ""
     words = [parse_tree(tree).words for tree in trees if tree]
@@ -319,6 +325,8 @@ def test_parser_uses_the_first_valid_output():
     ],
 )
 def test_parser_repairs_outputs(symbols, output, tree, repairs):
+    """`symbols` is the form of words in the model's output, see `linearize`."""
+
     def n_best(lines):
         assert lines == ["(0) a (1) b (2) c"]
         return [[Output(output)]]

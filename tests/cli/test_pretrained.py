@@ -42,7 +42,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def same_recipe(run, monkeypatch):
-    """Replaces the shipped recipe with the recipe of the run."""
+    """Replaces the shipped recipe with the run's, because `pack` compares the two."""
     recipe = recipes.load_recipe(run / "config.yaml")
     monkeypatch.setattr(recipes, "load_recipe", lambda *_: recipe)
 
@@ -77,6 +77,7 @@ def test_packed_run_is_a_preset_with_recipe_and_card(run, same_recipe, tmp_path)
 
 def test_pack_prints_translations_of_samples(run, same_recipe, tmp_path, capsys):
     folder, _ = pretrained.pack("phrases", run, tmp_path / "packed", samples=3)
+    # For each sample: the source, its translation, and the reference.
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
     translations = kt.open_model(folder).translate(lines[::3])

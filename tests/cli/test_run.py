@@ -1,4 +1,4 @@
-"""The commands on a real run, trained for a few steps."""
+"""The commands on a real run, which is trained for a few steps."""
 
 import json
 import math
@@ -47,7 +47,10 @@ def write(path, lines):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with a corpus whose targets are the sources in capital letters."""
+    """Folder with a corpus whose targets are the sources in capital letters.
+
+    The test text begins with a blank line.
+    """
     folder = tmp_path_factory.mktemp("cli")
     write(folder / "train.source", sentences(1, 211))
     write(folder / "train.target", [line.upper() for line in sentences(1, 211)])
@@ -72,7 +75,8 @@ def trained(folder, train_arguments, run_command):
     run = folder / "run"
     result = run_command(*train_arguments, "--output", run)
     assert result.exit_code == 0, result.stderr
-    # After six steps, a model gives one translation for all texts. Noise prevents that.
+    # After six steps, the model gives all texts the same translation. With noise in its
+    # weights, it does not.
     model = keras.saving.load_model(run / "model.keras", compile=False)
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
@@ -100,6 +104,7 @@ def test_run_file_and_export_give_the_same_translations(folder, trained, run_com
     assert reports[0] == reports[1] == reports[2]
     assert texts[0] == texts[1] == texts[2]
     assert texts[0][0] == ""
+    # The blank line, 17 sentences, and an empty string after the last line break.
     assert len(texts[0]) == 19
     assert len(set(texts[0])) > 5
 
@@ -189,6 +194,7 @@ def test_translate_prints_alignments_of_a_run(folder, trained, run_command):
 
 def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     files = [folder / "test.source", folder / "test.target"]
+    # Omits the blank line and the empty string after the last line break.
     sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)
     write(folder / "s", sources)
     write(folder / "t", targets)
@@ -206,6 +212,7 @@ def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     result = run_command("score", trained[0], "-s", folder / "s", "-t", folder / "t")
     log_probs = [float(line) for line in result.stdout.split()]
     assert len(log_probs) == 17
+    # Each of the 17 targets has an end id.
     num_tokens = sum(map(len, tokenizer.tokenize(targets).to_list())) + 17
     assert math.exp(-sum(log_probs) / num_tokens) == pytest.approx(expected, rel=1e-4)
 
@@ -265,6 +272,7 @@ def test_average_matches_the_mean_of_the_last_checkpoints(folder, trained, run_c
     model = keras.saving.load_model(output, compile=False)
     assert model.weights
     for weight in model.weights:
+        # TensorFlow's checkpoints spell a slash within a name as ".S".
         name = weight.path.partition("/")[2].replace("/", ".S")
         key = f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE"
         expected = np.mean([each.get_tensor(key) for each in stored], axis=0)

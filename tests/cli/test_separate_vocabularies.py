@@ -1,4 +1,4 @@
-"""A run whose source and target have separate vocabularies, in every command."""
+"""A run with separate source and target vocabularies, used by every command."""
 
 import itertools
 import json
@@ -108,6 +108,7 @@ def test_plan_counts_both_vocabularies(monkeypatch):
 
 
 def test_logits_match_the_paper_with_two_matrices(translator):
+    """The expected logits come from the NumPy implementation `paper_in_numpy`."""
     model = translator.model
     source, target = [369, 5, 17, 3], [2, 379, 44]
 
@@ -170,7 +171,7 @@ def test_commands_evaluate_and_describe_the_run(run, run_command, tmp_path):
     assert json.loads(result.stdout)["results"][0]["score"] > 1
     text = run_command("info", run).stdout
     assert "  size: 380\n  source_size: 370\n" in text
-    # A .keras file with its tokenizers next to it.
+    # `info` also finds both tokenizers next to a `.keras` file outside a run.
     shutil.copy(run / "model.keras", tmp_path)
     shutil.copytree(run / "tokenizer" / "source", tmp_path / "source")
     shutil.copytree(run / "tokenizer" / "target", tmp_path / "target")
@@ -292,7 +293,8 @@ def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_pat
         np.asarray(each.source_embedding.embeddings) for each in (model, larger)
     )
     np.testing.assert_array_equal(after[:370], before)
-    # The old vocabulary spells the letter in two bytes.
+    # The old vocabulary spells the letter with two byte tokens. The new embedding is
+    # their mean.
     spelled = [tokenizer.pieces().index(f"<0x{byte:02X}>") for byte in "Ż".encode()]
     found = after[grown.pieces().index("Ż")]
     np.testing.assert_allclose(found, before[spelled].mean(axis=0), atol=1e-6)

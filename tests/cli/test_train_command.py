@@ -1,4 +1,4 @@
-"""Tests of the output of `train`, with a stand-in for the training."""
+"""Output of `train`, with a stand-in for the training itself."""
 
 import sys
 import types

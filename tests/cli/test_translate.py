@@ -26,6 +26,7 @@ def test_translate_of_no_input_prints_nothing(run_command, model_path):
 
 
 def test_translate_handles_several_chunks(run_command, model_path):
+    """The command translates chunks of 2,000 lines."""
     lines = [f"line {number}" for number in range(4_003)]
     result = run_command("translate", model_path, stdin="\n".join(lines))
     assert result.stdout.split("\n")[:-1] == [line[::-1] for line in lines]
@@ -100,6 +101,8 @@ def test_translate_warnings_name_the_line(run_command, model_path):
 
 
 def test_alignment_warnings_name_the_line(run_command, model_path):
+    # The third candidate of the second line has 19 letters and two apostrophes, more
+    # than the 20 characters that the stand-in aligns.
     lines = ["ab", "x" * 19, "cd"]
     result = run_command(
         *["translate", model_path, "--alignments", "--n-best", "3"],

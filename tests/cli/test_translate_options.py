@@ -1,4 +1,4 @@
-"""Prefixes, forbidden words, sampling and ensembles on the command line."""
+"""Prefixes, forbidden words, sampling, and ensembles on the command line."""
 
 import importlib
 import re
@@ -30,7 +30,8 @@ def folders(tmp_path_factory, tiny_model):
     folder = tmp_path_factory.mktemp("models")
     tokenizer = tiny_model[1]
     model, second = (tiny_export.tiny_model(num_layers=1)[0] for _ in range(2))
-    # Zero rows make byte tokens improbable, so that the models generate valid text.
+    # Zero embeddings make the byte tokens, ids 4 to 259, improbable, so that the models
+    # generate valid text.
     matrix = model.token_embedding.embeddings.numpy()
     matrix[4:260] = 0
     matrix[260:] *= 3
@@ -74,7 +75,10 @@ def lines(result):
 
 
 def words(texts):
-    """Returns the words of texts. U+FFFD, an invalid byte, does not separate words."""
+    """Returns the set of words in texts.
+
+    U+FFFD, which replaces an invalid byte, does not separate words.
+    """
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 
@@ -147,6 +151,7 @@ def test_forbidden_words_are_absent(translate, free, tmp_path):
     found = lines(translate("--forbid-file", tmp_path / "forbidden", "--forbid", "x"))
     assert not any(each.startswith(tuple(used)) for each in words(found))
     assert all([found[0], *found[2:]])
+    # 20 samples for each of four texts, and one empty translation for the blank text.
     drawn = lines(translate("--forbid", word, "--sampling", "--n-best", "20"))
     assert len(drawn) == 81 and word not in words(drawn)
     result = translate("--forbid", " * ")
@@ -188,10 +193,13 @@ def test_sampling_limits_the_batch_size(folders, monkeypatch):
     )
     assert len(many[0]) == 64 and many[0][0].text == few[0][0].text
     opened.with_search(beam_size=16).translate(SOURCES)
+    # The maximum of 4,096 tokens per batch is for up to four rows per sentence. Samples
+    # and hypotheses beyond four reduce it proportionally.
     assert sizes == [4096, 4096 * 4 // 64, 4096 * 4 // 16]
 
 
 def test_sampling_uses_a_seed_per_chunk(run_command, folders, monkeypatch, tmp_path):
+    """Chunks of equal lines have different samples, also if the output is resumable."""
     module = importlib.import_module("keras_transformer.cli.translate")
     monkeypatch.setattr(module, "CHUNK_SIZE", 2)
     text = "".join(f"{SOURCES[0]}\n" for _ in range(6))
@@ -238,6 +246,7 @@ def test_ensemble_score_exceeds_the_lowest(folders, tmp_path, run_command):
         models.open_model(folder).score([SOURCES[0]], ["ein Hund"])[0]
         for folder in folders[:2]
     ]
+    # The logarithm is concave, so the ensemble's log-probability is at least the mean.
     assert min(one.log_prob for one in singles) < pair.log_prob
     assert pair.num_tokens == singles[0].num_tokens
     assert opened.fingerprint() != models.open_model(folders[0]).fingerprint()

@@ -22,7 +22,11 @@ BLOCK = 10
 
 
 class BlockModel:
-    """Stand-in for a `Translator`. Each translation contains its batch's first line."""
+    """Stand-in for a `Translator`. Each translation contains its chunk's first line.
+
+    So the output differs if a resumed command divides the input into other chunks.
+    `calls` receives the first line and the size of each chunk.
+    """
 
     def __init__(self):
         self.calls = []
@@ -57,7 +61,7 @@ def model(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
-    """Paths of the input and of the output, which does not exist."""
+    """Paths of the input and of the output, which does not exist yet."""
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     return tmp_path / "in", tmp_path / "out"
 
@@ -73,14 +77,21 @@ def translate(run_command, files, model):
 
 
 def begin(part, lines, note):
-    """Writes the files that a killed run leaves: partial output and its record."""
+    """Writes the files that a killed command leaves: partial output and its record.
+
+    Args:
+        part: Path of the partial output, `NAME.part`.
+        lines: Content of the partial output, bytes.
+        note: Content of the record `.NAME.made.json`, which names the input, the model,
+            and the options.
+    """
     part.write_bytes(lines)
     part.with_name(f".{part.stem}.made.json").write_text(note)
 
 
 @pytest.fixture
 def uninterrupted(translate, files, tmp_path, request):
-    """Function that returns the output and the record of an uninterrupted run."""
+    """Function that returns the output and the record of an uninterrupted command."""
 
     def make(*arguments):
         notes = []
@@ -113,6 +124,7 @@ def test_resume_continues_after_the_last_complete_line(
     assert result.exit_code == 0, result.stderr
     assert files[1].read_bytes() == text
     assert not part.exists()
+    # Translation resumes with the first incomplete chunk.
     first = text[:num_bytes].count(b"\n") // BLOCK * BLOCK
     assert model.calls[0] == (LINES[first], min(BLOCK, len(LINES) - first))
 
@@ -167,6 +179,7 @@ def test_resume_keeps_a_finished_output(uninterrupted, translate, files, model):
     again = translate()
     assert (again.exit_code, model.calls) == (0, [])
     assert "out: all lines are already translated" in again.stderr
+    # Only the content of the input counts, not its modification time.
     os.utime(files[0], (time.time() + 9, time.time() + 9))
     assert translate().exit_code == 0
     other = translate("--beam-size", "3")
@@ -195,6 +208,7 @@ def test_resume_finishes_after_a_kill_during_the_rename(
     uninterrupted, translate, files, model
 ):
     text, note = uninterrupted()
+    # The output has its final name, but the command was killed before it ended.
     files[1].write_bytes(text)
     files[1].with_name(".out.made.json").write_text(note)
     model.calls.clear()
@@ -212,7 +226,7 @@ def test_resume_refuses_a_pipe(run_command, model, tmp_path):
 
 def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
     """The text exceeds a pipe's buffer and has a line that is not UTF-8."""
-    # The progress bar of a terminal must not read the pipe to count its lines.
+    # On a terminal, the progress bar must not read the pipe to count its lines.
     module = importlib.import_module("keras_transformer.cli.translate")
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
@@ -346,6 +360,7 @@ def test_translate_memory_is_bounded(tmp_path):
     assert done.returncode == 0, done.stderr
     small, large = map(int, done.stdout.split())
     print(f"{small} kB, then {large} kB")
+    # Peak memory grows by less than 8 MB, a third of the large file.
     assert large - small < 8_000
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
 

@@ -12,6 +12,7 @@ from keras_transformer.experiments.vocabulary import update_vocabulary
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.open import open_model
 
+# The letter Ż is not in the old vocabulary, which spells it with two byte tokens.
 NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] * 5
 
 
@@ -36,9 +37,9 @@ def test_update_keeps_old_rows_and_averages_new_ones(tiny_model, grown):
         assert before.shape == (300, 24) and after.shape == (315, 24)
         np.testing.assert_array_equal(before, after[:300])
         for number, piece in enumerate(tokenizer.pieces()[300:], start=300):
-            # A new row is the mean over the old subwords that spell it ("Ż" in two
-            # bytes). The "▁" that the tokenizer adds before the text counts only if the
-            # new subword begins with it.
+            # A new row is the mean over the old subwords that spell the new one. The
+            # "▁" that the tokenizer adds before a text counts only if the new subword
+            # begins with it.
             (ids,) = old_tokenizer.tokenize([piece.replace("▁", " ").strip()]).to_list()
             if piece.startswith("▁") or ids[0] != old_tokenizer.pieces().index("▁"):
                 expected = before[ids].mean(axis=0)
@@ -85,6 +86,7 @@ def test_update_extends_separate_matrices_and_biases():
         if len(new) > len(old):
             np.testing.assert_allclose(new[number], old[first].mean(axis=0), atol=1e-6)
             resized += 1
+    # The embeddings of both sides, the output matrix, and its bias.
     assert resized == 4 and larger.source_vocabulary_size == 315
 
 

@@ -2,8 +2,9 @@
 
     PYTHONPATH=tests python tests/conversion/ask_transformers.py
 
-Tests compare imported models with `transformers_results.json`. It was written with
-transformers 4.57.6 and torch 2.13.0, which these tests do not need.
+The script writes `transformers_results.json`, with which test_import_huggingface.py
+compares imported models. The stored file is from transformers 4.57.6 and torch 2.13.0,
+which the tests do not need.
 """
 
 import json
@@ -42,6 +43,7 @@ def main():
                 torch.tensor([SOURCE]),
                 num_beams=1,
                 max_new_tokens=12,
+                # This package never generates the start id or the unknown id, 1.
                 bad_words_ids=[[start], [1]],
             )[0]
         rounded = [[round(float(x), 5) for x in row] for row in logits]

@@ -13,13 +13,17 @@ from keras_transformer.errors import UserError
 
 def model_logits(model):
     """Returns logits `[len(TARGET) + 1, pieces]` for `SOURCE` and `TARGET`."""
+    # Imported models have the start id after all others.
     start = model.vocabulary_size - 1
     ids = {"source_ids": np.array([SOURCE]), "target_ids": np.array([[start, *TARGET]])}
     return numpy(model(ids))[0]
 
 
 def import_error(read, folder):
-    """Returns the error of `read(folder)`: one short line that names the folder."""
+    """Returns the error message of `read(folder)`.
+
+    The message must be one line of fewer than 500 characters that names the folder.
+    """
     with pytest.raises(UserError) as caught:
         read(folder)
     message = str(caught.value)

@@ -20,7 +20,10 @@ STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Triple of the module `marian_agreement`, a trained `Marian`, and 100 pairs."""
+    """Triple of a module, a trained `Marian`, and 100 test pairs.
+
+    The module is `benchmarks/marian_agreement.py`, which makes the comparisons.
+    """
     if PROGRAM is None:
         pytest.skip("pymarian is missing: install pymarian==1.12.42 or set PYMARIAN")
     agreement, programs = map(load_script, ("marian_agreement", "marian_programs"))
@@ -42,7 +45,7 @@ def pieces(trained):
 
 @pytest.fixture(scope="module")
 def numbers(trained):
-    """Mapping of Marian's pieces to ids."""
+    """Mapping of Marian's pieces (subwords) to ids."""
     pieces = read_vocabulary(trained[1].folder / "vocab.yml")
     return {piece: number for number, piece in enumerate(pieces)}
 
@@ -56,7 +59,7 @@ def test_word_scores_match_marians_scorer(trained, pieces, numbers):
     found = agreement.compare_scores(model_of(trained), marian, numbers, *pieces)
     assert found["words"] > 500
     assert found["largest"] < 2e-5
-    # Guards the line above: the positions of Hugging Face give other scores.
+    # Guards the line above: with Hugging Face's positional encoding, scores differ.
     other = model_of(trained, "huggingface")
     found = agreement.compare_scores(other, marian, numbers, *pieces)
     assert found["largest"] > 1e-3
@@ -66,6 +69,8 @@ def test_translations_match_marians_decoder(trained, pieces, numbers):
     agreement, marian, _ = trained
     model = model_of(trained)
     for search in agreement.compare_searches(model, marian, numbers, pieces[0]):
+        # Translations may differ where a length limit applies, where two scores are
+        # equal, or, in a beam, where Marian's search rule finds Marian's translation.
         reasons = {each["reason"] for each in search["differences"]}
         allowed = {"limit", "tie", *(["rule"] if search["beam_size"] > 1 else [])}
         assert reasons <= allowed, search

@@ -81,8 +81,10 @@ def test_settings_of_a_model_are_plain_yaml(marian, end, reason):
     "change",
     [
         lambda table: table[: len(table) // 2],
-        # The root of the table points beyond its end.
+        # The first four bytes are the size of the trie, and its root comes next. This
+        # root points beyond the end.
         lambda table: table[:4] + b"\xff\xff\xff\x7f" + table[8:],
+        # The size exceeds the table.
         lambda table: b"\xff\xff\xff\xff" + table[4:],
     ],
 )

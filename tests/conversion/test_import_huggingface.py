@@ -1,6 +1,7 @@
-"""Import of Hugging Face folders, against transformers and against NumPy.
+"""Import of Hugging Face folders, compared with the library transformers and NumPy.
 
-`ask_transformers.py` stored the results of the library transformers.
+`ask_transformers.py` wrote the library's results to `transformers_results.json`.
+`toolkit_models.logits` computes the expected logits in NumPy.
 """
 
 import json
@@ -42,6 +43,7 @@ def test_imported_model_matches_transformers(tmp_path, name):
     # transformers also computes a logit for padding, the last id.
     expected = np.array(RESULTS["logits"][name])[:, :-1]
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=1e-4)
+    # `SOURCE` has five ids, so the limit is 12, as in ask_transformers.py.
     found, _ = translate_ids(
         imported.model,
         np.array([SOURCE], "int32"),
@@ -113,7 +115,8 @@ def test_learned_start_vector_is_kept(tmp_path):
     (folder / "model.safetensors").write_bytes(safetensors(stored))
     model = import_huggingface(folder).model
     assert model.variations.zero_start_id is None
-    # transformers has all sines before the cosines. This package alternates them.
+    # The positional encoding of transformers has all sines before the cosines. This
+    # package alternates them, so the import permutes the columns of embeddings.
     row = model.token_embedding.embeddings.numpy()[-1]
     np.testing.assert_allclose(row[::2], start[:4], rtol=1e-6)
     np.testing.assert_allclose(row[1::2], start[4:], rtol=1e-6)

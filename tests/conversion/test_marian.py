@@ -2,6 +2,7 @@
 
 The models that Marian trained, with its scores and translations, are in
 `marian/golden_marian.tgz` in the folder of the fixture `data_dir`.
+`toolkit_models.logits` computes the expected logits of other models in NumPy.
 """
 
 import itertools
@@ -34,12 +35,15 @@ from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ModelError
 from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
 
-# Marian writes its scores with five digits.
+# Marian writes the score of each subword with five decimals.
 SCORE_TOLERANCE = 2e-5
 
 
 def traced_logits(model):
-    """Returns a compiled function from source and target ids to logits."""
+    """Returns a compiled function from lists of source and target ids to logits.
+
+    The logits are an array `[target ids + 1, pieces]`, after the start and each id.
+    """
     rows = tf.TensorSpec([None, None], tf.int32)
     traced = tf.function(
         lambda *ids: model(dict(zip(("source_ids", "target_ids"), ids, strict=True))),
@@ -98,6 +102,7 @@ def _check_n_best_scores(folder, imported, sources):
         (source_ids,) = tokenizer.tokenize([sources[number]]).to_list()
         source_ids.append(tokenizer.end_id)
         ids = np.array(tokenizer.target.tokenize(texts).to_list())
+        # Marian's limit was twice the length of the source.
         assert ids.shape == (len(texts), 2 * len(source_ids))
         starts = np.full((len(ids), 1), tokenizer.start_id)
         inputs = {
@@ -110,6 +115,7 @@ def _check_n_best_scores(folder, imported, sources):
         expected = np.array(scores, float)
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
         compared += len(ids)
+    # The file has the four best hypotheses of each source.
     assert compared == 4 * len(sources)
 
 
@@ -149,9 +155,11 @@ def test_imported_model_matches_numpy(tmp_path, arrays, settings, engine):
     imported = import_marian(folder, engine)
     activation = settings["transformer-ffn-activation"]
     if activation == "gelu" and engine == "marian" and "2022" in settings["version"]:
+        # Versions of Marian before March 2023 compute gelu as x * sigmoid(1.702 x).
         activation = "quick_gelu"
     expected = logits(arrays, SOURCE, TARGET, engine, activation)
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    # Guards the line above: the other engine gives other logits.
     other = {"marian": "huggingface", "huggingface": "marian"}[engine]
     others = logits(arrays, SOURCE, TARGET, other, activation)
     assert np.abs(expected - others).max() > 1e-3

@@ -1,4 +1,4 @@
-"""Vocabulary files: Marian's spelling of any token, and files that are refused."""
+"""Vocabulary files: how Marian spells tokens in YAML, and files that are refused."""
 
 import json
 
@@ -124,7 +124,7 @@ def test_written_vocabulary_round_trips_through_all_readers(tmp_path):
         ),
         *("\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
     ]
-    # CTranslate2 does not support the escapes of these.
+    # CTranslate2 does not support the escapes that these tokens require.
     escaped = ["\u2028", "a\u2029b", "\ufeff", "\x07ab", '\x07"\\', "\ufffe"]
     path = tmp_path / "vocab.yml"
     text = format_vocabulary([*plain, *escaped])

@@ -1,4 +1,4 @@
-"""A character tokenizer and a small random model of its ids."""
+"""A character tokenizer, and a small model with random weights for its ids."""
 
 import keras
 import numpy as np
@@ -32,7 +32,11 @@ class Characters(tf.Module):
 
 
 def characters_model():
-    """Returns a `Transformer` with two more ids than the tokenizer."""
+    """Returns a `Transformer` with two more ids than the tokenizer.
+
+    Its matrices are twice as large as initial ones, which give nearly equal
+    probabilities to all tokens.
+    """
     keras.utils.set_random_seed(20)
     model = kt.Transformer(
         Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3

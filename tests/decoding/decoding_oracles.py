@@ -1,4 +1,8 @@
-"""Random table models, and searches over them in plain Python without Keras."""
+"""Random table models, and searches over them in plain Python without Keras.
+
+A table model stands in for a `Transformer`: it looks up the logits of the next token by
+the two tokens before it.
+"""
 
 import itertools
 
@@ -8,11 +12,12 @@ PAD, UNKNOWN, START, END = range(4)
 
 
 def random_tables(seed, batch, vocabulary=7, spread=1.5):
-    """Returns logits of a token, given the two before it.
+    """Returns a table for each sentence of a batch: normally distributed logits.
 
-    `[batch, size, size, size]`: the axes after the batch are the token before the last
-    one, the last token, and the next one. Padding, unknown, and start have
-    probabilities like any other id.
+    The array is float32 `[batch, vocabulary, vocabulary, vocabulary]`. Its last three
+    axes are the token before the last one, the last token, and the next one. Padding,
+    unknown, and start have probabilities like any other id. `spread` is the standard
+    deviation.
     """
     generator = np.random.default_rng(seed)
     shape = (batch, vocabulary, vocabulary, vocabulary)
@@ -26,9 +31,9 @@ def log_softmax(logits):
 
 
 def table_step(rows_per_sentence):
-    """Returns the step function of a table model.
+    """Returns the step function of a table model, see `StepDecoder`.
 
-    The context contains the tables, the cache the token before the last one. If the
+    The context contains the tables, and the cache the token before the last one. If the
     search does not reorder the cache, or passes other rows of the context, later tokens
     come from the wrong row of a table.
     """
@@ -64,7 +69,10 @@ def penalty(kind, alpha, length):
 
 
 def all_finished(table, max_length, kind, alpha, tokens):
-    """Lists all (score, sequence) that end within `max_length`, best first."""
+    """Returns all pairs (score, sequence) that end within `max_length`, best first.
+
+    The sequences consist of ids in `tokens` and the end id.
+    """
     found = []
     for length in range(1, max_length + 1):
         for body in itertools.product(tokens, repeat=length - 1):
@@ -80,7 +88,17 @@ def beam(
     """Runs beam search in plain Python.
 
     A step ranks `2 * beam_size` continuations. The search stops at `max_length`, or
-    when `max_finished` hypotheses have finished; a beam of one stops at the first.
+    when `max_finished` hypotheses have finished. A beam of one stops at the first.
+
+    Args:
+        table: Logits `[vocabulary, vocabulary, vocabulary]`, see `random_tables`.
+        beam_size: Number of alive hypotheses.
+        max_length: Maximum number of tokens, end id included.
+        kind, alpha: Length penalty, see `penalty`.
+        tokens: Ids that may be generated besides the end id.
+        n_best: Number of hypotheses to return.
+        max_finished: Number of finished hypotheses that stop the search. If `None`, it
+            stops only at `max_length`.
 
     Returns:
         The `n_best` pairs (score, ids without the start), best first.
@@ -113,6 +131,7 @@ def beam(
 
 
 def greedy(table, max_length, tokens):
+    """Returns the ids of greedy search over a table, without the start."""
     log_probs = log_softmax(table)
     history = [START, START]
     allowed = [END, *tokens]
@@ -123,7 +142,10 @@ def greedy(table, max_length, tokens):
 
 
 def assert_n_best(sequences, scores, expected):
-    """Compares one sentence's n-best list with pairs (score, ids), best first."""
+    """Compares one sentence's n-best list with pairs (score, ids), best first.
+
+    Unused rows of the n-best list must contain padding and have score minus infinity.
+    """
     found = [strip(row) for row in sequences[: len(expected)]]
     assert found == [ids for _, ids in expected]
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""Word alignments from attention scores with known word pairs."""
+"""Word alignments from cross-attention scores with known word pairs."""
 
 import keras
 import numpy as np
@@ -59,8 +59,9 @@ def test_token_surfaces_spell_the_text(tokenizer, text):
 
 
 def test_align_words_sums_subwords():
-    # Target words: subwords 0 and 1, a space, subword 3. Source words: subword 0,
-    # subwords 1 and 2, a space.
+    # Rows are target subwords: 0 and 1 are the first word, 2 is a space, and 3 is the
+    # second word. Columns are source subwords: 0 is the first word, 1 and 2 are the
+    # second, and 3 is a space.
     scores = [
         [0.40, 0.10, 0.15, 0.35],
         [0.20, 0.30, 0.10, 0.40],
@@ -100,7 +101,7 @@ class CopyingModel:
         found += 1e-6
         found /= ops.sum(found, axis=-1, keepdims=True)
         start = ops.zeros_like(found) + ops.one_hot(0, ops.shape(source_ids)[1])
-        # Two heads with the same maximum. The second is less certain.
+        # Two heads attend most to the same token. The second attends to it less.
         heads = ops.stack([found, found / 2 + 0.01], axis=1)
         first = ops.stack([start, start], axis=1) * 5.0
         return None, [(None, scores) for scores in (first, heads, heads)]
@@ -112,6 +113,7 @@ def test_alignment_scores_average_the_last_layers():
     scores = alignment_scores(CopyingModel(), source_ids, target_ids)
     assert scores.shape == (2, 4, 3)
     best = ops.convert_to_numpy(ops.argmax(scores, axis=-1))
+    # The predicted tokens are 8, 7, 7, and the end id.
     assert best[0].tolist() == [1, 0, 0, 2]
     assert best[1, 0] == 0
     all_layers = alignment_scores(CopyingModel(), source_ids, target_ids, 3)
@@ -156,6 +158,8 @@ def test_align_warns_of_pairs_that_are_too_long(tokenizer):
     assert [index for index, _ in warnings] == [0, 1, 3]
     num_ids = len(tokenizer.tokenize([long[0]]).to_list()[0])
     assert f"Source: {num_ids} subwords, at most 29 are allowed." in warnings[0][1]
+    # The limit of the target is 3 x (max_source_length + extra_length) = 123 positions.
+    # One is for the end id.
     assert f"Translation: {num_ids}, at most 122." in warnings[1][1]
 
 

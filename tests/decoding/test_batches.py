@@ -1,4 +1,4 @@
-"""Texts that a Translator refuses."""
+"""Arguments that a `Translator` refuses in place of a list of texts."""
 
 import pytest
 from characters import Characters
@@ -40,6 +40,7 @@ def test_translator_rejects_anything_but_lists_of_str(translator, bad, message):
     ]
     if bad is not None:
         calls.append(lambda lines: translator.n_best(["a", "b"], prefixes=lines))
+    # `forbidden` and `prefixes` may be `None`.
     for call in calls if bad is not None else calls[:6]:
         with pytest.raises(ValueError, match=message):
             call(bad)

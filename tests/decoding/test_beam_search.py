@@ -1,4 +1,8 @@
-"""Beam search over table models, against exhaustive and plain-Python searches."""
+"""Beam search over table models, against exhaustive and plain-Python searches.
+
+A table model looks up the logits of the next token by the two tokens before it, see
+decoding_oracles.py, which also contains the expected searches.
+"""
 
 import keras
 import numpy as np
@@ -53,7 +57,7 @@ PENALTIES = [
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 def test_wide_beam_matches_exhaustive_search(kind, alpha):
     tables = random_tables(seed=1, batch=3)
-    beam_size = 4 * 3**3  # all continuations of all prefixes
+    beam_size = 4 * 3**3  # all continuations of all prefixes of 3 tokens
     for n_best in (1, 5):
         sequences, scores = search(
             tables,
@@ -164,7 +168,10 @@ def counting_step(beam_size, rows):
 
 
 def end_after(length, vocabulary=7):
-    """A table that strongly favors `length` tokens: 4, 5, 6, 4, ... and the end."""
+    """Returns a table that strongly favors one sequence: 4, 5, 6, 4, ... and the end.
+
+    The sequence has `length` tokens, end id included.
+    """
     table = np.zeros((vocabulary,) * 3, "float32")
     if length == 1:
         table[START, START, END] = 20
@@ -190,6 +197,7 @@ def test_finished_sentences_leave_the_batch():
         max_length=20,
         search=BeamSearch(2),
     )
+    # Two rows per sentence: eight sentences in the first step, then three.
     assert rows == [16, 6, 6, 6]
     assert strip(sequences[7, 0]) == [4, 5, 6, END]
 
@@ -208,8 +216,8 @@ def test_search_stops_when_no_hypothesis_can_win():
 
 
 def test_search_continues_while_a_hypothesis_can_win():
-    # The best first token is the end. The second best is followed by three tokens of
-    # probability 1, so the length penalty makes it win.
+    # The best first token is the end. The second best is followed by three tokens with
+    # probabilities of almost 1, so the length penalty makes it win.
     table = end_after(4)
     table[START, START, [4, END]] = 20, 20.1
     sequences, scores = search(
@@ -235,7 +243,7 @@ def test_finished_hypotheses_never_change():
             for ids, score in earlier[i].items():
                 if ids in now:
                     np.testing.assert_allclose(now[ids], score, rtol=1e-6)
-                else:  # two better ones may replace it
+                else:  # two hypotheses with better scores may replace it
                     replaced += 1
                     assert len(now) == 2
                     assert min(now.values()) >= score
@@ -343,6 +351,7 @@ def test_beam_search_compiles_with_xla():
 
 def test_bfloat16_logits_are_summed_in_float32():
     tables = random_tables(14, 3)
+    # Values that bfloat16 represents exactly, so that only sums can differ.
     tables = tf.cast(tf.cast(tables, "bfloat16"), "float32").numpy()
     step = table_step(2)
 

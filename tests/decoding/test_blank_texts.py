@@ -1,4 +1,4 @@
-"""Texts of white space only, in Python and in an export."""
+"""Translations of texts that contain only white space, in Python and in an export."""
 
 import sys
 import unicodedata
@@ -17,6 +17,7 @@ def test_white_space_matches_unicode():
         for code in range(sys.maxunicode + 1)
         if chr(code).isspace() or unicodedata.category(chr(code)) in ("Zs", "Zl", "Zp")
     }
+    # The others are the zero-width space, the word joiner, and the byte order mark.
     assert set(WHITE_SPACE) == spaces | {"\u200b", "\u2060", "\ufeff"}
     assert len(WHITE_SPACE) == len(set(WHITE_SPACE))
 

@@ -1,4 +1,9 @@
-"""KV cache compared with lists of the slots that each hypothesis appended."""
+"""The KV cache of a beam, compared with plain lists.
+
+At each position, every hypothesis of a sentence appends a slot, a key and a value, to
+an array that all hypotheses of the sentence share. The class `Hypotheses` also lists
+the slots in the past of each hypothesis, which are the ones it must attend to.
+"""
 
 from types import SimpleNamespace
 
@@ -16,7 +21,8 @@ KEY_DIM, VALUE_DIM = 5, 4
 ATTENTION = SimpleNamespace(
     num_heads=HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM, compute_dtype="float32"
 )
-# A cache that grows has no static shapes, which JAX needs.
+# Capacities in positions. With `None`, the cache grows, which JAX does not allow: it
+# requires static shapes.
 CAPACITIES = (None, STEPS, 12) if keras.backend.backend() != "jax" else (STEPS, 12)
 needs_growing_cache = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="The cache cannot grow on this backend."
@@ -47,6 +53,7 @@ class Hypotheses:
                 for dim in (KEY_DIM, VALUE_DIM)
             )
             layers.append(layer.append(ops.array(key), ops.array(value), place))
+            # The lists contain the slots of the second layer, which the tests check.
             if number == 1:
                 for i, row in enumerate(self.histories):
                     for j, history in enumerate(row):
@@ -110,7 +117,10 @@ class Hypotheses:
 @pytest.mark.parametrize("window", [None, 1, 4, 30])
 @pytest.mark.parametrize("max_length", CAPACITIES)
 def test_cache_attends_to_the_slots_of_each_hypothesis(max_length, window, beam_size):
-    """The cache is reordered to random parents, and compacted every third step."""
+    """After each step, the hypotheses of a sentence continue random ones of it.
+
+    After every third step, `compact` drops slots that no hypothesis attends to.
+    """
     hypotheses = Hypotheses(beam_size, max_length, window)
     for index in range(STEPS):
         hypotheses.append(index)
@@ -132,9 +142,11 @@ def test_compact_drops_slots_that_no_hypothesis_attends_to():
             used = hypotheses.num_reachable()
             for layer in hypotheses.cache.layers:
                 sizes = [each.shape[2] for each in layer]
+                # Keys and values of the main part, and of the recent part.
                 assert sizes == [used, used, 0, 0]
             assert hypotheses.cache.ancestors.shape == (BATCH, BEAM, used)
             dropped += used < BEAM * (index + 1)
+    # After each of the steps 1, 4, and 7.
     assert dropped == 3
 
 

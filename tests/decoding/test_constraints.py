@@ -1,4 +1,8 @@
-"""Prefixes and forbidden phrases, against searches over all sequences."""
+"""Prefixes and forbidden phrases, against searches in plain Python.
+
+The tests use table models, which look up the logits of the next token by the two tokens
+before it, see decoding_oracles.py.
+"""
 
 import itertools
 
@@ -49,7 +53,15 @@ def automaton(sequences, vocabulary=7):
 
 
 def start(tables, rows, max_length, prefixes=None, sequences=None):
-    """Returns the first five arguments of a search with a constrained table model."""
+    """Returns the first five arguments of a search with a constrained table model.
+
+    Args:
+        tables: Logits, see `random_tables`.
+        rows: Number of hypotheses or samples per sentence.
+        max_length: Scalar or `[batch]`.
+        prefixes: For each sentence, the list of ids that it must begin with.
+        sequences: List of forbidden sequences of ids, or their transition table.
+    """
     if isinstance(sequences, list):
         sequences = automaton(sequences, tables.shape[-1])
     prefix_ids = None if prefixes is None else padded(prefixes)
@@ -119,6 +131,7 @@ def test_search_finds_the_best_of_all_allowed_sequences():
 def test_logits_without_a_token_are_forbidden():
     tables = random_tables(seed=2, batch=2)
     expected = search(tables, WIDE, 4, sequences=SEQUENCES, n_best=7)
+    # Columns of the transition table beyond the logits have no effect.
     wider = automaton(SEQUENCES, tables.shape[-1] + 2)
     for one, other in zip(
         search(tables, WIDE, 4, sequences=wider, n_best=7), expected, strict=True
@@ -163,7 +176,10 @@ def test_prefixes_override_forbidden_sequences():
 
 
 def plain_beam(table, beam_size, max_length, allowed):
-    """Beam search on lists, restricted to ids for which `allowed(ids)` is true."""
+    """Returns the best (score, ids) of a beam search on lists.
+
+    It generates only sequences for all of whose beginnings `allowed(ids)` is true.
+    """
     log_probs = log_softmax(table)
     alive, finished = [(0.0, [START, START])], []
     for length in range(1, max_length + 1):
@@ -223,7 +239,7 @@ def test_word_at_the_limit_counts_as_complete(drop_finished):
         text = "".join(map(str, ids)).strip("4")
         is_whole = len(ids) == limit or ids[-1] == 4
         whole = text.split("4") if is_whole else text.split("4")[:-1]
-        # A word counts only after a separator, so the first word may be any.
+        # Words are found only after a separator. None precedes the first word.
         if ids[0] != 4:
             whole = whole[1:]
         return not {"5", "66"}.intersection(whole)
@@ -265,9 +281,11 @@ def test_samples_follow_the_model_among_allowed_tokens():
     tables = random_tables(seed=7, batch=1)
     sequences, _ = draw(tables, 4001, 2, [[4]], [(4, 5)], seed=5, temperature=1.4)
     weights = np.exp(tables[0, START, 4].astype("float64") / 1.4)
+    # Special ids are never generated, and 5 must not follow the prefix 4.
     weights[[0, 1, START, 5]] = 0
     expected = weights / weights.sum()
     found = np.bincount(sequences[0, :, 1], minlength=7) / 4001
+    # Five standard deviations of a binomial proportion.
     bound = 5 * np.sqrt(expected * (1 - expected) / 4001)
     assert np.all(np.abs(found - expected) <= bound)
 

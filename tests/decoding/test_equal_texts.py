@@ -14,7 +14,7 @@ SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)
 
 
 def rows_of(tokenizer, texts):
-    """Returns the ids of each list of subwords with the end id, padded to 9."""
+    """Returns int32 `[texts, 9]`: ids of each list of subwords, the end id, padding."""
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     rows = [[*(pieces[piece] for piece in text), tokenizer.end_id] for text in texts]
     return np.array([row + [0] * (9 - len(row)) for row in rows], "int32")
@@ -22,7 +22,11 @@ def rows_of(tokenizer, texts):
 
 @pytest.fixture(scope="module")
 def found(tiny_model):
-    """Hypotheses of two sentences: three texts in six spellings, and one text."""
+    """Sequences and scores of two sentences, as `beam_search` returns them.
+
+    The six hypotheses of the first sentence spell three texts. The three of the second
+    spell one.
+    """
     whole, spelled = ["▁Hund"], ["▁H", "u", "n", "d"]
     other, same, third = ["▁ein"], ["▁", "ein"], ["▁Ka", "tze"]
     first = rows_of(tiny_model[1], [spelled, other, whole, same, third, whole])
@@ -69,7 +73,7 @@ def test_first_text_is_kept_even_without_a_score():
 
 
 def test_n_best_lists_contain_different_texts():
-    """With random weights, many hypotheses spell equal texts."""
+    """The weights are random, so many hypotheses spell equal texts."""
     model, tokenizer = tiny_export.tiny_model(num_layers=1)
     search = kt.BeamSearch(beam_size=8, extra_length=3)
     lines = ["der Hund", "die Katze schläft", "x"]

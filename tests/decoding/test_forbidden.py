@@ -14,7 +14,7 @@ from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
 from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.forbidden import parse_phrase
 
-# Random strings of these often contain the phrases below.
+# Random strings of these characters often contain the phrases below.
 CHARACTERS = "abé .…猫"
 PHRASES = [
     "ab",
@@ -33,7 +33,11 @@ PHRASES = [
 
 
 def expression(phrase):
-    """Returns the phrase as a regular expression."""
+    """Returns the regular expression that finds a phrase in a text.
+
+    A letter at an end of the phrase must be at an end of a word. This does not apply to
+    猫, whose script has no spaces between words, or at the end before a `*`.
+    """
     words = re.escape(phrase.removesuffix("*"))
     plain = phrase.removesuffix("*")
     before = "(?<![abé猫])" if plain[0] in "abé" else ""
@@ -68,7 +72,7 @@ def test_table_matches_regular_expressions(seed):
             planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
             place = draw.randrange(len(ids))
             ids[place:place] = planted
-        # Tokenizers add a space before a text. It belongs to no word.
+        # Tokenizers add a space, `blank`, before a text. It belongs to no word.
         text = "".join(tokens[each] for each in ids)
         is_forbidden = any(each.search(text) for each in expressions)
         blank = tokens.index(" ")
@@ -81,6 +85,7 @@ def test_table_matches_regular_expressions(seed):
 def test_phrase_is_found_in_tokens_of_single_bytes():
     spellings = [bytes([byte]) for byte in range(256)]
     table = forbidden_transitions(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
+    # The byte after the word, here with index 3, completes it.
     assert first_hit(table, " é ".encode()) == 3
     assert first_hit(table, " éa ".encode()) is None
     assert first_hit(table, "„é“".encode()) == len("„é".encode()) + 2

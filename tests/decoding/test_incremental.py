@@ -1,4 +1,4 @@
-"""Decoding token by token matches the whole decoder."""
+"""`IncrementalDecoder`, which decodes token by token, matches the whole decoder."""
 
 import functools
 from typing import Any
@@ -42,22 +42,26 @@ VARIANTS = {
     },
     "bfloat16": {"dtype": "mixed_bfloat16"},
 }
-# A cache that grows has no static shapes, which JAX needs.
+# Capacities of the cache in positions. With `None`, the cache grows, which JAX does not
+# allow: it requires static shapes.
 CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
 # Variants whose computation depends on whether the cache grows.
 CACHE_DEPENDENT = {"post-norm", "widths", "dot", "additive", "bfloat16"}
 CACHE_DEPENDENT |= {name for name in VARIANTS if "window" in name}
+# Kernels that a decoder uses: those of the layers, those of `arrange_weights`, or the
+# latter packed in blocks for XLA.
 WEIGHTS = ("layers", "arranged", "packed")
 STEPS = 7
 
 
-# With a few other seeds, a number rounds to a different int8 value.
+# With a few other seeds, the quantized decoder rounds a number to another int8 value
+# than its model does.
 built = functools.partial(small_transformers.built, seed=1)
 shared = functools.partial(small_transformers.shared, seed=1)
 
 
 def sources(model):
-    """Returns rows of five tokens, of three, and of none."""
+    """Returns source ids `[3, 6]`: rows of five tokens, of three, and of none."""
     rows = np.full((3, 6), model.pad_id, "int32")
     rows[0, :5] = [11, 4, 40, 9, 3]
     rows[1, :3] = [23, 8, 3]
@@ -89,7 +93,7 @@ def assert_steps_match(model, decoder, beam_size=3, max_length=None, steps=STEPS
     """Compares the logits of all steps of each hypothesis with the model's.
 
     After each step, each hypothesis continues a random one of its sentence. After every
-    third step, the cache is compacted.
+    third step, `compact` makes the cache smaller.
     """
     generator = np.random.default_rng(8)
     source_ids = sources(model)
@@ -247,7 +251,7 @@ def compiled(function, *arguments):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        # As in an export, only the number of sentences is unknown.
+        # Only the number of sentences is unknown while tracing, same as in an export.
         signature = [
             tf.TensorSpec([None, *np.shape(each)[1:]], np.asarray(each).dtype)
             for each in arguments
@@ -260,8 +264,8 @@ def compiled(function, *arguments):
     return function(*map(ops.convert_to_tensor, arguments))
 
 
-# Cases that run by default. Searches of batches use a growing cache. XLA programs use a
-# fixed one and packed weights.
+# Cases that are not slow tests. The package searches batches with a growing cache. Its
+# XLA programs use a fixed cache and packed weights.
 LOOPS = {
     (None, "pre-norm", "layers", True),
     (None, "pre-norm", "arranged", True),
@@ -290,10 +294,11 @@ def test_step_in_a_compiled_loop_matches_whole_decoder(
 ):
     """Inside a loop's body TensorFlow fuses operations that it does not fuse outside.
 
-    TensorFlow 2.21 with oneDNN fuses scaling, product, and bias into one operation. Its
-    results have shape (0,) if the batch size is unknown and the bias is a loop variable
-    or captured. With `dropped`, sentences leave the batch at different steps and the
-    context is a loop variable. Without, the context is captured.
+    TensorFlow 2.21 with oneDNN fuses the scaling, product, and bias of attention into
+    one operation. Its result has the wrong shape (0,) if the batch size is unknown and
+    the bias is a loop variable or captured. If `dropped` is true, finished sentences
+    leave the batch and the context, which contains the bias, is a loop variable.
+    Otherwise, the context is captured.
     """
     if max_length is None and not dropped:
         pytest.skip("Only sentences that leave need a cache that grows.")

@@ -1,6 +1,6 @@
 """Length penalties against their formulas, worked out by hand.
 
-gnmt is ((5 + length) / 6)^alpha (section 6.1), and power is length^alpha.
+"gnmt" is ((5 + length) / 6)^alpha (section 6.1), and "power" is length^alpha.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
 """Beam search over large vocabularies, against log-probabilities in float64.
 
-For 1,024 ids or more, the search normalizes logits with a softmax.
+For 1,024 ids or more, the search normalizes logits with a softmax. For fewer, or with
+`drop_finished=False`, it uses a sum of exponentials.
 """
 
 import itertools
@@ -19,17 +20,20 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import beam_search
 
 
-# Sizes below that limit, at it, and far above it. At 1,024, a processor without AVX-512
-# rounds a single row differently than the same row in a batch.
+# Sizes below that limit, at it, and far above it. `rounding` is the relative difference
+# allowed between the scores of a sentence alone and in a batch. At 1,024, a processor
+# without AVX-512 rounds a single row differently than the same row in a batch.
 @pytest.mark.parametrize(
     ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 2e-6), (2500, 0)]
 )
 def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary, rounding):
     """The scores do not depend on `drop_finished` or on the rest of the batch."""
     bigrams = np.random.default_rng(15).normal(size=(vocabulary, vocabulary)) * 4
-    bigrams = (np.round(bigrams * 64) / 64).astype("float32")  # offsets add exactly
+    # Multiples of 1/64, so that adding an offset is exact and changes no probability.
+    bigrams = (np.round(bigrams * 64) / 64).astype("float32")
     bigrams[:, END] += 12
-    bigrams[: vocabulary // 2] += 60  # logits far from 0, as a model's may be
+    # The logits of a model may be far from 0, too.
+    bigrams[: vocabulary // 2] += 60
 
     def step(ids, cache, context, index):
         offsets = ops.repeat(context["offsets"], 3)[:, None]

@@ -80,7 +80,7 @@ def test_beam_search_accepts_old_settings():
 
 
 def test_beam_search_accepts_old_functions():
-    """All functions are called, and the scores differ without `normalized`."""
+    """All functions are called, and without `normalized` the scores would differ."""
     calls = []
 
     def reorder(cache, parents):
@@ -115,6 +115,7 @@ def test_beam_search_accepts_old_functions():
 def test_warning_names_the_callers_line():
     with pytest.warns(DeprecationWarning) as caught:
         beam_search(table_step(3), **start(3), beam_size=3, compaction=False, pad_id=0)
+    # One warning for each old argument.
     assert len(caught) == 3
     assert {each.filename for each in caught} == {__file__}
 

@@ -44,7 +44,8 @@ def expected(max_finished, n_best=1):
     ]
 
 
-# The search ends after patience x 4 (rounded) finished hypotheses, at least `n_best`.
+# The search ends after patience x 4 (rounded) finished hypotheses, but not before there
+# are `n_best`.
 @pytest.mark.parametrize(
     ("patience", "n_best", "max_finished"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
@@ -85,6 +86,7 @@ def test_patience_reduces_steps():
 
         search(counted, batch=1, patience=patience)
         steps[patience] = len(count)
+    # The smallest number of steps in which the oracle finishes `BEAM` hypotheses.
     finished, longest = [], 0
     while len(finished) < BEAM:
         longest += 1
@@ -128,7 +130,7 @@ def test_infinite_patience_matches_none():
 
 @pytest.mark.parametrize("patience", [None, 0.5])
 def test_n_best_as_tensor_matches_int(patience):
-    """The search takes the same steps as for the int, and finds the same hypotheses."""
+    """Searches with both types take equally many steps and find the same hypotheses."""
     counts = {}
     for table in random_tables(seed=6, batch=4, vocabulary=9):
         for n_best in (1, 2, 4):
@@ -156,4 +158,5 @@ def test_n_best_as_tensor_matches_int(patience):
             np.testing.assert_array_equal(more[:n_best], sequences)
             np.testing.assert_array_equal(with_scores[:n_best], scores)
             counts.setdefault(n_best, []).append(count)
+    # Guards the lines above: `n_best` affects the number of steps.
     assert sum(counts[1]) < sum(counts[2]) < sum(counts[4])

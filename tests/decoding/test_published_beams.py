@@ -1,7 +1,7 @@
-"""Cases from the tests of fairseq and tensor2tensor, with their solutions.
+"""Test cases of fairseq and tensor2tensor, with the results that their tests expect.
 
-Probabilities depend on the step and on the row of the beam, so a case also fixes the
-order of the alive hypotheses.
+Probabilities depend on the step and on the hypothesis's row in the beam, so results
+also depend on the order of the alive hypotheses.
 """
 
 import numpy as np
@@ -20,9 +20,12 @@ W1, W2 = 4, 5
 
 
 def tables(*steps):
-    """Log-probabilities of `END`, `W1`, and `W2`, `[batch, steps, rows, vocabulary]`.
+    """Returns log-probabilities, float32 `[batch, len(steps) + 1, rows, vocabulary]`.
 
-    After the last step every hypothesis ends.
+    In the added last step, every hypothesis ends.
+
+    Args:
+        steps: For each step, probabilities `[batch, rows, 3]` of `END`, `W1`, and `W2`.
     """
     steps = np.array([*steps, np.broadcast_to([1.0, 0, 0], np.shape(steps[0]))])
     steps = np.moveaxis(steps, 0, 1)
@@ -62,6 +65,7 @@ FAIRSEQ = tables(
     [[[0, 0.1, 0.9], [0.6, 0.2, 0.2]], [[0.6, 0.4, 0], [0.01, 0, 0.99]]],
     [[[1, 0, 0], [1, 0, 0]], [[0.1, 0.5, 0.4], [1, 0, 0]]],
 )
+# Expected hypotheses: the tokens and the probability of each.
 SHORT = [W1, END], [0.9, 1]
 LONG = [W2, W1, W2, END], [0.1, 0.9, 0.9, 1]
 SECOND_SHORT = [W1, W2, END], [0.7, 0.4, 0.6]
@@ -91,7 +95,7 @@ def test_beam_matches_fairseq(alpha, expected):
 
 
 def test_beam_matches_fairseq_at_the_maximum_length():
-    """fairseq's limit does not count the end, which it forces in one more step."""
+    """fairseq's limit, here 2, does not count the end, which one more step forces."""
     forced = FAIRSEQ.copy()
     forced[:, 2, :, W1:] = -np.inf
     found, scores = search(forced, 1.0, "power", patience=1, max_length=3)
@@ -173,11 +177,15 @@ def test_beam_matches_tensor2tensor(log_probs, alpha, max_length, sequences, sco
     ("steps", "increments", "seen"),
     [
         ([[[0.7, 0.3, 0]], [[0.4, 0.6, 0]], [[0.5, 0.5, 0]]], [1], [[0], [1]]),
-        # The first row is always the one that is continued.
+        # Both rows always continue the first row.
         (TWO, [3, 7], [[0, 0], [3, 3], [6, 6]]),
     ],
 )
 def test_beam_reorders_states_like_tensor2tensor(steps, increments, seen):
+    """Each step adds `increments` to the rows' states, which begin as 0.
+
+    `seen` are the states that each step receives.
+    """
     states = []
 
     def counting(ids, cache, context, index):

@@ -1,4 +1,8 @@
-"""Sampling from table models, against the distributions that they define."""
+"""Sampling from table models, against the distributions that they define.
+
+A table model looks up the logits of the next token by the two tokens before it, see
+decoding_oracles.py.
+"""
 
 import dataclasses
 
@@ -43,6 +47,7 @@ def draw(tables, num_samples, max_length, **options):
 
 
 def first_tokens(table, **options):
+    """Returns the relative frequency of each id as the first token of a sample."""
     sequences, _ = draw(table[None], NUM_SAMPLES, 1, seed=5, **options)
     counts = np.bincount(sequences[0, :, 0], minlength=table.shape[-1])
     return counts / NUM_SAMPLES
@@ -107,7 +112,8 @@ def test_top_p_keeps_exactly_the_nucleus(top_p, kept):
 
 
 def test_top_p_applies_after_top_k():
-    # The two most probable become 0.625 and 0.375, so that `top_p=0.6` keeps one.
+    # `top_k=2` leaves the probabilities 0.625 and 0.375, so `top_p=0.6`
+    # keeps one token. Without `top_k`, it keeps two tokens.
     table = np.full((8, 8, 8), -np.inf, "float32")
     table[START, START, 4:] = np.log([0.15, 0.5, 0.05, 0.3])
     assert first_tokens(table, top_k=2, top_p=0.6)[5] == 1

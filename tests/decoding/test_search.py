@@ -1,4 +1,4 @@
-"""`translate_ids` with a random `Transformer`, against searches without a cache."""
+"""`translate_ids` with a random `Transformer`, against searches without a KV cache."""
 
 import functools
 
@@ -78,7 +78,10 @@ def compiled_model(model):
 
 
 def plain_beam(model, row, beam_size, max_length, alpha):
-    """Beam search in plain Python over the whole model, without a cache."""
+    """Returns the best (score, ids) of a beam search without a cache.
+
+    Each step runs the whole model on all tokens so far.
+    """
     alive, finished = [(0.0, [])], []
     for length in range(1, max_length + 1):
         target_ids = np.array([[START, *ids] for _, ids in alive], "int32")
@@ -106,6 +109,7 @@ def plain_beam(model, row, beam_size, max_length, alpha):
 def test_search_with_cache_matches_search_without(model, source_ids, beam_size):
     sequences, scores = compiled(model, beam_size=beam_size)(source_ids)
     found = []
+    # The lengths of the first five sources, end ids included. The last source is empty.
     for i, length in enumerate([11, 3, 8, 2, 6]):
         row = source_ids[i][:length]
         score, ids = plain_beam(model, row, beam_size, length + 5, 0.6)

@@ -1,4 +1,7 @@
-"""Segments of texts, with Unicode characters as subwords."""
+"""Division of texts into segments that a model can read.
+
+In most tests, each Unicode character is a subword.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +22,10 @@ def characters(strings):
 
 
 def segments_of(texts, max_length, **options):
-    """Returns pairs (segment, gap before it) per text, and whether it was truncated."""
+    """Returns, for each text, its segments and whether it was truncated.
+
+    A segment is a pair of its text and the gap before it: a space, line breaks, or "".
+    """
     found = segment(characters, tf.constant(texts), max_length, **options)
     pairs = [[] for _ in texts]
     written = tf.strings.unicode_encode(found.ids, "UTF-8").numpy()
@@ -31,7 +37,7 @@ def segments_of(texts, max_length, **options):
 
 
 def split(text, max_length):
-    """Returns the segments of a text of which nothing is truncated."""
+    """Returns the segments of a text. Nothing may be truncated, and gaps are spaces."""
     (pairs,), (truncated,) = segments_of([text], max_length)
     assert not truncated
     assert [gap for _, gap in pairs] == [""] + [" "] * (len(pairs) - 1)
@@ -49,6 +55,8 @@ def test_blank_text_has_no_ids(text):
 
 
 def test_blank_text_has_no_ids_of_a_language():
+    """The tokenizer adds four ids to every text. Blank segments must not get them."""
+
     def tokenize(strings):
         return characters(tf.strings.join([">fr<", strings]))
 
@@ -112,6 +120,9 @@ def test_other_scripts_are_split():
 
 
 def test_long_sentence_is_split_between_words():
+    # A sentence is too long to be one segment, so it is cut into windows of
+    # max_length + 1 - half subwords, where half is (max_length + 1) // 2. A segment
+    # contains the words that begin in the same window.
     assert split("aaa bbb ccc ddd", 12) == ["aaa bbb", "ccc ddd"]
     assert split("a b c d e f g h", 8) == ["a b c", "d e", "f g h"]
     assert split("一二三，四五六七八", 4) == ["一二三，", "四五", "六七八"]
@@ -132,7 +143,8 @@ def test_segments_lose_only_white_space(max_length):
     assert max(map(len, parts)) <= max_length and not truncated
     assert "".join("".join(parts).split()) == "".join(text.split())
     if max_length < 1000:
-        # Parts of a sentence are at least half full.
+        # Segments are about half full or fuller, except the last one of each sentence.
+        # The text has five sentences.
         assert len(parts) <= 5 + 2 * len(text) / max_length
 
 
@@ -160,6 +172,7 @@ def test_language_mark_precedes_each_segment(language):
             tokenizer.tokenize, tf.constant(texts), max_length, split_mark=split_mark
         )
 
+    # The mark takes one of the five subwords of each segment.
     without, with_mark = found(plain, texts, 4), found(tokenizer, marked, 5)
     mark = PIECES.index(">>fra<<")
     rows = [[mark] * bool(row) + row for row in without.ids.to_list()]
@@ -175,10 +188,15 @@ def test_number_of_segments_is_limited():
         [("D", ""), ("E", "\n")],
         [("F", ""), ("G", "\n")],
     ]
+    # The third text loses only a blank segment.
     assert truncated == [True, False, False]
 
 
 def test_join_segments_joins_each_rank():
+    """Shorter lists repeat their last translation, and scores are added.
+
+    A gap of a space is omitted before an empty translation. Line breaks are kept.
+    """
     segments = [
         Segment(0, True, [5], ""),
         Segment(0, False, [6], " "),

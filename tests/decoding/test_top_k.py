@@ -21,6 +21,7 @@ def test_top_k_matches_sorting(size, k):
 
 def test_top_k_finds_values_in_one_block():
     x = np.zeros((2, 400), "float32")
+    # Blocks have 16 values, so these are all in the third block.
     x[0, 40:47] = [3, 9, 5, 7, 4, 8, 6]
     x[1, [0, 399]] = 2, 1
     values, indices = top_k(x, 2)

@@ -1,4 +1,4 @@
-"""Translator with a small random Transformer and a tokenizer of characters."""
+"""`Translator` with a small random `Transformer` and a tokenizer of characters."""
 
 import dataclasses
 import logging
@@ -71,6 +71,7 @@ def test_parallel_batches_give_the_same_translations(
         [each.text for each in ranked] for ranked in expected
     ]
     assert several.score(lines, lines[::-1]) == translator.score(lines, lines[::-1])
+    # The calls of `n_best` of both translators, then their calls of `score`.
     assert parallel_counts == [3, 1, 3, 1]
 
 
@@ -94,6 +95,7 @@ def test_translator_generates_outputs_only(model):
     found = [*translator.translate(LINES)]
     samples = translator.sample(LINES, Sampling(seed=1, extra_length=4))
     found += [each.text for [each] in samples]
+    # Of the eight ids that the model predicts, the first four are special.
     assert set("".join(found)) <= set(ALPHABET[:4])
     assert len(set(found)) > 4
     # Letters that the model cannot predict have the score of the unknown id.
@@ -112,6 +114,7 @@ def test_batches_run_in_parallel():
 def test_failure_in_a_batch_ends_the_others():
     begun = []
 
+    # `parallel_map` begins with the last item.
     def fail(item):
         begun.append(item)
         if item == 99:
@@ -152,7 +155,8 @@ def test_score_matches_the_scores_of_n_best(translator):
         (line, each)
         for line, ranked in zip(LINES, found, strict=True)
         for each in ranked
-        # A translation that was cut off has no end id, which `score` adds.
+        # `score` adds the end id. A translation that was cut off has none: its length
+        # is the limit, the source's length with the end id plus 4.
         if line.strip() and len(each.text) + 1 < len(line) + 5
     ]
     assert len(pairs) > 2
@@ -227,6 +231,7 @@ def test_translator_accepts_ten_thousand_words(model, caplog):
     with caplog.at_level(logging.WARNING, logger="keras_transformer"):
         (text,) = translator.translate(["abc fed " * 5000])
     assert text
+    # 5,000 times eight characters, and the end id.
     assert "line 1: 40001 subwords" in caplog.text
 
 
@@ -296,11 +301,13 @@ def test_translator_limits_the_source_to_learned_positions():
 def test_ids_without_a_subword_are_never_generated(beam_size):
     keras.utils.set_random_seed(3)
     size = Characters.vocabulary_size
+    # Rounded up from 14 to a multiple of 8, so that two ids have no subword.
     padded = kt.Transformer(-(-size // 8) * 8, 1, d_model=24, d_ff=8, num_heads=3)
     padded.build({"source_ids": (None, None), "target_ids": (None, None)})
     (table,) = [w for w in padded.weights if w.shape == (padded.vocabulary_size, 24)]
     rows = table.numpy()
-    # One of two opposite rows always has the highest logit.
+    # The rows of these two ids are long and opposite, so one of them always has the
+    # highest logit.
     rows[size] = 50 * np.random.default_rng(3).normal(size=24)
     rows[size + 1] = -rows[size]
     table.assign(rows)
@@ -361,7 +368,7 @@ def test_translator_rejects_a_tokenizer_larger_than_the_model():
 def test_translation_ends_at_the_maximum_length():
     """The model never predicts the end id.
 
-    All decoder outputs are the vector of ones. The end id's embedding points in the
+    All decoder outputs are a vector of ones, and the end id's embedding points in the
     opposite direction.
     """
     keras.utils.set_random_seed(21)

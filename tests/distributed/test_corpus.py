@@ -1,4 +1,4 @@
-"""A corpus prepared by Apache Beam on two workers, and training on it."""
+"""A corpus that Apache Beam encodes on two workers, and training on it."""
 
 import gzip
 import json
@@ -105,8 +105,8 @@ def test_corpus_keeps_and_drops_pairs(corpus, records, tmp_path):
     assert len(summary["shards"]) == SHARDS
     assert summary["dropped"]["invalid_utf8"] == 3
     assert summary["dropped"]["empty"] == 3
-    # The overlong pair is the same in all files, and so is the uneven one. Their
-    # second and third occurrences count as duplicates.
+    # Every file contains the same pair that is too long and the same pair of very
+    # different lengths. Their second and third occurrences count as duplicates.
     assert summary["dropped"]["too_long"] == 1
     assert summary["dropped"]["uneven"] == 1
     assert sum(summary["dropped"].values()) == 180 - len(kept)
@@ -126,6 +126,7 @@ def test_corpus_keeps_and_drops_pairs(corpus, records, tmp_path):
 
 
 def test_corpus_is_independent_of_workers(corpus, records, tmp_path):
+    """One worker writes the same files as the two workers of `records`."""
     encode(corpus[0], tmp_path)
     assert content(tmp_path) == content(records[0])
     assert sorted(content(tmp_path)) == [

@@ -1,4 +1,7 @@
-"""Translation and scoring with an export on two workers of Apache Beam."""
+"""Translation and scoring with an export by Apache Beam.
+
+Expected results come from calling the export's signatures with single texts.
+"""
 
 import gzip
 
@@ -104,6 +107,7 @@ def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
 
 def test_batch_size_respects_export_limit(small_batch_export, tmp_path):
     path = tmp_path / "a.de"
+    # The export accepts at most seven texts per call.
     path.write_text("Hund\n" * 15)
     beam_inference.run_with_beam(
         small_batch_export, "translate", [path], tmp_path / "out", batch_size=64

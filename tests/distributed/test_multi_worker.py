@@ -1,4 +1,4 @@
-"""Keras's `fit`, patched for several workers, against one process."""
+"""Training with Keras's `fit` on several workers, compared with one process."""
 
 import json
 import os
@@ -82,5 +82,6 @@ def test_distribute_splits_rows_among_replicas(tmp_path):
         shards = [part for worker in parts for part in worker[step]]
         assert len({shard.shape for shard in shards}) == 1
         rows = np.concatenate(shards)
+        # Rows of padding fill the batch, so that all four replicas get the same number.
         assert len(rows) % 4 == 0
         assert sorted(map(tuple, rows[rows.any(axis=1)])) == sorted(map(tuple, labels))
