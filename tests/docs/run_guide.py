@@ -2,9 +2,9 @@
 
     python run_guide.py PAGE.md
 
-The script prints the number of commands and Python blocks that it ran. Python blocks and
-this package's commands run in one process, so that TensorFlow is loaded once. All other
-commands run in bash. A server keeps running until the end.
+The script prints the number of commands and Python blocks that it ran. Python blocks
+and this package's commands run in one process, so that TensorFlow is loaded once. All
+other commands run in bash. A server keeps running until the end.
 
 A hint is a comment above a block, such as `<!-- test: as written -->`; guides.py lists
 all hints. Training is shortened to a few steps of a small model unless a block has the

@@ -25,7 +25,7 @@ WORDS = [
 
 
 def corpus(errors, seed):
-    """Returns references, and translations in which a word is wrong at rate `errors`."""
+    """Returns references, and translations with about this fraction of wrong words."""
     rng = np.random.default_rng(7)
     references = [" ".join(rng.choice(WORDS, rng.integers(5, 14))) for _ in range(150)]
     rng = np.random.default_rng(seed)

@@ -101,8 +101,8 @@ def test_ablate_trains_each_row_once(tmp_path):
     assert [row["N"] for row in rows] == ["2", "4"]
     assert rows[0]["paper's BLEU"] == "23.7"
     # An embedding of 380 rows of 16. An encoder layer and a decoder layer together have
-    # 4 + 8 square matrices, two feed-forward networks and 2 + 3 norms. C1 has two layers
-    # per stack. A norm ends each pre-norm stack.
+    # 4 + 8 square matrices, two feed-forward networks and 2 + 3 norms. C1 has two such
+    # pairs of layers. A norm ends each pre-norm stack.
     feed_forward = 2 * 16 * 64 + 64 + 16
     layer = 12 * 16**2 + 2 * feed_forward + 5 * 2 * 16
     assert int(rows[0]["parameters"]) == 380 * 16 + 2 * layer + 2 * 2 * 16
