@@ -1,6 +1,6 @@
 """Tiny exports of every kind, and the operations that they consist of.
 
-A SavedModel from an untrusted source may contain only the operations that are listed in
+Unless `allow_unsafe` is set, a SavedModel may contain only the operations listed in
 `keras_transformer/saving/allowed_operations.json`. `python tests/export_kinds.py`
 collects the operations of all kinds and rewrites this file in a few minutes. TensorFlow
 2.20 and 2.21 give the same file. If another version gives a different one, store the

@@ -142,7 +142,7 @@ def long_signatures(root, commands=False):
 
 
 def long_functions(root, commands=False):
-    """Yields functions with more than `MAX_FUNCTION_LINES` lines, without docstrings.
+    """Yields functions with more than `MAX_FUNCTION_LINES` lines besides docstrings.
 
     The signature of a command counts only if `commands` is true.
     """

@@ -1,6 +1,6 @@
 """Pages in docs/reference/ match the code.
 
-Generated pages match in full. Handwritten pages list exactly the names in the code.
+Generated pages match in full. Handwritten pages list the names that the code uses.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
 """Exports for the Marian toolkit, against Marian's own files and a second import.
 
-If a model was imported from Marian, its export equals the files that Marian wrote. All
-other exports are imported, and the imported model matches the original.
+If a model was imported from Marian, its export has the arrays, settings and vocabulary
+that Marian wrote. Other exports are imported again and must match the original model.
 """
 
 import keras

@@ -1,7 +1,8 @@
 """`RestrictedSelfAttention` against full attention with a band mask.
 
 In restricted self-attention (section 4 of the paper), each position attends to the
-`window` positions around it. A band mask hides all other positions.
+`window` positions around it, or to the last `window` positions if attention is causal.
+A band mask hides all other positions.
 """
 
 import keras
