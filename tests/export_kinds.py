@@ -1,7 +1,8 @@
 """Tiny exports of every kind, and the operations that they consist of.
 
-`python tests/export_kinds.py` collects the operations of all kinds and rewrites
-`keras_transformer/saving/allowed_operations.json`. It takes some minutes. TensorFlow
+Unless `allow_unsafe` is set, a SavedModel may contain only the operations listed in
+`keras_transformer/saving/allowed_operations.json`. `python tests/export_kinds.py`
+collects the operations of all kinds and rewrites this file in a few minutes. TensorFlow
 2.20 and 2.21 give the same file. If another version gives a different one, store the
 union of both.
 """
@@ -41,7 +42,7 @@ ALL_VARIATIONS = {
     "source_vocabulary_size": 300,
     "tied_output": False,
 }
-# Arguments of `write_export` by kind. Each kind changes a part of the first's graph.
+# Arguments of `write_export` by kind. Each graph differs from that of "bpe".
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
@@ -101,7 +102,19 @@ def write_export(
     jit_compile=False,
     **search,
 ):
-    """Writes a tiny export and returns its path."""
+    """Writes a tiny export and returns its path.
+
+    Args:
+        folder: Folder for the export.
+        tokenizer: Kind of tokenizer: "bpe", "word_piece", "marian", or "core" for BPE
+            with TensorFlow's core operations.
+        model: Dict of other arguments of `Transformer`.
+        dtype: Dtype policy of the model.
+        quantize: Whether to quantize the model to int8.
+        parallel_parts: Argument of `export_saved_model`.
+        jit_compile: Argument of `export_saved_model`.
+        search: Arguments of `BeamSearch`.
+    """
     kind = "bpe" if tokenizer == "core" else tokenizer
     if kind == "marian":
         side = (toolkit_models.PIECES, toolkit_models.splitter())
@@ -109,7 +122,8 @@ def write_export(
         model = {"pad_id": encoder.pad_id, "output_size": encoder.num_outputs, **model}
     else:
         encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
-    # Large enough for matrices to be packed with the `MIN_PIECE_SIZE` set below.
+    # Large enough for XLA's packed kernels to have several arrays each, with the
+    # `MIN_PIECE_SIZE` that is set below.
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     built = kt.Transformer(
         encoder.vocabulary_size, **sizes, **(model or {}), dtype=dtype
@@ -167,7 +181,8 @@ def write_activations(folder):
 def write_all(folder, kinds=tuple(KINDS)):
     """Writes exports into `folder` and yields the name and path of each.
 
-    These are the given kinds, the activations, and the frozen exports.
+    These are the given kinds, the activations, and exports of older releases, which
+    are stored in tests/frozen.
     """
     for kind in kinds:
         yield kind, write_export(folder / kind, **KINDS[kind])
@@ -210,13 +225,13 @@ def collect(path):
 
 
 def _add(rules, known, annotations, attributes, free=UNCHECKED_ATTRIBUTES):
-    """Adds the texts and types of a node's attributes to the rules.
+    """Adds the texts and types in the attributes of a node or a function to the rules.
 
     Args:
         rules: The rules, which get the types.
         known: Rules of the node's operation, which get its texts.
         annotations: Rules of attributes that TensorFlow may add to any node.
-        attributes: Attributes of the node by name.
+        attributes: Attributes by name.
         free: Names of the attributes that may have any text.
     """
     for name, value in attributes.items():
@@ -234,7 +249,7 @@ def _add(rules, known, annotations, attributes, free=UNCHECKED_ATTRIBUTES):
 
 
 def merge_rules(rules, others):
-    """Adds rules in the form of `allowed_operations.json` to `rules`, in place."""
+    """Adds `others` to `rules`, in place. Both have the form of the JSON file."""
     for key, value in others.items():
         known = rules.get(key)
         if isinstance(value, dict):

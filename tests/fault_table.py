@@ -17,7 +17,7 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The failures in the table's order.
+# Failures by id, in the order of the table.
 FAULTS = {
     "F01": "SIGKILL at random times while checkpoints are written",
     "F02": "SIGKILL between a checkpoint's write and its rotation or state file",

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+# Numbers of cases in default tests and in slow tests.
 SHORT, LONG = 1_000, 100_000
 
-# Text that is known to cause errors in programs.
+# Texts that often cause errors in programs.
 NASTY = [
     *("", " ", "\t", "\n", "\r", "\r\n", "\0", "a\0b", "\x1b[31m", "\x7f", "\x85"),
     *("\u2028", "\u2029", "\u200b", "\u200d", "\u200f", "\u202e", "\u2066", "\ufeff"),
@@ -41,6 +42,8 @@ def encodable(text):
 
 def fuzz(strategy, check, count):
     """Calls `check` with `count` random cases. An exception fails the test.
+
+    The cases are the same in every run if `count` is below `LONG`.
 
     Returns:
         `Counter` of the values that `check` returned.

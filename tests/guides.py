@@ -29,7 +29,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 # Commands with subcommands.
 GROUPS = {"corpus"}
 SHELLS = {"bash", "console", "sh", "shell"}
-# Folders of the project that are filled by commands.
+# Folders of the project that commands create.
 WRITTEN = {"runs", "saved_models"}
 # Hints that do not change the code of a block.
 HINTS_WITHOUT_EFFECT = ("as written", "output", "not compared, ")
@@ -77,7 +77,10 @@ def is_code(block):
 
 
 def unchecked_outputs(text):
-    """Returns the line numbers of `text` blocks after code that have no hint."""
+    """Returns the line of each `text` block after code that no test compares.
+
+    Blocks whose hints give a reason are exempt.
+    """
     return [
         block.line
         for before, block in itertools.pairwise(blocks(text))
@@ -110,7 +113,10 @@ def trimmed(text):
 
 
 def commands(code):
-    """Yields the commands of a shell block as lists of words, without their output."""
+    """Yields each command of a shell block as a list of words.
+
+    If lines begin with `$ `, all other lines are output and are ignored.
+    """
     lines = code.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
         lines = [line[2:] for line in lines if line.startswith("$ ")]
@@ -205,7 +211,7 @@ def help_of(command):
 
 
 def write_corpus(folder):
-    """Writes small corpora `{train,val,test}.{en,de}`, both plain and as `.gz`."""
+    """Writes small corpora, plain and as `.gz`: `{train,val,test}.{en,de}`."""
     from keras_transformer.pipelines.sources.phrases import phrases
 
     splits = phrases(size=700, held_out=53)

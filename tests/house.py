@@ -18,8 +18,8 @@ LIBRARY = "keras_transformer"
 MAX_LINES = 400
 MAX_PARAMETERS = 12
 MAX_FUNCTION_LINES = 60
-# A place that names at least this many of the model's constructor arguments counts as
-# one that lists them.
+# A call, dict or other piece of code that names at least this many of the model's
+# constructor arguments counts as a list of them.
 MANY_ARGUMENTS = 6
 
 # Modules that implement the paper's model and its search.
@@ -125,7 +125,11 @@ def is_model_constructor(name, node):
 
 
 def long_signatures(root, commands=False):
-    """Yields functions above `MAX_PARAMETERS`, except commands and layers."""
+    """Yields functions with more than `MAX_PARAMETERS` parameters.
+
+    Constructors of layers and of the model are exempt, and so are commands unless
+    `commands` is true.
+    """
     for name, path in source_files(root):
         for function, node in functions(path):
             number = len(parameters(node))
@@ -138,7 +142,10 @@ def long_signatures(root, commands=False):
 
 
 def long_functions(root, commands=False):
-    """Yields functions above `MAX_FUNCTION_LINES`, counting only a command's body."""
+    """Yields functions with more than `MAX_FUNCTION_LINES` lines besides docstrings.
+
+    The signature of a command counts only if `commands` is true.
+    """
     for name, path in source_files(root):
         for function, node in functions(path):
             body_only = not commands and is_command(name, node)
@@ -172,7 +179,7 @@ def defined_names(tree):
 def repeated_names(root):
     """Yields public names that several modules define, except `logger`.
 
-    A command's function, which no module imports, may share its name with another.
+    A command's function, which no module imports, may have another function's name.
     """
     places = collections.defaultdict(set)
     for name, path in source_files(root):
@@ -186,7 +193,7 @@ def repeated_names(root):
 
 
 def repeated_definitions(root):
-    """Yields names of functions and classes that several modules define."""
+    """Yields names of functions and classes, public or not, that modules repeat."""
     places = collections.Counter()
     for _, path in source_files(root):
         body = syntax_tree(path).body
@@ -237,7 +244,7 @@ def model_argument_places(root):
 
 
 def _lists_of_names(node):
-    """Yields lists of names in a node: parameters, keywords, keys, or attributes."""
+    """Yields lists of names in a node, e.g. its parameters, keywords, or dict keys."""
     if isinstance(node, ast.FunctionDef):
         yield [each.arg for each in parameters(node)]
         targets = (
@@ -256,7 +263,7 @@ def _lists_of_names(node):
 
 
 def stack_loops(root):
-    """Yields loops over the layers of a stack, except in `build`."""
+    """Yields `for` loops over an encoder's or decoder's layers, except in `build`."""
     for name, path in source_files(root):
         if not is_within(name, ["layers", "decoding", "transformer"]):
             continue

@@ -23,11 +23,12 @@ def check_layer(
         cls: The class, registered for saving.
         init_kwargs: Constructor arguments. `check_dropout` overrides the rates, whose
             names end in "dropout".
-        inputs: Arrays by call argument, in the call's order: vectors `[batch, length,
-            width]`, ids and masks.
+        inputs: Arrays by call argument, in the order of `call`: vectors `[batch,
+            length, width]`, ids and masks.
         expected_output_shape: Shape of the output for `inputs`.
         expected_num_weights: Number of weights, which must all be trainable.
-        expected_num_seed_generators: Number of sublayers that draw random numbers.
+        expected_num_seed_generators: Number of (sub)layers with dropout. Each has the
+            state of a random generator as an additional variable.
     """
     case = Case(cls, init_kwargs, inputs)
     check_config(case)
@@ -133,7 +134,7 @@ def check_config(case):
 
 
 def check_build(case, expected_num_weights, expected_num_seed_generators):
-    """Checks that `build`, from shapes alone, makes all the weights of a call."""
+    """Checks that `build`, from shapes alone, creates the same weights as a call."""
     called = case.layer()
     case.call(called)
     built = case.layer()
@@ -176,7 +177,7 @@ def check_symbolic_output(case, expected_output_shape):
 
 
 def check_attention_scores(case):
-    """Checks that scores are float32 distributions and do not change the output."""
+    """Checks that scores are float32 distributions, and that they change no output."""
     for policy in ("float32", "mixed_bfloat16"):
         layer = case.layer(dtype=policy)
         output = case.call(layer)
@@ -219,7 +220,7 @@ def check_layer_saving(case):
 
 
 def check_training_step(case):
-    """Checks that one compiled `fit` step changes every weight: each has a gradient."""
+    """Checks that one `fit` step changes every weight, so that each has a gradient."""
     layer = case.layer()
     model = case.model(layer)
     if not layer.trainable_weights:
@@ -236,7 +237,7 @@ def check_training_step(case):
 
 
 def check_mixed_precision(case):
-    """Checks mixed bfloat16: dtypes of all sublayers, and outputs close to float32."""
+    """Checks the policy mixed_bfloat16: dtypes, and outputs close to float32."""
     # The seed is fixed, because for a few seeds a stack's rounding error exceeds the
     # tolerance.
     keras.utils.set_random_seed(6)

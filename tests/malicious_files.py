@@ -1,4 +1,8 @@
-"""Altered model files, made from a valid one."""
+"""Altered `.keras` files, made from a valid one, that loading must refuse.
+
+A `.keras` file is a ZIP archive of config.json (settings), model.weights.h5 (arrays in
+HDF5), and metadata.json.
+"""
 
 import contextlib
 import copy
@@ -15,7 +19,7 @@ WEIGHTS = "model.weights.h5"
 
 
 def members(path):
-    """Returns the members of an archive by name."""
+    """Returns {name: content} of an archive's members."""
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -29,9 +33,10 @@ def write_archive(path, content, compression=zipfile.ZIP_STORED):
 
 
 def with_config(path, target, change):
-    """Writes a copy with settings altered by `change(outer, inner)`.
+    """Copies the file `path` to `target`, with settings altered by a function.
 
-    `outer` is the content of config.json, and `inner` its entry "config".
+    The function `change(outer, inner)` gets the content of config.json and its entry
+    "config", and alters them in place.
     """
     content = members(path)
     outer = json.loads(content[CONFIG])
@@ -41,7 +46,7 @@ def with_config(path, target, change):
 
 
 def with_weights(path, target, change):
-    """Writes a copy whose HDF5 file is altered by `change(file)`."""
+    """Copies the file `path` to `target`, with weights altered by `change(file)`."""
     content = members(path)
     memory = io.BytesIO(content[WEIGHTS])
     with h5py.File(memory, "r+") as file:
@@ -72,7 +77,7 @@ def object_of(module, name):
 
 
 def set_class(**changes):
-    """Returns a function for `with_config` that sets entries next to the settings."""
+    """Returns a function for `with_config` that sets entries outside of "config"."""
     return lambda outer, inner: outer.update(changes)
 
 
@@ -81,11 +86,12 @@ def set_setting(name, value):
     return lambda outer, inner: inner.update({name: value})
 
 
+# Stored form of a `keras.layers.Lambda` function: bytecode in base64.
 LAMBDA = {
     "class_name": "__lambda__",
     "config": {"value": ["4wEAAAA=", None, None]},
 }
-# Changes of settings that must be refused, and text of each error.
+# Functions for `with_config` whose results must be refused, and text of each error.
 SETTINGS = {
     "another class": (
         set_class(module="os", class_name="system", registered_name="os>system"),
@@ -182,7 +188,7 @@ def _dataset(**options):
 
 
 def _never_written(file, name):
-    # Contiguous, but not stored in the file: reading it gives 4 TB of zeros.
+    # The file contains no data for this array, and reading it gives 4 TB of zeros.
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_LATE)
     space = h5py.h5s.create_simple((10**12,))
@@ -193,8 +199,9 @@ def _cycle(file, name):
     file[name] = file["/"]
 
 
+# The HDF5 path of the embeddings, `[300, 24]` in the valid file.
 EMBEDDINGS = "layers/token_embedding/vars/0"
-# Arrays that must be refused in a weights file, and text of each error.
+# Functions of (HDF5 file, path) that create an invalid array, and text of each error.
 ARRAYS = {
     "a link to a file": (_link(h5py.ExternalLink("/etc/passwd", "/x")), "a link"),
     "a soft link": (_link(h5py.SoftLink("/decoder")), "a link"),
@@ -214,6 +221,7 @@ ARRAYS = {
         "no numbers",
     ),
 }
+# Functions for `with_weights` whose results must be refused, and text of each error.
 WEIGHT_FILES = {
     name: (_replace(EMBEDDINGS, make), reason)
     for name, (make, reason) in ARRAYS.items()
@@ -228,7 +236,8 @@ def _replaced(content, name, data):
     return [*{**content, name: data}.items()]
 
 
-# Archives that must be refused, and text of each error.
+# Functions from a valid archive's {name: content} to the (name, content) pairs of an
+# archive that must be refused, and text of each error.
 ARCHIVES = {
     "a path above": (_extra("../../evil.txt"), "not part of a model"),
     "a path from the root": (_extra("/tmp/evil.txt"), "not part of a model"),
@@ -265,7 +274,7 @@ ARCHIVES = {
 
 
 def zip_bomb(path, target, num_bytes=1 << 26):
-    """Writes a copy whose weights are `num_bytes` zeros, compressed about 1000:1."""
+    """Copies a file with `num_bytes` zeros as weights, compressed about 1000:1."""
     content = members(path)
     content.pop(WEIGHTS)
     write_archive(target, content.items())
@@ -274,7 +283,7 @@ def zip_bomb(path, target, num_bytes=1 << 26):
 
 
 def overlapping(path, target):
-    """Writes a copy whose table of contents lists the same bytes twice."""
+    """Copies a file so that metadata.json refers to the same bytes as the weights."""
     content = members(path)
     write_archive(target, [*content.items()])
     with contextlib.closing(zipfile.ZipFile(target, "a")) as archive:

@@ -1,4 +1,8 @@
-"""Altered SavedModels, made from a valid one."""
+"""Changes of a valid SavedModel that loading must refuse.
+
+`model` is the `SavedModel` protocol buffer. The saver is the part of its graph that
+saves and restores the variables.
+"""
 
 # Numbers of TensorFlow's data types in its protocol buffers.
 STRING, RESOURCE, VARIANT = 7, 20, 21
@@ -19,7 +23,7 @@ def graph_node(model, operation):
 
 
 def saver_function(model, operation):
-    """Returns the name of the saver function with an operation such as `SaveV2`."""
+    """Returns the name of the saver's function that contains an operation."""
     return graph_function(model, operation).signature.name
 
 
@@ -32,7 +36,7 @@ def _node(operation, change):
 
 
 def _constant_path(operation, index=0):
-    """Returns a change that gives a saver operation a constant path."""
+    """Returns a change that replaces input `index` of an operation by a fixed path."""
 
     def change(model):
         function = graph_function(model, operation)
@@ -112,7 +116,7 @@ def _attribute(name, text):
     return lambda node: setattr(node.attr[name], "s", text)
 
 
-# Changes of a SavedModel that must be refused, and text of each error.
+# Functions that change a `SavedModel` in place, and text of each error.
 GRAPHS = {
     "no object graph": (
         _graph(lambda graph: graph.ClearField("object_graph_def")),

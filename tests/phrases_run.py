@@ -1,4 +1,4 @@
-"""Settings of the small run on phrases that several tests share."""
+"""Settings of a small training on the embedded phrases, for several tests."""
 
 from keras_transformer.recipes import load_recipe
 
@@ -23,8 +23,8 @@ SMALL = [
     "training.validation_steps=4",
     "training.validation_sentences=3",
     "decoding={beam_size: 4, length_penalty: 0.6, extra_length: 7}",
-    # Validations during the training are greedy. With the same beam size, the final one
-    # does not trace another search.
+    # Validation during training is greedy. With beam size 1, the final validation uses
+    # the same search, so no second search is traced.
     "decoding.beam_size=1",
 ]
 

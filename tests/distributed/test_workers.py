@@ -1,4 +1,9 @@
-"""Two workers train the same model as one process, and stop together."""
+"""Two workers train the same model as one process, and stop together.
+
+A worker is one process of a multi-worker TensorFlow cluster, described by the variable
+`TF_CONFIG`. Worker 0 is the chief: only it prints and writes files. The marker `fault`
+adds a test to the table in docs/results/reliability.md.
+"""
 
 import contextlib
 import json
@@ -26,7 +31,9 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_model
 
 STEPS = 48
+# With this budget, one batch of the run has a single row.
 BATCH_TOKENS = 1486
+# Seconds until a silent worker counts as lost.
 TIMEOUT = 10
 # Seconds after the timeout within which the other worker must report the lost worker
 # and exit.
@@ -69,13 +76,13 @@ def weights(run):
 
 
 def log(run):
-    """Returns the rows of a run's metrics without times."""
+    """Returns the rows of metrics.jsonl in a run folder, without times."""
     rows = map(json.loads, (run / "metrics.jsonl").open())
     return [{key: row[key] for key in row if key not in TIMES} for row in rows]
 
 
 def files(run):
-    """Returns the names of a run's files, without process ids and times."""
+    """Returns a run's file names, without the process ids and times in some of them."""
     return sorted(
         re.sub(r"tfevents.*", "tfevents", str(path.relative_to(run)))
         for path in run.rglob("*")
@@ -85,7 +92,7 @@ def files(run):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Pair of the folder of an uninterrupted run and the output of both workers."""
+    """Pair: folder with an uninterrupted `run`, and the output of each worker."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     return folder, run_workers(folder)
 
@@ -101,6 +108,8 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
         len(batch_indices(corpus, BATCH_TOKENS, 1, step))
         for step in range(1, STEPS + 1)
     ]
+    # The second worker gets no row of a batch of one row, and the workers get different
+    # numbers of rows of an odd batch.
     assert min(rows) == 1
     assert any(count % 2 for count in rows if count > 1)
 
@@ -108,6 +117,7 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
         zip(weights(folder / "run"), weights(tmp_path / "run"), strict=True)
     )
     assert len(weight_pairs) > 10
+    # Two workers sum gradients in another order than one process does.
     for found, expected in weight_pairs:
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
     largest = max(np.abs(found - expected).max() for found, expected in weight_pairs)
@@ -119,7 +129,7 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
     for row, one_row in zip(logs, one_logs, strict=True):
         assert row.keys() == one_row.keys()
         for key, value in one_row.items():
-            # Strings, and the boolean `is_best`.
+            # `is_best` is a boolean. All other values are strings or numbers.
             exact = isinstance(value, str | bool)
             expected_value = value if exact else pytest.approx(value, rel=1e-4)
             assert row[key] == expected_value, key
@@ -160,7 +170,7 @@ def interrupt_run(folder, victim, number, dropout=0.0):
 )
 def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_property):
     code, text, seconds = interrupt_run(tmp_path, 1, signal.SIGKILL)
-    assert code == 75, text
+    assert code == 75, text  # the exit code of `WorkerLost`
     assert "error: worker 0: worker 1 has ended or cannot be reached" in text
     assert "Traceback" not in text
     run_workers(tmp_path)
@@ -177,7 +187,7 @@ def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_pr
 
 @pytest.fixture(scope="module")
 def uninterrupted_with_dropout(tmp_path_factory):
-    """Folder of an uninterrupted run with dropout."""
+    """Folder that contains an uninterrupted `run` with dropout."""
     folder = tmp_path_factory.mktemp("dropout")
     run_workers(folder, dropout=0.2)
     return folder
@@ -213,6 +223,7 @@ def test_sigterm_to_one_worker_stops_both(tmp_path):
     with start_workers(tmp_path) as both:
         both.wait_for_step(tmp_path / "run", 5)
         both.processes[1].send_signal(signal.SIGTERM)
+        # 143 is 128 + SIGTERM.
         assert both.codes() == [143, 143], both.text(0) + both.text(1)
     paths = checkpoint_paths(tmp_path / "run" / "checkpoints")
     assert int(paths[-1].rpartition("-")[2]) < STEPS
@@ -235,7 +246,10 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
 
 
 def test_workers_meet_and_report_missing_ones():
-    """Workers still meet if others have already started a server on their own port."""
+    """A worker that has met all others starts a server on its port, as TensorFlow does.
+
+    Slower workers then connect to this server and still meet all others.
+    """
     addresses = worker_processes.cluster(3)
     missing = {}
     with contextlib.ExitStack() as servers:
@@ -252,6 +266,7 @@ def test_workers_meet_and_report_missing_ones():
         for thread in threads:
             thread.join()
     assert missing == {0: [], 1: [], 2: []}
+    # The servers are closed now, so worker 1 is alone.
     assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
 
 
@@ -271,7 +286,7 @@ def test_messages_list_workers_in_order(numbers, names):
 def test_signals_interrupt_waiting_for_workers():
     """Ctrl-C ends the wait for a function that runs in another thread.
 
-    SIGALRM with the same handler stands in for Ctrl-C.
+    The test sends itself SIGALRM, handled by Python's handler for Ctrl-C.
     """
     with pytest.raises(KeyboardInterrupt):
         previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -289,6 +304,7 @@ def test_signals_interrupt_waiting_for_workers():
 def test_error_of_chief_stops_both_workers(tmp_path):
     """If the chief cannot use the run folder, the other worker does not wait."""
     (tmp_path / "run").mkdir()
+    # A file in place of the checkpoint folder.
     (tmp_path / "run" / "checkpoints").write_text("")
     with start_workers(tmp_path) as both:
         assert both.codes() == [2, 2], both.text(0) + both.text(1)

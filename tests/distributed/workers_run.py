@@ -1,6 +1,10 @@
-"""Trains a plain Keras model with `fit`. Run by test_multi_worker.py for each worker.
+"""Trains a `Transformer` with Keras's `compile` and `fit` as one of several workers.
 
-The model is not built before `fit`, so Keras builds it from a batch.
+    python workers_run.py FOLDER
+
+test_multi_worker.py starts this script once per worker. The script writes the trained
+weights and the metrics to `FOLDER/<worker>.npz`. The model is not built before `fit`,
+so Keras builds it from a batch.
 """
 
 import pathlib
@@ -23,14 +27,14 @@ STEPS = 10
 
 
 def fit(workers):
-    """Returns a model trained on the batches of `dataset()`, and {metric: value}."""
+    """Trains on the batches of `dataset()`; returns the model and {metric: value}."""
     keras.utils.set_random_seed(3)
     with workers.strategy.scope():
         model = kt.Transformer(
             VOCABULARY, num_layers=1, d_model=12, d_ff=20, num_heads=2, dropout=0.0
         )
         model.compile(
-            # With Adam, even gradients twice as large would give the same updates.
+            # Not Adam, whose updates stay the same if all gradients are twice as large.
             keras.optimizers.SGD(0.5),
             loss=training.SmoothedCrossEntropy(0.1),
             metrics=[training.Perplexity(), training.TokenAccuracy()],

@@ -2,10 +2,14 @@
 
     python run_guide.py PAGE.md
 
-All blocks run in one process, so that TensorFlow is loaded once. Training is shortened
-to a few steps of a small model unless a block has the hint `as written`. A server is
-stopped at the end. Other programs run in bash. A `text` block with the hint `output`
-must match the standard output of the block before it.
+The script prints the number of commands and Python blocks that it ran. Python blocks
+and this package's commands run in one process, so that TensorFlow is loaded once. All
+other commands run in bash. A server keeps running until the end.
+
+A hint is a comment above a block, such as `<!-- test: as written -->`; guides.py lists
+all hints. Training is shortened to a few steps of a small model unless a block has the
+hint `as written`. A `text` block with the hint `output` must match the standard output
+of the block before it.
 """
 
 import atexit
@@ -24,6 +28,7 @@ from guides import blocks
 from guides import is_code
 from guides import matches_output
 
+# Settings that shorten a training.
 SMALL = {
     "training.steps": 4,
     "training.warmup_steps": 2,
@@ -41,6 +46,7 @@ SMALL = {
     "model.value_dim": 16,
     "tokenizer.vocabulary_size": 400,
 }
+# Commands that train. `train` without arguments only lists recipes.
 TRAINING = {"train", "ablate", "demo"}
 SERVERS = []
 
@@ -69,7 +75,7 @@ def shortened(words):
 
 
 def start_server(words):
-    """Starts the page's server, once, and waits for its first response."""
+    """Starts the page's server, unless one is running, and waits for its response."""
     if SERVERS:
         return
     server = subprocess.Popen(["keras-transformer", *words])
@@ -117,7 +123,7 @@ def run_line(line, as_written):
 
 def run_in_bash(line):
     """Runs a command line in bash and returns its standard output."""
-    # With a pipe, `run` would wait for background processes too.
+    # If the output were a pipe, `run` would also wait for background processes.
     with tempfile.TemporaryFile() as output:
         command = ["bash", "-euo", "pipefail", "-c", line]
         subprocess.run(command, check=True, stdout=output)
@@ -126,7 +132,7 @@ def run_in_bash(line):
 
 
 def expanded(word):
-    """Returns a word after the shell has expanded its variables."""
+    """Returns a word with its shell variables expanded."""
     quoted = subprocess.run(
         ["bash", "-c", f'printf %s "{word}"'], check=True, stdout=subprocess.PIPE
     )
@@ -165,7 +171,10 @@ def check_output(block, printed, where):
 
 
 def main(path, languages=("python", *SHELLS)):
-    """Runs a page's blocks in these languages, and prints how many it ran."""
+    """Runs a page's blocks in these languages, and prints how many it ran.
+
+    A Python block counts as one, and a shell block as the number of its commands.
+    """
     path = pathlib.Path(path)
     names = {"__name__": "__main__"}
     ran, printed = 0, None
@@ -192,5 +201,6 @@ def main(path, languages=("python", *SHELLS)):
 
 
 if __name__ == "__main__":
+    # An empty standard input, so that no command waits for the terminal.
     sys.stdin = io.TextIOWrapper(io.BytesIO())
     main(sys.argv[1])

@@ -101,7 +101,10 @@ def test_site_builds_without_warnings(tmp_path):
 
 
 def tree_of_words(seed, words):
-    """Returns a random tree over some of `words`, for learning a vocabulary."""
+    """Returns a random tree with words from `words`.
+
+    The few words of `random_tree` itself are not enough to learn a vocabulary.
+    """
     tree = random_tree(seed)
     draw = random.Random(seed)
     return dataclasses.replace(
@@ -235,9 +238,11 @@ three
 def test_run_guide_accepts_matching_output(tmp_path, capsys):
     (tmp_path / "page.md").write_text(PAGE)
     run_guide.main(tmp_path / "page.md")
+    # One Python block and two command lines.
     assert capsys.readouterr().out.split()[-1] == "3"
 
 
+# `line` is the first line of the changed output in PAGE, whose line 1 is empty.
 @pytest.mark.parametrize(
     "old, new, line", [("0.33...", "0.34...", 9), ("...\nthree", "one\nthree", 20)]
 )

@@ -1,4 +1,4 @@
-"""Tutorial notebooks match their pages and run."""
+"""Notebooks built from tutorial pages: their cells match the pages, and they run."""
 
 import importlib.util
 import re
@@ -73,6 +73,7 @@ def test_build_notebook_converts_blocks_and_removes_hints(notebooks):
     ]
     assert notebook.metadata.kernelspec.name == "python3"
     nbformat.validate(notebook)
+    # `serve` would not return, so its block is text and not a cell.
     assert len(notebooks.read_blocks(PAGE)) == 2
 
 
@@ -98,7 +99,7 @@ def test_notebook_contains_no_error_or_path_of_a_machine(page):
 
 
 def shape(text):
-    """Replaces each line with the same word, since times and paths differ."""
+    """Replaces each line with the same word, since times and paths differ per run."""
     return re.sub(r"[^\n]+", "line", text)
 
 

@@ -1,4 +1,7 @@
-"""Reference pages match the code: generated pages in full, others in the names."""
+"""Pages in docs/reference/ match the code.
+
+Generated pages match in full. Handwritten pages list the names that the code uses.
+"""
 
 import importlib.util
 import re
@@ -68,6 +71,7 @@ def test_exit_codes_match_the_errors():
     classes = [UserError, *error_classes(UserError)]
     expected = {each.exit_code for each in classes}
     expected |= {console.USER_ERROR, console.INTERRUPTED, console.BROKEN_PIPE}
+    # Success, an unexpected error, and a signal.
     expected |= {0, 1, 128 + signal.SIGTERM}
     codes = [int(row[0]) for row in table_rows(page("exit-codes.md"))]
     assert codes == sorted(expected)
@@ -82,7 +86,7 @@ def test_environment_variables_match_the_code():
             found |= variables_read(path.read_text("utf-8"))
     for path in (ROOT / "keras_transformer" / "recipes").glob("*.yaml"):
         found |= set(re.findall(r"\$\{(\w+)\}", path.read_text("utf-8")))
-    # Python and the shell use these; a recipe's comment has NAME as an example.
+    # Python and the shell read the first two. NAME is an example in a recipe's comment.
     found -= {"PATH", "PYTHONPATH", "NAME"}
     assert written == found
 

@@ -1,4 +1,8 @@
-"""The paper's BLEU with split compounds, against hand calculation and sacreBLEU."""
+"""The paper's BLEU with split compounds, against hand calculation and sacreBLEU.
+
+tensor2tensor's script get_ende_bleu.sh tokenizes a text with Moses's tokenizer and
+replaces each hyphen inside a compound by the token `##AT##-##AT##`.
+"""
 
 import math
 
@@ -8,12 +12,11 @@ import sacrebleu
 from keras_transformer.evaluation import compound_split_bleu
 from keras_transformer.evaluation import compound_split_tokens
 
-# A text and its tokens, worked out by hand from the rules of Moses's tokenizer and of
-# tensor2tensor's script get_ende_bleu.sh.
+# Texts and their tokens, worked out by hand from the rules of tokenizer and script.
 CASES = {
     "Die EU-Kommission tagt.": "Die EU ##AT##-##AT## Kommission tagt .",
-    # The script's regular expression takes the letter after a hyphen, so it does not
-    # find a second hyphen right after that letter.
+    # The script's regular expression consumes the letter after a hyphen, so it does not
+    # match a second hyphen right after that letter.
     "x-y-z": "x ##AT##-##AT## y-z",
     "Nord-Ost-Wind": "Nord ##AT##-##AT## Ost ##AT##-##AT## Wind",
     "ein - Strich, -5 und A-": "ein - Strich , -5 und A-",
@@ -54,7 +57,7 @@ def test_compound_split_bleu_matches_sacrebleu_on_the_tokens():
 
 
 def test_compound_split_bleu_matches_hand_calculation():
-    """For n from 1 to 4, 7 of 8, 5 of 7, 3 of 6, and 1 of 5 n-grams match."""
+    """7 of 8 unigrams, 5 of 7 bigrams, 3 of 6 trigrams, and 1 of 5 4-grams match."""
     result = compound_split_bleu(
         ["die EU-Kommission tagt heute hier."], ["die EU-Behörde tagt heute hier."]
     )

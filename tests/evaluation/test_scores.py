@@ -27,7 +27,7 @@ REFERENCES = [
 
 
 def sacrebleu_command(tmp_path, *options):
-    """Returns the JSON that the sacreBLEU command prints."""
+    """Returns the JSON that the sacreBLEU command prints, with six decimals."""
     hypotheses = tmp_path / "hypotheses"
     references = tmp_path / "references"
     hypotheses.write_text("\n".join(HYPOTHESES) + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ WORDS = [
 
 
 def corpus(errors, seed):
-    """Returns references and translations. The fraction `errors` of words is wrong."""
+    """Returns references, and translations with about this fraction of wrong words."""
     rng = np.random.default_rng(7)
     references = [" ".join(rng.choice(WORDS, rng.integers(5, 14))) for _ in range(150)]
     rng = np.random.default_rng(seed)
@@ -44,6 +44,7 @@ def test_bleu_interval_agrees_with_sacrebleu(monkeypatch):
     score = BLEU().corpus_score(translations, [references], n_bootstrap=1000)
     interval = float(score.format(width=4).split("±")[1].split(")")[0])
     assert low < score.score < high
+    # The two intervals are computed from different random resamples.
     assert (high - low) / 2 == pytest.approx(interval, rel=0.1)
 
 
@@ -65,6 +66,7 @@ def test_compare_seeds_agrees_with_paired_test(errors):
     _, other = corpus(errors, 3)
     (expected,) = evaluation.compare_systems({"a": one, "b": other}, references)
     found = evaluation.compare_seeds({"a": [one], "b": [other]}, references)
+    # `expected` is from sacreBLEU's paired bootstrap, with other random resamples.
     assert found[1].p_value == pytest.approx(expected.systems[1].p_value, abs=0.05)
 
 

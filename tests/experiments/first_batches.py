@@ -2,8 +2,9 @@
 
     python first_batches.py FOLDER
 
-The script prints a line of JSON per recipe: its name, and the shape of the batch or an
-error. Optional packages cannot be imported, as in an installation without extras.
+FOLDER gets small data files with the names that the recipes use. The script prints a
+line of JSON per recipe: its name, and the shape of the batch or an error. Optional
+packages cannot be imported, as in an installation without extras.
 """
 
 import ast
@@ -22,7 +23,8 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ("the", "dog", "cat", "runs", "Hund", "Katze", "läuft", "schläft", "ein", "7")
 SMALL = ("training.batch_tokens=512",)
-# Larger than the default of 310 if the text has more characters or symbols.
+# Vocabulary sizes for recipes whose text has too many characters or symbols for the 310
+# subwords of the other recipes.
 VOCABULARY_SIZES = {"craft_parsing": 420, "phrases": 380}
 
 
@@ -60,7 +62,7 @@ def required_distributions():
 
 
 class OnlyRequired(importlib.abc.MetaPathFinder):
-    """Hides the modules of distributions that are not required."""
+    """Makes imports fail for modules of distributions that are not required."""
 
     def __init__(self):
         required = required_distributions()
@@ -107,7 +109,7 @@ def write_data(folder):
 
 
 def build_tfds(folder):
-    """Builds datasets with the names, versions and features of WMT14's."""
+    """Builds small datasets with the names, version and features of TFDS's WMT14."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
 

@@ -1,4 +1,7 @@
-"""Corpora of the data kinds tsv and jsonl, with a tokenizer from `tokenizer.model`."""
+"""Corpora of the data kinds tsv and jsonl, with an existing tokenizer.
+
+The recipe key `tokenizer.model` is the path of its SentencePiece model.
+"""
 
 import json
 
@@ -22,7 +25,7 @@ def tokenizer():
 
 @pytest.fixture
 def data(tmp_path):
-    """Data settings for one corpus in two formats, by kind."""
+    """Dict from data kind to recipe settings. Both kinds store the same pairs."""
     tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
     tsv.write_text("".join(f"{target}\t{source}\n" for source, target in PAIRS))
     rows = [json.dumps({"en": source, "de": target}) for source, target in PAIRS]

@@ -31,7 +31,7 @@ def write_run(folder, rows, tail=""):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """List that receives each figure that is saved."""
+    """List of the figures that a test has saved so far."""
     saved, real = [], Figure.savefig
 
     def savefig(figure, *args, **kwargs):
@@ -54,6 +54,7 @@ def curves_of(figure):
 
 
 def test_curves_show_metrics_against_steps_and_minutes(tmp_path, figures):
+    # A killed run leaves an incomplete last line.
     run = write_run(tmp_path / "run", [*TRAIN, *VALIDATION], tail='{"split": "tr')
     draw_curves([run], run / "curves.png")
     curves = curves_of(figures[0])
@@ -81,6 +82,7 @@ def test_curves_of_several_runs_share_a_picture(tmp_path, figures):
     assert [len(xy) for xy in curves["training loss", "steps"]] == [3, 1]
     assert [len(xy) for xy in curves["validation BLEU", "steps"]] == [1]
     (legend,) = figures[0].legends
+    # Matplotlib would read an unescaped $ as the start of a formula.
     assert [text.get_text() for text in legend.get_texts()] == ["a", r"b\$"]
     lines = figures[0].axes[0].lines
     assert len({line.get_color() for line in lines}) == 2

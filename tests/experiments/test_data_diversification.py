@@ -1,4 +1,8 @@
-"""benchmarks/data_diversification.py: its text, order of commands, and resuming."""
+"""benchmarks/data_diversification.py: its text, order of commands, and resuming.
+
+The script trains forward and backward models, and then a final model on the original
+pairs and the translations of both sides.
+"""
 
 import pathlib
 
@@ -15,11 +19,11 @@ script = load_script("data_diversification")
 
 
 def test_diversified_pairs_match_hand_computed_pairs():
-    """Each new pair comes with the name of its origin."""
+    """The result maps each pair to its origin. A pair keeps its first origin."""
     pairs = script.diversified_pairs(
         ["a", "b", "a"],
         ["A", "B", "A"],
-        # The first translation is the reference, the last is empty.
+        # In forward-1, the first translation equals the target, and the last is empty.
         {"forward-1": ["A", "B2", ""], "forward-2": ["A3", "B2", "A"]},
         {"backward-1": ["a2", "b", "a2"], "backward-2": ["", "b", "a3"]},
     )
@@ -40,9 +44,10 @@ def test_diversified_pairs_need_a_translation_of_each_text():
 
 @pytest.fixture
 def commands(monkeypatch):
-    """List that receives the commands, which a stand-in runs.
+    """List that receives each command, which a fake runs in place of the package.
 
-    Training writes an empty model. Translations are the input in capital letters.
+    For `train`, the fake writes an empty model. Its translations are the input in
+    capital letters.
     """
     found = []
 

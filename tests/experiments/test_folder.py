@@ -1,4 +1,9 @@
-"""Run folders: locks, changed recipes and leftovers of a crash."""
+"""Run folders: locks, changed recipes and leftovers of a crash.
+
+A run folder contains the output of one training run. When `train` starts, it locks the
+folder (`lock`), removes incomplete files (`clean`), and writes its recipe unless the
+folder contains a different run (`claim`).
+"""
 
 import fcntl
 import os
@@ -119,6 +124,7 @@ def test_claim_rejects_changed_recipe(tmp_path):
     with pytest.raises(RunError, match=r"\(model\.d_ff, training\.seed\)\."):
         run_folder.claim(tmp_path, recipe("training.seed=9"))
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
+    # Neither the number of steps nor the search changes the steps already taken.
     free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
     run_folder.claim(tmp_path, recipe(*free))
     other_seed = recipe("model.d_ff=30", "training.seed=9")
@@ -163,7 +169,8 @@ def test_check_text_rejects_changed_text(tmp_path):
     assert progress.text == "a"
     run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
     assert progress.text == "b"
-    # Version 0.1 stored no hash of the ids.
+    # A fingerprint is a hash of the text and a hash of the ids. Version 0.1 stored only
+    # the first, so "b" accepts any ids.
     run_folder.check_text(tmp_path, progress, "b:1")
     with pytest.raises(RunError, match=r"subwords have changed"):
         run_folder.check_text(tmp_path, progress, "b:2")
@@ -186,7 +193,7 @@ def test_check_replicas_rejects_changed_number(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "\x00\x01", "a: [", "data: 3"])
 def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
-    """The error names the file to delete. Without the file, the run continues."""
+    """The error names the file to delete. The run resumes if the file is missing."""
     run_folder.claim(tmp_path, recipe())
     add_checkpoint(tmp_path)
     config = tmp_path / "config.yaml"
@@ -249,7 +256,7 @@ def test_lock_replaces_a_hard_link(tmp_path):
         assert other.read_text() == "somebody's"
         with pytest.raises(RunBusy), run_folder.lock(run):
             pytest.fail("locked twice")
-    # A locked file with two names counts as the lock of this run.
+    # While a process has locked the linked file, the link is not replaced.
     (run / ".lock").unlink()
     os.link(other, run / ".lock")
     with open(other, "rb") as file:
@@ -262,10 +269,12 @@ def test_lock_replaces_a_hard_link(tmp_path):
 def test_lock_ignores_locks_of_removed_files(tmp_path):
     with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
         (tmp_path / ".lock").unlink()
+        # A failed start removes the lock's file, and the next start creates a new one.
         with run_folder.lock(tmp_path):
-            pass  # a new file, as after a failed start
+            pass
         real_flock = fcntl.flock
 
+        # Another process removes the file right after this one has locked it.
         def flock(file, operation):
             real_flock(file, operation)
             (tmp_path / ".lock").unlink()
@@ -278,7 +287,7 @@ def test_lock_ignores_locks_of_removed_files(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder outside of the run with files of every name that a run deletes."""
+    """Folder outside the run. A run would delete files with the names of its files."""
     names = [
         *("ckpt-1.index", "ckpt-1.data-00000-of-00001", "ckpt-2.data-00000-of-00001"),
         *(".probe-1.tmp", "x.12.tmp", ".saved-7.json", "ckpt-3_temp", "checkpoint"),

@@ -1,4 +1,7 @@
-"""Training plans match counts by hand, and planning writes no file."""
+"""Training plans match hand counts, and planning writes no file.
+
+A plan estimates the data, size, speed, time and memory of a training before it starts.
+"""
 
 import re
 
@@ -28,12 +31,12 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     found = plan_training(recipe)
     assert sorted(tmp_path.rglob("*")) == before
-    # 20 lines of 16 bytes, at 4 bytes per token.
+    # 20 lines of 16 bytes, at 4 bytes per token. 30 steps of 64 tokens are 24 epochs.
     assert found["data"] == "20 pairs, about 80 tokens per side"
     assert found["steps"] == "30, about 24 epochs"
     assert found["vocabulary"] == "50 subwords (bpe)"
-    # Three attentions, two feed-forward networks, seven norms (two of them at the ends
-    # of the stacks), and embeddings of 50 ids.
+    # Three attention sublayers, two feed-forward networks, seven norms (two of them at
+    # the ends of the stacks), and embeddings of 50 ids.
     parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
     assert found["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
     speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))
@@ -47,9 +50,10 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     [
         # 10 steps of 64 tokens and 5 of 128, at 8 tokens/s.
         ("", "", 160),
-        # The speed is measured with one pass. The second stage needs two.
+        # SimCut needs two passes per batch. The speed is measured with one pass, so the
+        # second stage takes twice as long.
         ("", ", consistency: {kind: simcut}", 240),
-        # The speed is measured with SimCut's two passes. The second stage needs one.
+        # The speed is measured with two passes, so the second stage takes half as long.
         (", consistency: {kind: simcut}", "", 120),
     ],
 )
@@ -62,6 +66,7 @@ def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
     staged = load_recipe("files", [*settings, f"training.stages={stages}"])
     monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
     found = plan_training(staged)
+    # 10 x 64 + 5 x 128 tokens are 16 epochs of 80 tokens.
     assert found["steps"] == "15 in stages of 10, 5, about 16 epochs"
     expected = f"{seconds / 60:.0f} min"
     assert found["time"] == f"about {expected}, without validation"

@@ -82,7 +82,7 @@ def test_repeat_refuses_another_recipe(repeated):
 @pytest.mark.slow
 def test_repeat_reports_why_a_training_failed(tmp_path):
     settings = [*TINY, "tokenizer.vocabulary_size=9999"]
-    # A log that is a link is replaced.
+    # `repeat` replaces a log that is a link, so the linked file stays empty.
     other, folder = tmp_path / "other", tmp_path / "seeds" / "seed-1"
     other.touch()
     folder.mkdir(parents=True)
@@ -109,6 +109,7 @@ def test_repeat_refuses_trees(tmp_path):
 
 def test_compare_tests_the_means_of_two_folders(repeated):
     output, _ = repeated
+    # The second folder is a link to the first, so there is no difference.
     other = output.parent / "link"
     other.symlink_to(output, target_is_directory=True)
     found = CliRunner().invoke(app, ["compare", str(output), str(other)])

@@ -19,6 +19,7 @@ TEXTS = ["three miles", "May 5, 2021", "12%"]
 def results(tmp_path_factory):
     """Dict of three runs by name: (loss of each step, weights, translations)."""
     found = {}
+    # With `log_steps=1`, the log has the loss of every step.
     with pytest.MonkeyPatch.context() as patch:
         fit = trainer.Trainer.fit
         patch.setattr(

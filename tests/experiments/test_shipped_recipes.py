@@ -31,4 +31,5 @@ def test_shipped_recipe_yields_a_batch(first_batches, name):
     batch = first_batches[name]
     assert isinstance(batch, list), batch
     rows, length = batch
+    # The script sets training.batch_tokens to 512.
     assert 0 < rows * length <= 512

@@ -1,4 +1,7 @@
-"""Runs with two stages: training texts, averages, costs, and resuming."""
+"""Runs with two stages: training texts, averages, costs, and resuming.
+
+A stage is a number of consecutive training steps with settings of their own.
+"""
 
 import shutil
 
@@ -69,7 +72,8 @@ def test_steps_default_to_the_sum_over_stages():
 
 
 def test_direction_both_stores_each_pair_in_both_directions(run):
-    # Cache of the first stage: both directions, BPE-dropout 0, one segmentation.
+    # `train-both-0x1` is the cache of the first stage: both directions, BPE-dropout 0,
+    # one segmentation. `train` is the cache of the second.
     forward, both = (
         EncodedCorpus.load(run / "cache" / name) for name in ("train", "train-both-0x1")
     )
@@ -106,12 +110,13 @@ def test_resumed_stages_give_the_same_model(run, tmp_path, step):
 
 
 def test_model_is_the_moving_average_over_all_stages(run):
-    """It starts at the weights of step 1. Later steps set `a = 0.6 a + 0.4 w`."""
+    """The average `a` starts as the weights of step 1. Then `a = 0.6 a + 0.4 w`."""
     paths = checkpoint_paths(run / "checkpoints")
     assert len(paths) == 6
     model = load_run(run)[2]
     found = keras.saving.load_model(run / "model.keras")
     for weight, average in zip(model.weights, found.weights, strict=True):
+        # TensorFlow writes a slash in a checkpoint's keys as ".S".
         name = path_in_model(weight, model).replace("/", ".S")
         first, *later = (
             tf.train.load_variable(path, f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE")
@@ -166,7 +171,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
         return count_run_flops(recipe, sizes, vocabulary_size, corpora, steps)
 
     first = cost(plain, [both], 3)
-    # SimCut computes each batch twice.
+    # SimCut needs two passes per batch.
     second = 2 * cost(plain, [forward], 3)
     assert cost(staged, [both, forward], 3) == pytest.approx(first)
     assert cost(staged, [both, forward], 5) == pytest.approx(first + 2 / 3 * second)

@@ -46,8 +46,9 @@ def test_train_writes_run_folder(run):
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 8
     assert summary["averaged checkpoints"] == 2
-    # The usual estimate: 6 operations per weight and token, for 16 x 380 weights of the
-    # embedding and about 5,000 others. Batches are not full, hence the wide bounds.
+    # The usual estimate is 6 operations per weight and token, for 16 x 380 weights of
+    # the embedding and about 5,000 others. The bounds are wide, because batches are not
+    # full.
     tokens = 8 * small_recipe().training.batch_tokens
     counted = float(summary["training cost"].split(" operations counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
@@ -62,6 +63,7 @@ def test_train_writes_run_folder(run):
 
 def test_model_is_mean_of_last_checkpoints(run, tmp_path):
     folder, _ = run
+    # The last two checkpoints: one every 3 steps, and one after the last step.
     single = []
     for number in (6, 8):
         copy = tmp_path / str(number)
@@ -133,7 +135,7 @@ def test_train_supports_word_pieces_and_learned_positions(tmp_path):
     assert model.dtype_policy.name == "mixed_bfloat16"
 
 
-# A rate of 1e30 makes the second loss infinite, so its update is skipped.
+# A learning rate of 1e30 makes the second loss infinite, so its update is skipped.
 DIVERGING = (
     "training.learning_rate=1e30",
     "training.warmup_steps=1",
@@ -168,7 +170,7 @@ def test_diverging_run_skips_as_many_steps_as_allowed(tmp_path):
 
 @pytest.mark.slow
 def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
-    """The vocabulary is learned from the corrected text, and the log is emptied."""
+    """The second start learns the vocabulary from the new text and empties the log."""
     text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     target.write_text("".join(f"{line}\n" for line in text))
@@ -192,7 +194,7 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
     (corrected / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
     source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
     with caplog.at_level("WARNING", "keras_transformer"):
-        # Only the text differs, not the recipe.
+        # Only the text has changed, not the recipe.
         with interrupted() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
             start(corrected)

@@ -8,13 +8,14 @@ import sacrebleu
 from keras_transformer.experiments import validation
 from keras_transformer.recipes import load_recipe
 
+# A side that cannot be read is `None`. Such a pair is not translated.
 PAIRS = [("a", "The cat sat on the mat."), (None, "x"), ("b", "A dog barks loudly.")]
 TRANSLATIONS = ["The cat sat on a mat.", "The dog barks loudly."]
 
 
 @pytest.fixture
 def metrics(monkeypatch):
-    """Function that returns the metrics of a recipe with these settings."""
+    """Function from recipe settings to the metrics of a validation."""
     fakes = {
         "Translator": SimpleNamespace(translate=lambda texts: TRANSLATIONS),
         "PairScorer": None,

@@ -1,9 +1,10 @@
-"""Reads a Marian folder with transformers 4.47.1 and computes logits.
+"""Converts a Marian model with transformers 4.47.1 and computes its logits.
 
     python convert_marian.py FOLDER IDS.npz LOGITS.npz
 
 IDS.npz has the arrays `source` and `target`: ids `[rows, length]`, padded with -1.
 LOGITS.npz has an array `[target length + 1, outputs]` per row, named by the row number.
+The additional position is the start id, which the script puts before the target.
 """
 
 import pathlib

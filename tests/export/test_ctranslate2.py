@@ -28,6 +28,7 @@ SENTENCES = [
     "läuft 😀 der",
     "Hund " * 11,
 ]
+# Arguments of `Transformer` for each test case.
 VARIANTS = {
     "post": {},
     "pre": {"normalization": "pre"},
@@ -69,7 +70,7 @@ def make_model(kind="bpe", **changes):
 
 
 def split(tokenizer, texts):
-    """Returns the pieces of each text, as CTranslate2 accepts and returns them."""
+    """Returns each text as a list of pieces (subwords), the format of CTranslate2."""
     pieces = tokenizer.pieces()
     return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
 
@@ -184,6 +185,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
             beam_size=1,
             length_penalty=0,
             disable_unk=True,
+            # The source with its end id, plus `extra_length`.
             max_decoding_length=len(tokens) + 1 + 5,
         )
         ids = [[pieces[token] for token in result.hypotheses[0]]]
@@ -193,7 +195,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("name", "end_bias"),
-    # The tests above already cover "pre", so its search is a slow test.
+    # The tests above already cover models with "pre", so its search is a slow test.
     [("post", 2), pytest.param("pre", -2, marks=pytest.mark.slow)],
 )
 def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
@@ -260,7 +262,7 @@ def test_int8_export_matches_quantization_by_ctranslate2(tmp_path):
     float32 = export_ctranslate2(model, tokenizer, tmp_path / "float32")
     int8 = export_ctranslate2(model, tokenizer, tmp_path / "int8", "int8")
     sizes = [(folder / "model.bin").stat().st_size for folder in (int8, float32)]
-    # Not a quarter, because positions stay float32.
+    # Not a quarter, because the positions stay float32.
     assert sizes[0] < 0.75 * sizes[1]
     source = split(tokenizer, SENTENCES)
     scores = [

@@ -1,4 +1,8 @@
-"""Exports for Marian: compared with files that Marian wrote, and imported again."""
+"""Exports for the Marian toolkit, against Marian's own files and a second import.
+
+If a model was imported from Marian, its export has the arrays, settings and vocabulary
+that Marian wrote. Other exports are imported again and must match the original model.
+"""
 
 import keras
 import numpy as np
@@ -33,7 +37,7 @@ def make_translator(**changes):
 
 @pytest.fixture(scope="module")
 def golden(data_dir, tmp_path_factory):
-    """Folder of the models that Marian wrote."""
+    """Folder with one folder per model that Marian wrote."""
     return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
 
 
@@ -69,6 +73,7 @@ def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, na
     assert {key: settings[key] for key in known} == {
         key: original[key] for key in known
     }
+    # The import adds a padding and a start id at the end, which Marian does not have.
     pieces = imported.tokenizer.pieces()[:-2]
     files = ["vocab.yml"] if name == "base" else ["src.vocab.yml", "trg.vocab.yml"]
     for file in files:
@@ -121,6 +126,7 @@ def test_separate_vocabularies_keep_their_sizes(tmp_path):
     translator = open_translator(ours, tokenizer, SEARCH)
     folder = export_marian(translator, tmp_path / "m")
     _, settings = read_npz(folder / "model.npz")
+    # Without padding and start.
     assert settings["dim-vocabs"] == [288, 298]
     for side, each in (("source", tokenizer.source), ("target", tokenizer.target)):
         assert (folder / f"{side}.spm").read_bytes() == each.model
@@ -129,7 +135,7 @@ def test_separate_vocabularies_keep_their_sizes(tmp_path):
         numpy(model({"source_ids": np.array([source]), "target_ids": np.array([ids])}))
         for model, source, ids in (
             (ours, [289, 5, 3], [2, 299, 44]),
-            # Ids from 4 on decrease by 2, and the end becomes 0.
+            # In Marian's numbering, ids from 4 on are lower by 2, and the end id is 0.
             (imported.model, [287, 3, 0], [imported.tokenizer.start_id, 297, 42]),
         )
     ]
@@ -154,6 +160,7 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
     assert (settings["enc-depth"], settings["dec-depth"]) == (2, 1)
     assert settings["transformer-ffn-activation"] == "swish"
     assert settings["tied-embeddings-all"] is True
+    # Embeddings and logits bias, 16 arrays per encoder layer, 26 per decoder layer.
     assert len(arrays) == 2 + 2 * 16 + 26
     assert arrays["Wemb"].shape == (298, 24)
     # The model has no attention and logits biases, so the export writes zeros.
@@ -165,7 +172,7 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
 
 
 def test_axes_are_in_marians_order(exported):
-    """This package has sines on the even axes, Marian on the first half."""
+    """Sines of positions are on the even axes here, and on the first half in Marian."""
     translator, folder = exported
     arrays, _ = read_npz(folder / "model.npz")
     order = [*range(0, 24, 2), *range(1, 24, 2)]

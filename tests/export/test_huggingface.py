@@ -1,4 +1,4 @@
-"""Exports for Hugging Face, against the file formats and the transformers library."""
+"""Exports for Hugging Face, against the file formats and the library transformers."""
 
 import json
 import struct
@@ -89,6 +89,7 @@ def test_folder_has_the_files_of_marian_mt_models(post):
     assert (config["decoder_start_token_id"], config["eos_token_id"]) == (300, 3)
     assert (config["encoder_layers"], config["decoder_ffn_dim"]) == (2, 40)
     search = json.loads((folder / "generation_config.json").read_text())
+    # Padding, unknown and start of this package, and padding of the export.
     assert search["bad_words_ids"] == [[0], [1], [2], [300]]
     assert (search["num_beams"], search["length_penalty"]) == (3, 0.0)
     card = (folder / "MODEL_CARD.md").read_text()
@@ -107,7 +108,7 @@ def test_vocabulary_keeps_every_id(post):
 
 
 def test_tensors_are_weights_in_the_order_of_transformers(post):
-    """This package has sines on the even axes, transformers on the first half."""
+    """Sines are on the even axes here, and on the first half in transformers."""
     translator, folder = post
     tensors, _ = read_safetensors(folder / "model.safetensors")
     model = translator.model
@@ -115,7 +116,8 @@ def test_tensors_are_weights_in_the_order_of_transformers(post):
     embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
     shared = tensors["model.shared.weight"]
     np.testing.assert_array_equal(shared[:300], embeddings[:, order])
-    # Id 300 is padding and start. It has the start's vector and cannot be generated.
+    # Id 300 is both padding and start. It has the vector of this package's start id 2,
+    # and its bias keeps it from being generated.
     np.testing.assert_array_equal(shared[300], embeddings[2, order])
     bias = tensors["final_logits_bias"]
     assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9
@@ -151,6 +153,7 @@ def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
     rates = 10_000.0 ** (-np.arange(0, 24, 2) / 24)
     expected = [*np.sin(3 * rates), *np.cos(3 * rates)]
     np.testing.assert_allclose(positions[3], expected, atol=1e-6)
+    # In addition, each stack has positions and the scale and offset of its final norm.
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
@@ -179,7 +182,7 @@ def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
 
 
 def make_separate_translator(**changes):
-    """Returns a `Translator` whose source vocabulary is smaller than its target's."""
+    """Returns a `Translator` whose source vocabulary is smaller than the target's."""
     sizes = (290, 300)
     sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
     tokenizer = pipelines.SeparateTokenizers(*sides)
@@ -196,7 +199,7 @@ def test_separate_vocabularies_have_separate_files(tmp_path):
         ("target_vocab.json", translator.target_tokenizer),
     ):
         vocabulary = json.loads((folder / name).read_text())
-        # The smaller vocabulary is filled up, so that both have the same padding id.
+        # The export extends the smaller vocabulary, so that both have one padding id.
         assert len(vocabulary) == 301 and vocabulary["<pad>"] == 300
         number = side.vocabulary_size - 1
         assert vocabulary[side.pieces()[number]] == number
@@ -233,7 +236,10 @@ def test_pegasus_export_refuses_separate_vocabularies(tmp_path):
 
 
 def make_imported_translator(**changes):
-    """Returns a `Translator` with the ids of an imported model, and its pieces."""
+    """Returns a `Translator` with the ids of an imported model, and its pieces.
+
+    Ids are 296 subwords, the end 296, unknown 297, padding 298, and the start 299.
+    """
     content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     # An imported vocabulary has its own order and no padding or start token.
     pieces = [*content.pieces()[4:], "</s>", "<unk>"]

@@ -1,4 +1,4 @@
-"""An export of an imported model, run by programs without this package."""
+"""An export of a model imported from Marian, run by programs without this package."""
 
 import os
 import pathlib
@@ -18,6 +18,7 @@ from keras_transformer.conversion.marian import import_marian
 from keras_transformer.export import export_saved_model
 
 pytestmark = pytest.mark.slow
+# The C program reads one text per line.
 TEXTS = [text for text in HOSTILE_TEXTS if not set(text) & {"\n", "\0"}]
 # Environment variable: path of a Python interpreter with another TensorFlow version
 # and the matching tensorflow-text.

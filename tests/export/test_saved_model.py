@@ -79,9 +79,10 @@ def test_export_with_parts_and_xla_matches_plain_export(
 ):
     """Covers single rows around the lengths that XLA compiles for, and split batches.
 
-    The batches have no rows, fewer rows than parts, or a number of rows that the number
-    of parts does not divide. The patched constants pack each kernel of the decoder
-    into several blocks, and the largest kernels into several pieces.
+    With `parallel_parts`, a batch is split into parts, which are searched in parallel.
+    The batches have no rows, fewer rows than parts, or a number of rows that is not
+    divisible by the number of parts. The patched constants pack each kernel of the
+    decoder into several blocks, and the largest kernels into several arrays of blocks.
     """
     monkeypatch.setattr(matrices, "BLOCK_COLUMNS", 8)
     monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
@@ -180,7 +181,7 @@ def test_export_with_xla_stores_each_kernel_once(
 
 
 def assert_pairs_match(plain, compiled):
-    """Compares the signatures that take targets or ids."""
+    """Compares the results of the signatures that take targets or ids."""
     texts = tf.constant(TEXTS)
     targets = tf.constant(["Hund", "die Katze", "", "x", "läuft"])
     ids = tf.constant([[5, 6, 7, 3], [8, 3, 0, 0]])

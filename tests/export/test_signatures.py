@@ -17,12 +17,12 @@ from tiny_export import TEXTS
 from keras_transformer import pipelines
 from keras_transformer.decoding import alignment_scores
 
-# Operations that tokenizers need from tensorflow-text. TF-Serving includes all.
+# Operations that tokenizers need from tensorflow-text. TF-Serving includes all of them.
 FROM_TENSORFLOW_TEXT = {
     "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"},
     "word_piece": {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets"},
 }
-# Program that prints the given operations that TensorFlow does not have.
+# Program that prints those of its arguments that are not operations of TensorFlow.
 UNKNOWN = """
 import sys
 import tensorflow
@@ -96,7 +96,7 @@ def test_encode_signature_matches_encoder(signatures, tiny_model):
     rows = np.array([[7, 9, 3, 0], [8, 40, 41, 3]], "int32")
     found = signatures["encode"](source_ids=tf.constant(rows))["encoder_output"]
     np.testing.assert_allclose(found, model.encode(rows), rtol=1e-5, atol=1e-5)
-    # A longer row is cut to 40 ids, of which the last is the end.
+    # A longer row is cut to max_source_length=40 ids, of which the last is the end.
     long = np.full((1, 60), 9, "int32")
     cut = np.array([[9] * 39 + [tokenizer.end_id]], "int32")
     found = signatures["encode"](source_ids=tf.constant(long))["encoder_output"]
@@ -138,7 +138,8 @@ def test_long_texts_do_not_change_other_results(signatures):
         together["translations"][:count], alone["translations"]
     )
     np.testing.assert_allclose(together["scores"][:count], alone["scores"], atol=1e-5)
-    # Texts are cut before tokenization, but keep more text than the model reads.
+    # The graph cuts long texts before tokenization, but keeps more than the model uses.
+    # The first 20,000 characters therefore give the same results.
     short = serve(inputs=tf.constant([text[:20_000] for text in long]))
     np.testing.assert_array_equal(
         together["translations"][count:], short["translations"]
@@ -201,7 +202,8 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
         np.testing.assert_allclose(used, expected, rtol=1e-5, atol=1e-5)
         assert attention.sum() == pytest.approx(used.sum())
         assert 0 < used.sum() <= len(pieces[1])
-    # A character that is spelled in bytes is one piece, perhaps with a space before it.
+    # A character that consists of several byte ids is one piece in the result, perhaps
+    # with a space before it.
     assert {"😀", " 😀"} & set(texts_of(found["source_pieces"][0]))
 
 
@@ -262,8 +264,9 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     guide = (docs / "how-to" / "tf-serving.md").read_text()
     for name in unknown:
         assert f"`{name}`" in guide
+    # TF-Serving is built without XLA (GitHub issue tensorflow/serving#2214).
     for function in model.meta_graphs[0].graph_def.library.function:
-        assert not function.attr["_XlaMustCompile"].b  # tensorflow/serving#2214
+        assert not function.attr["_XlaMustCompile"].b
 
 
 @pytest.mark.slow

@@ -93,11 +93,13 @@ def test_simplification_keeps_stateful_operations_in_order(tmp_path):
 
 
 def test_simplification_removes_the_correction_of_negative_indices(tmp_path):
+    # Keras's `take` adds the axis size to negative indices. Searches have none, so the
+    # simplification removes this correction, and a negative index becomes an error.
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False)
     def call(rows):
         table = tf.range(10.0, 14.0)
         taken = keras.ops.take(table, rows, axis=0)
-        # Not a correction: another bound or other values.
+        # Not such corrections: another bound, and other values.
         lower = tf.gather(table, tf.where(rows < 1, rows + 1, rows))
         other = tf.gather(table, tf.where(rows < 0, rows + 1, tf.abs(rows)))
         return {"taken": taken, "lower": lower, "other": other}
@@ -135,7 +137,8 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
 
 
 def test_export_graph_has_no_equal_nodes(tiny_export):
-    """The graph also corrects no negative indices, and its search is one function."""
+    """Also, the graph does not correct negative indices and has one search function."""
+    # The fingerprint of the original graph would no longer match.
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())

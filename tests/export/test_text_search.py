@@ -1,4 +1,8 @@
-"""Texts of any length in an export, against the `Translator`."""
+"""Texts of any length in an export, against the `Translator`.
+
+A text that is too long for the model is split into segments, which are searched
+separately.
+"""
 
 import numpy as np
 import pytest
@@ -89,6 +93,7 @@ def test_language_mark_precedes_each_segment():
     limits = {"max_source_length": 6, "max_bytes": 100, "max_rows": 10}
     search = TextSearch(tokenizer, detokenize=None, search=None, **limits)
     found = search.segments(tf.constant([">>fra<< a b c d e f a b c\nd", "a"]))
+    # A segment has at most 5 ids: max_source_length, without the end id.
     mark = PIECES.index(">>fra<<")
     rows = found.ids.to_list()
     assert [row[0] == mark for row in rows] == [True] * (len(rows) - 1) + [False]
@@ -118,6 +123,7 @@ def test_signatures_cut_long_words_and_report_it(signatures, tiny_model):
 @pytest.mark.fault("F25", "a text has at most 256 segments")
 def test_signatures_limit_the_segments_of_a_text(signatures):
     serve = signatures["serving_default"]
+    # Texts of 256 and 257 lines, of 300 sentences, and of one word.
     many = ["a\n" * 255 + "a", "a\n" * 256 + "a", "Der Hund. " * 300, "a"]
     found = serve(inputs=tf.constant(many))
     assert found["truncated"].numpy().tolist() == [False, True, True, False]

@@ -1,4 +1,4 @@
-"""`AddNorm` against its formulas in NumPy."""
+"""`AddNorm`, the residual connection with normalization, against NumPy."""
 
 import numpy as np
 import paper_in_numpy
@@ -24,6 +24,7 @@ def build_layer(**kwargs):
 def test_add_norm_passes_all_layer_checks():
     inputs = {"inputs": INPUTS, "sublayer_output": SUBLAYER_OUTPUT}
     kwargs = {"dropout": 0.3, "layer_norm_epsilon": 1e-5}
+    # Weights: the scale and offset of the normalization.
     check_layer(AddNorm, kwargs, inputs, (2, 5, 7), 2, 1)
 
 
@@ -60,7 +61,7 @@ def test_add_norm_pre_matches_formula():
 
 
 def test_add_norm_drops_sublayer_output_only():
-    """Its units are 0 or scaled by 1 / (1 - rate); the residual does not change."""
+    """Output units are 0 or divided by 1 - rate; the residual input does not change."""
     layer = build_layer(normalization="pre", dropout=0.25)
     ones = np.ones_like(INPUTS)
     added = numpy(layer(INPUTS, ones, training=True)) - INPUTS

@@ -1,4 +1,4 @@
-"""`DecoderLayer` and `Decoder` against the paper in NumPy."""
+"""`DecoderLayer` and `Decoder` against the paper's formulas in NumPy."""
 
 import numpy as np
 import paper_in_numpy
@@ -42,13 +42,14 @@ INPUTS_BY_NAME = {
 )
 def test_decoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
-    # Weights: 4 in each of two attentions, 4 in the feed-forward network, and 2 in
-    # each of three normalizations.
+    # Weights: 4 in each of two attention sublayers, 4 in the feed-forward network, and
+    # 2 in each of three normalizations. Dropouts: 2 in attention, 3 after sublayers.
     check_layer(DecoderLayer, kwargs, INPUTS_BY_NAME, (2, 4, 7), 18, 5)
 
 
 def test_decoder_passes_all_layer_checks():
     kwargs = {"num_layers": 1, **SIZES, **DROPOUTS, "normalization": "pre"}
+    # A pre-norm stack ends with a normalization, which has 2 weights.
     check_layer(Decoder, kwargs, INPUTS_BY_NAME, (2, 4, 7), 18 + 2, 5)
 
 
@@ -81,7 +82,7 @@ def test_decoder_ignores_later_tokens(changed):
 
 
 def test_decoder_ignores_source_padding():
-    """The source has 6 positions, the target 4, so their masks cannot be confused."""
+    """The source has 6 positions and the target 4, so mixed-up masks would fail."""
     decoder = build_layer(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")

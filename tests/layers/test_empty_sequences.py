@@ -22,7 +22,15 @@ LAYERS = {
 
 
 def compiled(function, **shapes):
-    """Traces a function of a dict with unknown sizes. Only TensorFlow supports them."""
+    """Compiles a function of a dict of tensors for unknown sizes, on TensorFlow only.
+
+    Other backends do not support unknown sizes: on them, `function` is returned.
+
+    Args:
+        function: The function.
+        shapes: For each key of the dict, the tensor's shape, of which only the rank is
+            used, and its dtype.
+    """
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""`EncoderLayer` and `Encoder` against the paper in NumPy."""
+"""`EncoderLayer` and `Encoder` against the paper's formulas in NumPy."""
 
 import keras
 import numpy as np
@@ -36,14 +36,15 @@ def build_layer(cls, *args, **kwargs):
 def test_encoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
     inputs = {"inputs": INPUTS, "attention_mask": SOURCE_MASK[:, None, :]}
-    # Weights: 4 in the attention, 4 in the feed-forward network, and 2 in each of two
-    # normalizations.
+    # Weights: 4 in self-attention, 4 in the feed-forward network, and 2 in each of two
+    # normalizations. Dropouts: 1 in attention and 2 after sublayers.
     check_layer(EncoderLayer, kwargs, inputs, (2, 5, 7), 12, 3)
 
 
 def test_encoder_passes_all_layer_checks():
     kwargs = {"num_layers": 1, **SIZES, **DROPOUTS, "normalization": "pre"}
     inputs = {"inputs": INPUTS, "source_mask": SOURCE_MASK}
+    # A pre-norm stack ends with a normalization, which has 2 weights.
     check_layer(Encoder, kwargs, inputs, (2, 5, 7), 12 + 2, 3)
 
 

@@ -1,4 +1,4 @@
-"""`FeedForward` against equation 2 in NumPy."""
+"""`FeedForward` against the paper's equation 2 in NumPy."""
 
 import numpy as np
 import paper_in_numpy

@@ -1,4 +1,4 @@
-"""Attention in float16 against float32, where products exceed float16's range."""
+"""Attention in float16 against float32, for values beyond float16's limit of 65,504."""
 
 import keras
 import numpy as np
@@ -54,7 +54,7 @@ def test_additive_logits_do_not_overflow_in_float16():
 
 
 def test_weighted_values_do_not_overflow_in_float16():
-    """Every slot has weight 1 / 100, so the sum before division is 3,000,000."""
+    """The unnormalized sum is 3,000,000: 100 keys with weight 1 and value 30,000."""
     logits = [ops.zeros((1, 1, 1, 60)), ops.zeros((1, 1, 1, 40))]
     values = [ops.full((1, 1, n, 3), 30000.0, "float16") for n in (60, 40)]
     found = weighted_values(logits, values)
@@ -67,6 +67,7 @@ def test_decoding_step_does_not_overflow_in_float16():
         *(11,), num_layers=2, d_model=8, d_ff=12, num_heads=2, dtype="mixed_float16"
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    # Scale queries and keys so that their products exceed the range.
     for layer in model.decoder.layers:
         for attention in (layer.self_attention, layer.cross_attention):
             for dense in (attention.query_dense, attention.key_dense):

@@ -1,4 +1,4 @@
-"""`MultiHeadAttention` against equation 1, Keras, and torch."""
+"""`MultiHeadAttention` against the paper's equation 1, Keras, and PyTorch."""
 
 import math
 
@@ -59,7 +59,8 @@ def test_attention_with_one_head_matches_hand_calculation():
     layer.build(query.shape, value.shape)
     identity = np.eye(4, dtype="float32")
     layer.set_weights([identity, identity, identity, np.diag([1.0, 2.0, 4.0, 8.0])])
-    # exp of the logits: 3, 1, 1.
+    # The exponentials of the logits are 3, 1 and 1, so the weights are 0.6, 0.2, 0.2.
+    # The output projection multiplies the axes by 1, 2, 4 and 8.
     output = numpy(layer(query, value))
     np.testing.assert_allclose(output, [[[0.6, 0.4, 0.8, 0]]], rtol=1e-6)
     output = numpy(layer(query, value, attention_mask=[[[True, False, True]]]))
@@ -209,6 +210,7 @@ def test_attention_matches_torch(use_bias):
         state["out_proj.bias"] = tensor(numpy(layer.output_dense.bias))
     reference.load_state_dict(state)
     ignored = ~MASK[:, :1].repeat(5, axis=1)
+    # PyTorch needs a mask for each head of each row.
     expected, _ = reference(
         tensor(query),
         tensor(KEY),
@@ -240,13 +242,13 @@ def test_attention_implicit_masks_hide_keys_only():
         numpy(layer(QUERY, vectors, attention_mask=mask)),
         numpy(layer(QUERY, bare, attention_mask=explicit & mask)),
     )
-    # The keys alone may have a mask, too.
+    # A mask on the keys has the same effect as one on the values.
     layer = build_layer(3, 5, value=bare)
     np.testing.assert_array_equal(
         numpy(layer(QUERY, bare, vectors)),
         numpy(layer(QUERY, bare, attention_mask=explicit)),
     )
-    # A masked query still attends: its output is masked by later layers.
+    # A mask on the queries has no effect here: later layers mask their outputs.
     layer = build_layer(3, 5, query=vectors)
     np.testing.assert_array_equal(
         numpy(layer(vectors, VALUE)), numpy(layer(bare, VALUE))
@@ -268,6 +270,7 @@ def test_attention_scores_are_zero_on_masked_keys_only(dtype):
 def test_attention_kernels_start_with_glorot_deviation():
     layer = MultiHeadAttention(8, 16)
     layer.build((None, None, 96), (None, None, 96))
+    # The kernels map 96 units to 8 x 16 = 128, or 128 to 96.
     for kernel in layer.weights:
         deviation = math.sqrt(2 / (96 + 128))
         np.testing.assert_allclose(numpy(kernel).std(), deviation, rtol=0.05)
@@ -287,7 +290,7 @@ def test_attention_rejects_dropout_out_of_range(dropout):
 
 
 @pytest.mark.parametrize(
-    # "dot" is a slow test: unlike "additive", it adds no weight.
+    # "dot" is a slow test because, unlike "additive", it adds no weight to the layer.
     "score_mode",
     [pytest.param("dot", marks=pytest.mark.slow), "additive"],
 )
@@ -300,7 +303,7 @@ def test_attention_with_other_score_modes_passes_all_layer_checks(score_mode):
 
 @pytest.mark.parametrize("score_mode", ["dot", "additive"])
 def test_attention_with_other_score_modes_matches_their_formulas(score_mode):
-    """Computes the functions of section 3.2.1 query by query and key by key."""
+    """Section 3.2.1 names these functions. The test applies them pair by pair."""
     layer = build_layer(3, 5, score_mode=score_mode)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     found = numpy(scores)

@@ -1,4 +1,4 @@
-"""`PositionalEncoding` against the formulas of section 3.5."""
+"""`PositionalEncoding` against the formulas of the paper's section 3.5."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_positions_match_closed_form(d_model):
 
 
 def test_positions_alternate_sines_and_cosines():
-    """Other implementations have all sines before all cosines."""
+    """Some other implementations put all sines before all cosines."""
     encoding = table(31, 12)
     concatenated = np.concatenate([encoding[:, ::2], encoding[:, 1::2]], axis=1)
     assert np.abs(encoding - concatenated).max() > 1
@@ -81,7 +81,10 @@ def test_positions_begin_at_start_index(start, as_tensor):
 
 
 def test_positions_are_exact_in_bfloat16_at_position_500():
-    """bfloat16 would round position 501 to 500, and angles even more."""
+    """bfloat16 would round position 501 to 500, and angles even more.
+
+    Only the results may be rounded: bfloat16 numbers below 1 differ by up to 2**-8.
+    """
     layer = PositionalEncoding(dtype="mixed_bfloat16")
     expected = paper_in_numpy.positional_encoding(502, 8)
     difference = np.abs(table(502, 8, layer) - expected)
@@ -110,7 +113,7 @@ def test_learned_positions_end_at_max_length():
     assert table(11, 6, layer).shape == rows.shape
     with pytest.raises(ValueError, match="max_length=11, input length=12"):
         table(12, 6, layer)
-    # Decoding past the end keeps the last position.
+    # If decoding continues beyond `max_length`, positions repeat the last row.
     np.testing.assert_array_equal(table(2, 6, layer, 10), rows[[10, 10]])
 
 

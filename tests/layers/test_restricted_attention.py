@@ -1,4 +1,9 @@
-"""`RestrictedSelfAttention` against full attention with a band mask."""
+"""`RestrictedSelfAttention` against full attention with a band mask.
+
+In restricted self-attention (section 4 of the paper), each position attends to the
+`window` positions around it, or to the last `window` positions if attention is causal.
+A band mask hides all other positions.
+"""
 
 import keras
 import numpy as np
@@ -14,7 +19,7 @@ from keras_transformer.layers import RestrictedSelfAttention
 
 GENERATOR = np.random.default_rng(6)
 WIDTH = 10
-# Lengths below, at, and above multiples of the windows.
+# Lengths below, at, and above multiples of the tested windows.
 LENGTHS = (1, 2, 5, 16, 17, 23)
 
 
@@ -45,7 +50,7 @@ def pair(window, **kwargs):
 
 
 def band(length, window, causal):
-    """Returns a mask of the neighborhood in section 4, computed pair by pair."""
+    """Returns the band mask `[length, length]`, computed pair by pair."""
     seen = np.zeros((length, length), bool)
     for i in range(length):
         for j in range(length):

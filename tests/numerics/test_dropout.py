@@ -17,7 +17,10 @@ from keras_transformer.layers import Dropout
 
 
 def test_dropout_passes_layer_checks():
-    """All but `check_build`: Keras builds its `Dropout` in the constructor."""
+    """Runs the checks that apply to a layer without weights and sublayers.
+
+    `check_build` does not apply either: Keras builds a `Dropout` in the constructor.
+    """
     case = Case(Dropout, {"rate": 0.3}, {"inputs": np.ones((2, 5, 7), "float32")})
     check_config(case)
     check_symbolic_output(case, (2, 5, 7))
@@ -36,9 +39,9 @@ def test_dropout_drops_at_rate_and_keeps_the_mean(rate):
     bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
     assert abs(dropped.mean() - rate) < bound
     np.testing.assert_allclose(y[~dropped], 2 / (1 - rate), rtol=2e-4)
-    # Each random number determines two units, which must be independent. The fractions
-    # of dropped units per row and per column then have the standard deviation of a
-    # binomial proportion.
+    # Each random number determines two units, which must be independent. If they are,
+    # the fractions of dropped units per row and per column have the standard deviation
+    # of a binomial proportion.
     for axis in (0, 1):
         share = dropped.mean(axis)
         expected = np.sqrt(rate * (1 - rate) / dropped.shape[axis])

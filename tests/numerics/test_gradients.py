@@ -10,7 +10,7 @@ X = np.array([[1.5, -2.0], [0.25, 3.0]], "float32")
 
 
 def test_custom_gradient_replaces_the_derivative():
-    """The derivative of the square becomes 5 x in place of 2 x."""
+    """The custom derivative of the square is 5 x instead of 2 x."""
 
     @custom_gradient
     def square(x):

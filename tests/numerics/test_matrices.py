@@ -1,4 +1,8 @@
-"""Products with few rows and packed kernels, against NumPy and Keras."""
+"""`Dense` and products with packed kernels, against NumPy and Keras.
+
+A packed kernel is stored in contiguous blocks of columns. Its pieces are arrays of
+blocks, of which a large kernel has several.
+"""
 
 import keras
 import numpy as np
@@ -62,7 +66,8 @@ def test_pack_kernel_stores_contiguous_column_blocks(width, columns):
     assert len({block.shape for block in blocks}) == 1
     # XLA reads blocks of this width at full bandwidth.
     assert 32 <= blocks[0].shape[1] < 128
-    # A small kernel is one piece; a large one is several pieces of similar size.
+    # A kernel with at least twice `MIN_PIECE_SIZE` elements, 2**17, has several pieces
+    # of similar size. A smaller kernel has one.
     sizes = [piece.size for piece in pieces]
     assert (len(pieces) > 1) == (width * columns >= 2**18)
     assert len(pieces) <= 4 and max(sizes) <= 2 * min(sizes)

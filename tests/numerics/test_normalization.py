@@ -13,7 +13,7 @@ X = np.random.default_rng(1).normal(size=(3, 5, 16)).astype("float32") * 4 + 2
 
 
 def test_normalization_passes_all_layer_checks():
-    # When Keras builds the layer, it turns a single axis into a list.
+    # `build` turns a single axis into a list, and the config must not change.
     kwargs = {"epsilon": 1e-6, "axis": [-1]}
     check_layer(LayerNormalization, kwargs, {"inputs": X}, (3, 5, 16), 2)
 

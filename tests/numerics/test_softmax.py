@@ -1,4 +1,8 @@
-"""Masked and unnormalized softmax against NumPy in float64."""
+"""Softmax with masks, and weighted sums of values, against NumPy in float64.
+
+`weighted_values` takes keys' logits and values in several parts, such as the parts of a
+decoder's cache, and applies one softmax to all of them.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ GENERATOR = np.random.default_rng(4)
 
 
 def softmax(logits, mask=True):
-    """Softmax over the last axis in float64; zeros for a row without an allowed key."""
+    """Returns the softmax over the last axis; zeros for a row without allowed keys."""
     logits = np.where(mask, logits.astype("float64"), -np.inf)
     largest = logits.max(axis=-1, keepdims=True)
     powers = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
@@ -23,7 +27,7 @@ def softmax(logits, mask=True):
 
 
 def random_mask(shape):
-    """Mask that allows about 60% of the keys, and none in one row."""
+    """Returns a mask that allows about 60% of the keys, and none in one row."""
     mask = GENERATOR.random(shape) < 0.6
     mask[1, 0, 2] = False
     return mask
@@ -61,7 +65,7 @@ def test_masked_softmax_gradient_is_its_jacobian(training):
 
 
 def test_mask_to_bias_leaves_allowed_logits_and_hides_the_others():
-    """Allowed logits stay the same to the last digit; other weights are exactly 0."""
+    """Allowed logits stay bit-identical, and weights of masked keys are exactly 0."""
     logits = GENERATOR.normal(size=(5, 7)).astype("float32") * 9
     mask = GENERATOR.random((5, 7)) < 0.5
     mask[:, 3] = True
@@ -97,7 +101,7 @@ def test_weighted_values_match_one_softmax_over_all_parts(sizes, dtype, toleranc
 
 
 def test_weighted_values_do_not_overflow():
-    """A logit far above the range of `exp` may be in either part."""
+    """Either part may contain a logit whose exponential would overflow."""
     for large in ([1e4, 0.0], [0.0, 1e4]):
         logits = [ops.full((1, 1, 1, 2), each) for each in large]
         values = [ops.ones((1, 1, 2, 3)) * each for each in (1.0, 2.0)]

@@ -1,8 +1,10 @@
-"""Bracketing F1 by EVALB's rules, COLLINS.prm, against hand counts and PYEVALB.
+"""Bracketing F1 by EVALB's rules, against hand counts and PYEVALB.
 
-PYEVALB lacks these rules and compares sets of brackets. The trees for it therefore have
-no punctuation and no TOP, and ADVP in place of PRT. Pairs in which a tree has equal
-constituents are skipped.
+EVALB is the standard program for the evaluation of parsers. Its rules in COLLINS.prm
+ignore punctuation and the root TOP, and treat PRT and ADVP as equal. The Python package
+PYEVALB lacks these rules and compares sets of brackets. The tests therefore remove
+punctuation and TOP from the trees for PYEVALB, and write ADVP in place of PRT. Pairs in
+which a tree has equal constituents are skipped.
 """
 
 import random
@@ -25,7 +27,7 @@ def score(gold, guess, **options):
 
 
 def test_bracketing_score_matches_hand_counts():
-    # NP and S are right, ADVP counts as PRT, and VP ends elsewhere.
+    # NP, S, and the ADVP, which counts as PRT, match. VP does not: it ends earlier.
     guess = "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (ADVP (RB off)) (. .))"
     found = score(GOLD, guess)
     assert (found.matched, found.reference, found.hypothesis) == (3, 4, 4)
@@ -53,11 +55,14 @@ def test_bracketing_score_ignores_punctuation_and_root(gold, guess):
 
 
 def test_bracketing_score_counts_equal_constituents_separately():
+    # Gold has S and two equal NPs. The hypothesis has S and one NP, which both match.
     found = score("(S (NP (NP (NN a))) (NN b))", "(S (NP (NN a)) (NN b))")
     assert (found.matched, found.reference, found.hypothesis) == (2, 3, 2)
+    # Gold has S and one NP. The hypothesis has S and three equal NPs.
     found = score("(S (NP (NN a)) (NN b))", "(S (NP (NP (NP (NN a)))) (NN b))")
     assert (found.matched, found.reference, found.hypothesis) == (2, 2, 4)
-    # In COLLINS.prm, the tags of hyphens and brackets are not punctuation.
+    # In COLLINS.prm, the tags of hyphens and brackets are not punctuation, so X and Y
+    # count as missing constituents.
     found = score("(NP (X (HYPH -)) (Y (-LRB- -LRB-)))", "(NP (HYPH -) (-LRB- -LRB-))")
     assert (found.matched, found.reference) == (1, 3)
 
@@ -79,7 +84,7 @@ def test_bracketing_score_rejects_unpaired_trees():
 
 
 def damaged(tree, draw):
-    """Returns a tree with errors such as a model makes."""
+    """Returns a tree with random errors like those of a model."""
     symbols = linearize(tree).split()
     for _ in range(draw.randint(0, 6)):
         place = draw.randrange(len(symbols))
@@ -125,7 +130,10 @@ def without_punctuation(tree, tags):
 
 
 def pyevalb_counts(gold, guess):
-    """Counts matched, gold and guessed brackets. `None` if a tree has equal ones."""
+    """Returns the numbers of matched, gold and guessed brackets.
+
+    If a tree has equal constituents, returns `None`.
+    """
     from PYEVALB import parser
     from PYEVALB.scorer import Scorer
 

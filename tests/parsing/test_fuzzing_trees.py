@@ -44,7 +44,7 @@ def altered(draw):
 
 CASES = (SOUP | altered()).map(lambda text: text.encode("utf-8", "surrogatepass"))
 CASES |= st.binary(max_size=60)
-# Files without a tree are rare otherwise.
+# Without these cases, files without a tree would be rare.
 CASES |= st.text(" \n", max_size=9).map(str.encode)
 
 

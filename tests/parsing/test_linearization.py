@@ -1,4 +1,9 @@
-"""Linearization: handwritten examples, and random trees that survive a round trip."""
+"""Linearization: handwritten examples, and random trees that survive a round trip.
+
+A linearized tree is a sequence of symbols. In the forms "tags", "numbers" and "XX", a
+word's symbol is its tag, its number modulo 128, or XX. In the form "joined", the number
+precedes the tag with its brackets.
+"""
 
 import random
 
@@ -21,6 +26,7 @@ def test_linearize_is_depth_first():
     assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
     assert linearize(tree, "numbers") == "(S (NP (0) (1) )NP (VP (2) )VP (3) )S"
     assert source_text(tree.words, "numbers") == "(0) The (1) dog (2) barks (3) ."
+    # The first word can have any number. After 127, numbers restart at 0.
     assert linearize(tree, "numbers", 126) == (
         "(S (NP (126) (127) )NP (VP (0) )VP (1) )S"
     )
@@ -167,6 +173,7 @@ def test_delinearize_inverts_numbers_of_long_sentences():
     text = linearize(tree, "numbers")
     assert f"({NUMBERS - 1})" in text and f"({NUMBERS})" not in text
     words = source_text(tree.words, "numbers")
+    # The source alternates numbers and words.
     assert words.split()[2 * NUMBERS - 2 : 2 * NUMBERS + 1 : 2] == ["(127)", "(0)"]
     back, repairs = delinearize(text, tree.words)
     assert back.constituents == tree.constituents

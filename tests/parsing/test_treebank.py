@@ -1,4 +1,7 @@
-"""`TreeFiles`: expected sources and targets, weights, and training on trees."""
+"""`TreeFiles`: expected sources and targets, weights, and training on trees.
+
+A source is the words of a sentence, and a target the symbols of its linearized tree.
+"""
 
 import functools
 import gzip
@@ -27,7 +30,7 @@ from keras_transformer.pipelines.datasets import epoch_rows
 
 @pytest.fixture
 def folder(tmp_path):
-    """Gold trees in a folder, silver trees in a compressed file."""
+    """Folder with three trees in `wsj/` and 40 random ones in `silver.gz`."""
     gold = tmp_path / "wsj"
     (gold / "b").mkdir(parents=True)
     (gold / ".hidden").write_text("no tree")
@@ -52,9 +55,10 @@ def test_tree_files_yield_words_and_symbols(folder):
     with pytest.raises(IndexError):
         source.locate(4)
     numbered = TreeFiles(folder / "wsj", words="numbers")
-    # zlib.crc32(b"a b") % 128 and the next number.
+    # The first number is zlib.crc32(b"a b") % 128.
     assert next(iter(numbered)) == ("(83) a (84) b", "(S (83) (NP (84) )NP )S")
     assert {"(0)", "(127)", "(NP"} <= set(numbered.symbols())
+    # 128 numbers, and the opening and closing brackets of S and NP.
     assert len(numbered.symbols()) == 128 + 4
     assert list(numbered.sentences()) == ["a b", "c d", "e"]
     bare = TreeFiles(folder / "wsj", words="XX")
@@ -63,7 +67,7 @@ def test_tree_files_yield_words_and_symbols(folder):
 
 
 def test_tree_files_use_all_numbers_equally(tmp_path):
-    """Each number starts about the same number of sentences. All have eight words."""
+    """Each number is the first one of about equally many sentences."""
     path = tmp_path / "trees"
     trees = [random_tree(seed, num_words=8) for seed in range(6000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")
@@ -188,7 +192,8 @@ def test_epoch_samples_pairs_by_weight():
         )
         assert batches == batches_per_epoch(buckets)
     mean = np.mean(counts, axis=0)
-    # The number of samples is rounded up in each of at most 32 leaves.
+    # Pairs of similar length form one of at most 32 leaves of the bucket tree. In each
+    # leaf, the number of samples is rounded up.
     assert 0.3 <= mean[300:700].mean() <= 0.3 + 32 / 400
     assert 2.5 <= mean[700:].mean() <= 2.5 + 32 / 200
     assert (mean[300:700] > 0).mean() > 0.99
@@ -223,5 +228,5 @@ def test_training_resumes_with_sampled_weights(folder, tmp_path):
     resumed = training_dataset(corpus, budget, seed=2, start_step=steps + 2)
     for batch, other in zip(resumed.take(3), batches[steps + 2 :], strict=False):
         np.testing.assert_array_equal(batch[1], other[1])
-    # Each of 3 pairs three times, and half of 40 pairs.
+    # Each of 3 pairs three times, and half of 40 pairs, with rounding.
     assert 9 + 20 <= len(epoch_rows(corpus)) <= 9 + 21

@@ -1,4 +1,8 @@
-"""Table 3 with tiny models on the embedded phrases."""
+"""`ablate`, which trains the rows of the paper's Table 3, on the embedded phrases.
+
+Rows are named by the table's groups: A2 is the second row of group (A). The argument
+`scale` divides the table's widths, which gives tiny models.
+"""
 
 import csv
 import json
@@ -31,6 +35,7 @@ def test_expand_rows_orders_and_expands_names():
     assert table3.expand_rows("base") == ["base"]
     assert table3.expand_rows("B, big,A2,base") == ["base", "A2", "B1", "B2", "big"]
     every = table3.expand_rows("base,A,B,C,D,E,big")
+    # base, 4 rows of A, 2 of B, 7 of C, 4 of D, E, and big.
     assert len(every) == 20 and every[0] == "base" and every[-2:] == ["E", "big"]
     with pytest.raises(RecipeError, match=r"in Table 3 \(base, A1, .* Received: 'F'"):
         table3.expand_rows("A,F")
@@ -54,7 +59,10 @@ def test_expand_rows_orders_and_expands_names():
     ],
 )
 def test_row_recipe_matches_table_3(row, model, training):
-    """The widths of Table 3 are divided by 4. Rows differ from base as in the table."""
+    """The widths of Table 3 are divided by 4. Rows differ from base as in the table.
+
+    The paper trains big for three times as many steps as base.
+    """
     found = table3.row_recipe(recipe(), row, scale=4, seed=5)
     for name, value in model.items():
         assert getattr(found.model, name) == value, name
@@ -92,8 +100,9 @@ def test_ablate_trains_each_row_once(tmp_path):
     assert [row["row"] for row in rows] == ["C1", "C2"]
     assert [row["N"] for row in rows] == ["2", "4"]
     assert rows[0]["paper's BLEU"] == "23.7"
-    # An embedding of 380 rows of 16. Each layer has 4 or 8 square matrices, a
-    # feed-forward network and norms, and a norm ends each pre-norm stack.
+    # An embedding of 380 rows of 16. An encoder layer and a decoder layer together have
+    # 4 + 8 square matrices, two feed-forward networks and 2 + 3 norms. C1 has two such
+    # pairs of layers. A norm ends each pre-norm stack.
     feed_forward = 2 * 16 * 64 + 64 + 16
     layer = 12 * 16**2 + 2 * feed_forward + 5 * 2 * 16
     assert int(rows[0]["parameters"]) == 380 * 16 + 2 * layer + 2 * 2 * 16
@@ -146,6 +155,7 @@ def test_table_states_runs_per_row(tmp_path):
     write_tables(results, tmp_path, 32)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "mean of 1 to 2 run(s) per row" in text
+    # C1: the means of perplexity and BLEU over two seeds, and the paper's perplexity.
     assert "| 2.0 | 20.0 | 6.11 |" in text
     write_tables(results[:2], tmp_path, 32)
     assert "mean of 2 run(s) per row" in (tmp_path / "table.md").read_text()

@@ -1,4 +1,4 @@
-"""`Pairs`, the interface of sources, and its defaults for plain lists."""
+"""`Pairs`, the base class of sources of text pairs, and its defaults for lists."""
 
 import itertools
 
@@ -7,6 +7,7 @@ import numpy as np
 from keras_transformer.pipelines import Pairs
 from keras_transformer.pipelines import as_pairs
 
+# `None` stands for a text that cannot be read.
 PAIRS = [("ein", "one"), ("zwei", None)]
 
 

@@ -1,4 +1,4 @@
-"""Records of ids are read in order, and errors locate damaged ones."""
+"""Pairs of token ids in TFRecord files: their order, and errors that locate damage."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_damage_is_located(tmp_path, tokenizer, number, how):
     if how == "cut":
         del content[places[number] + 20 :]
     elif how != "not an example":
-        # The length and its checksum, 12 bytes, precede the content.
+        # In a TFRecord file, 12 bytes precede the content: its length and a checksum.
         content[places[number] + (16 if how == "content" else 1)] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"{path}: damaged after record {number}: "):

@@ -1,4 +1,4 @@
-"""`BothDirections`: each pair and its swap."""
+"""`BothDirections`, a corpus of each pair and its swap."""
 
 import gzip
 
@@ -9,6 +9,7 @@ from keras_transformer.pipelines import BothDirections
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import as_pairs
 
+# `None` stands for a text that cannot be read.
 PAIRS = [("one", "eins"), ("two", None)]
 
 

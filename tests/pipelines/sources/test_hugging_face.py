@@ -1,4 +1,4 @@
-"""Hugging Face datasets in a local folder. The package `datasets` is optional."""
+"""`HuggingFacePairs` with a local folder. The package `datasets` is optional."""
 
 import json
 import os

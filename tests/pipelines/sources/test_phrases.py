@@ -1,4 +1,8 @@
-"""The embedded phrases: handwritten translations, splits, and hashes of the text."""
+"""The embedded phrases: handwritten translations, splits, and hashes of the text.
+
+Each phrase is a date, time, number, name or the like, written in two languages with the
+CLDR data of Babel. A form is a pattern that writes one kind of phrase.
+"""
 
 import hashlib
 import json
@@ -80,7 +84,7 @@ def test_phrases_match_translations_by_hand(english_german):
 
 
 def values_by_hand(form):
-    """Returns the values that a form needs to write the phrases expected above."""
+    """Returns the values with which a form writes the phrases expected above."""
     if form.kind == "date":
         return (date(2023, 5, 7), date(2023, 3, 7))
     if form.kind == "time":

@@ -1,4 +1,4 @@
-"""Folders of records from untrusted sources."""
+"""`RecordFolder` refuses an invalid `records.json`, which may come from anyone."""
 
 import json
 import os
