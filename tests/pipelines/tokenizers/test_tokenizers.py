@@ -1,4 +1,7 @@
-"""Tokenizers of both kinds: texts are restored exactly; ids match SentencePiece's."""
+"""BPE and WordPiece tokenizers restore texts exactly. BPE ids match SentencePiece's.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import numpy as np
 import pytest
