@@ -94,7 +94,8 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(3)
         assert [side.tolist() for side in again] == [side.tolist() for side in good]
     assert not (tmp_path / "unpickled").exists()
-    # Unpickling does create the file, so its absence above proves something.
+    # Unpickling would create the file, so its absence above shows that no cache was
+    # unpickled.
     np.save(path, pickled, allow_pickle=True)
     np.load(path, allow_pickle=True)
     assert (tmp_path / "unpickled").exists()

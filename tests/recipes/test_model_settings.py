@@ -1,6 +1,7 @@
 """The section `model`: sizes of heads after changes to a preset, and variations.
 
-`variations` is the argument of `Transformer` for features that the paper lacks.
+`variations` is the argument of `Transformer` for details in which other toolkits differ
+from the paper.
 """
 
 import pytest

@@ -40,7 +40,7 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
 
 
 def _kill_at_nth_call(nth, count, before=None):
-    """Kills the process at the nth call. `count` is a list: [number of calls]."""
+    """Kills the process at the nth call. `count` is the list [calls so far]."""
     count[0] += 1
     if count[0] == nth:
         if before is not None:

@@ -1,4 +1,4 @@
-"""`extend_bpe` adds subwords to a vocabulary, which the sentencepiece library uses."""
+"""`extend_bpe` adds subwords to a BPE vocabulary. Splits match sentencepiece's."""
 
 import random
 
@@ -73,7 +73,7 @@ def test_extension_lists_replaced_ids(old, extension):
 
 
 def test_new_pieces_are_used(extension):
-    """Every new piece occurs in the new text, unless a later piece contains it."""
+    """Each merge is used in the new text, unless a later piece contains its piece."""
     pieces = extension.tokenizer.pieces()
     used = {each for row in ids(extension.tokenizer, NEW) for each in row}
     merges = [each for each in range(330, 390) if len(pieces[each]) > 1]
