@@ -1,6 +1,7 @@
 """Tests that any Unicode text and any bytes give one output per input.
 
 Texts come from hypothesis and from `fuzzing.NASTY`.
+
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 

@@ -27,7 +27,7 @@ def built(**options):
     for layer in model.decoder.layers:
         attentions += layer.self_attention, layer.cross_attention
     for attention in attentions:
-        # Larger queries, because with small ones all scores would be almost equal.
+        # With smaller queries, all scores of a head would be almost equal.
         kernel = attention.query_dense.kernel
         kernel.assign(kernel * 10)
     return model

@@ -59,7 +59,7 @@ def test_installation_has_one_top_level_package(site_packages):
 
 
 def test_installed_package_runs_without_the_source_folder(site_packages):
-    # The pipelines are only found, because importing them would load TensorFlow.
+    # `find_spec` locates the pipelines. Importing them would load TensorFlow.
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
         "from importlib.util import find_spec; "

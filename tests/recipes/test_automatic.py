@@ -1,7 +1,7 @@
 """Values of recipe keys that are `auto`, which fit the text and the machine.
 
-The recipe `files` sets most keys of `AUTOMATIC_KEYS` to `auto`. The expected values
-follow docs/how-to/train-on-your-data.md.
+The recipe `files` sets all `AUTOMATIC_KEYS` to `auto`. The expected values follow
+docs/how-to/train-on-your-data.md.
 """
 
 import gzip

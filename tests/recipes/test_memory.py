@@ -33,7 +33,7 @@ def test_memory_grows_with_the_batch_and_shrinks_with_parts_and_devices():
         return recipe_memory(load_recipe("files", [FILES, *overrides]), devices)
 
     one = memory("training.batch_tokens=8000")
-    # Doubling the batch does not double the memory, most of which is constant.
+    # Doubling the batch does not double the memory, part of which is constant.
     assert memory("training.batch_tokens=16000") > 1.2 * one
     assert memory("training.batch_tokens=16000", devices=2) == pytest.approx(one)
     split = "training.gradient_accumulation_steps=4"

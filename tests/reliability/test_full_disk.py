@@ -2,6 +2,7 @@
 
 The tests mount a small tmpfs. If mounting is not allowed, training is tested with a
 limit on the size of files (RLIMIT_FSIZE), and the other tests are skipped.
+
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 

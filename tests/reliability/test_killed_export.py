@@ -1,6 +1,7 @@
 """A killed export leaves no version for a server. Later exports remove its files.
 
 An export is written to a folder `.writing-*` and then renamed to its version number.
+
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
@@ -62,7 +63,7 @@ def test_killed_export_never_shows_a_partial_version(
     abandoned = list(folder.glob(".writing-*"))
     assert len(abandoned) == len(EXPORT_POINTS)
     # Another export removes leftovers that are older than an hour. The first one is
-    # newer, so a process might still be writing it.
+    # new, so a process might still be writing it.
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)

@@ -2,6 +2,7 @@
 
 A point is a key of `POINTS`. `nth` is the occurrence of the point at which the process
 is killed, by default the first.
+
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
