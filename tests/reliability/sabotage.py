@@ -22,7 +22,8 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
     """Patches functions so that this process is killed at a point.
 
     Args:
-        point: A key of `POINTS`, or "random". If `None`, nothing happens.
+        point: A key of `POINTS` or `EXPORT_POINTS`, or "random". If `None`, the process
+            is not killed.
         nth: Number of the call at which the process is killed or waits, from 1.
         delay: For "random", seconds from the end of the first step to the kill.
         hang: A point at which the process waits for ten minutes and is not killed.
