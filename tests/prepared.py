@@ -1,7 +1,7 @@
 """Python processes that start in milliseconds, with TensorFlow already imported.
 
-A server imports the libraries once, which takes seconds, and forks for each process.
-Tests of what a process imports must use `subprocess` instead.
+A server process imports the libraries once, which takes seconds, and forks for each
+process. Tests of the modules that a process imports must use `subprocess` instead.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ _context.set_forkserver_preload(LIBRARIES)
 
 
 def start(code, *arguments, env=(), cwd=None, stdin=os.devnull, stdout, stderr):
-    """Starts a process as `python -c CODE ARGUMENTS` would.
+    """Starts a process that runs like `python -c CODE ARGUMENTS`.
 
     Args:
         code: Text of the program.
         arguments: Values for `sys.argv[1:]`.
         env: Dict of environment variables to change. `None` unsets a variable.
         cwd: Folder to run in.
-        stdin, stdout, stderr: Path of a file, or the process's end of a pipe, see
-            `output_pipe`. Output is appended to what a file contains.
+        stdin, stdout, stderr: Path of a file, or the end of a pipe that `output_pipe`
+            returns for the process. Output is appended to a file.
 
     Returns:
-        A `multiprocessing.Process`, whose `exitcode` is negative for a signal.
+        A `multiprocessing.Process`. If a signal ended it, `exitcode` is negative.
     """
     streams = (stdin, stdout, stderr)
     words = ["-c", *map(str, arguments)]
@@ -51,12 +51,12 @@ def start(code, *arguments, env=(), cwd=None, stdin=os.devnull, stdout, stderr):
 
 
 def script(path):
-    """Returns the code that runs a file as `python FILE` would."""
+    """Returns code that runs a file like `python FILE`."""
     return f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')"
 
 
 def output_pipe():
-    """Returns a file to read text from and a process's end of the pipe."""
+    """Returns a text file to read from, and the end of the pipe for `start`."""
     reader, writer = _context.Pipe(duplex=False)
     with reader:
         return open(os.dup(reader.fileno()), encoding="utf-8"), writer
@@ -67,7 +67,7 @@ def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
 
     Args:
         code, arguments, options: See `start`.
-        folder: Folder for the files of standard input, output and error.
+        folder: Folder for files with standard input, output and error.
         stdin: Text for standard input.
         limit: Timeout in seconds, after which the test fails.
 

@@ -1,4 +1,4 @@
-"""Keeps the memory of a process that runs many test files small."""
+"""Limits the memory of a process that runs many test files."""
 
 import contextlib
 import ctypes
@@ -8,8 +8,8 @@ import pathlib
 import resource
 import sys
 
-# Bytes by which a process may grow before its garbage is collected. Collecting takes a
-# second, since graphs are cycles of very many objects.
+# Bytes by which a process may grow before its garbage is collected. A collection takes
+# a second, because graphs consist of very many objects in reference cycles.
 GROWTH = 100 << 20
 # Constant from the C library's malloc.h.
 M_ARENA_MAX = -8
@@ -18,16 +18,16 @@ _limit = GROWTH
 
 
 def share_heaps():
-    """Limits the C library to two heaps, because each one keeps its free memory."""
+    """Limits the C library to two heaps, because each keeps the memory freed in it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def free_if_grown(module):
-    """Frees the graphs of a test module if the process has grown.
+    """Frees the graphs of a test module if the process has grown by `GROWTH`.
 
-    The remaining objects are frozen, so that the garbage collector skips them until the
-    next call.
+    The remaining objects are frozen: the garbage collector skips them until the next
+    call that frees memory.
     """
     global _limit
     if resident_bytes() < _limit:
@@ -40,14 +40,14 @@ def free_if_grown(module):
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    # The C library would otherwise keep fragmented free memory.
+    # Otherwise, the C library would not return freed memory to the system.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     _limit = resident_bytes() + GROWTH
 
 
 def resident_bytes():
-    """Returns the memory of this process, or infinity if it is unknown."""
+    """Returns the resident memory of this process, or infinity if it is unknown."""
     try:
         pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
     except OSError:

@@ -3,8 +3,8 @@
     python tests/prose.py [ROOT ...] [--list]
 
 Prints a table with one column per ROOT, the root folder of a checkout (default: this
-checkout). `--list` prints each place. The script searches comments, string literals,
-and Markdown, YAML and HTML files, but no identifiers.
+checkout). `--list` also prints the line of each match. The script searches comments and
+string literals of Python files, and whole Markdown, YAML and HTML files.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Small models with random weights, which tests compare with formulas."""
+"""Small models with random weights, whose outputs tests compare with formulas."""
 
 import keras
 from layer_checks import randomize
@@ -12,7 +12,7 @@ SIZES = {
     "d_ff": 17,
     "num_heads": 3,
 }
-_SHARED = {}
+_SHARED = {}  # models by their arguments
 
 
 def built(seed=5, **options):

@@ -1,6 +1,8 @@
 """Tests that any Unicode text and any bytes give one output per input.
 
 Texts come from hypothesis and from `fuzzing.NASTY`.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import io
@@ -51,11 +53,12 @@ BYTES = st.lists(
     | ANY_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")),
     max_size=12,
 ).map(b"".join)
+# Characters of texts without words, whose translation is empty.
 BLANK = " \t\n\v\f\r"
 
 
 def expected_lines(content):
-    """Splits a file at LF only, and removes the byte order mark and CR before LF."""
+    """Splits a file at LF only. Removes its byte order mark, and a CR ending a line."""
     lines = content.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -92,7 +95,7 @@ def test_encode_corpus_keeps_or_counts_every_line(
 ):
     tokenizer = tiny_model[1]
     folder = tmp_path_factory.mktemp("corpus")
-    # The first pair is valid, since a corpus must not be empty.
+    # A corpus must not be empty, so the first pair is always valid.
     lines = [expected_lines(b"der Hund\n" + each) for each in (source, target)]
     count = min(map(len, lines))
     for name, side in zip("ab", lines, strict=True):
@@ -230,7 +233,7 @@ def test_translate_command_bounds_memory_of_long_lines(
 ):
     sizes = []
     for model, option in ((tiny_model_file, ["--beam-size", "1"]), (tiny_export, [])):
-        # The model file gets a shorter line, because it translates all segments. The
+        # A model file translates all segments of a line, so its line is shorter. An
         # export truncates the line.
         count = length if model == tiny_model_file else 1 << 20
         short = translate(model, b"Hund\n", *option).stdout

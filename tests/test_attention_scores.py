@@ -27,7 +27,7 @@ def built(**options):
     for layer in model.decoder.layers:
         attentions += layer.self_attention, layer.cross_attention
     for attention in attentions:
-        # With small queries, the heads attend to all keys almost equally.
+        # With smaller queries, all scores of a head would be almost equal.
         kernel = attention.query_dense.kernel
         kernel.assign(kernel * 10)
     return model
@@ -38,7 +38,7 @@ def padded(rows, length, pad_id):
 
 
 def inputs(pad_id=0):
-    # The source array is one column wider than the longest source needs.
+    # The longest source has 5 ids, so every source row has padding.
     return {
         "source_ids": padded(SOURCES, 6, pad_id),
         "target_ids": padded(TARGETS, 7, pad_id),
@@ -66,6 +66,7 @@ def scores_of(attention, query, key, first_key, last_key):
 def self_scores(layer, x, causal, window=None):
     if layer.normalization == "pre":
         x = paper.layer_norm(layer.self_attention_add_norm.layer_norm, x)
+    # A window of w positions contains the query's own.
     window = window or 2 * len(x)
     before, after = (window - 1, 0) if causal else ((window - 1) // 2, window // 2)
     return scores_of(

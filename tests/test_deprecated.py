@@ -63,7 +63,7 @@ def loaded():
     All paths are loaded in one fresh process.
     """
     lines = PUBLIC_NAMES.read_text("utf-8").splitlines()
-    # The table also has paths that were not public.
+    # `NAMES` and `MODULES` also contain paths that were not public.
     lines += [": ".join(old.rpartition(".")[::2]) for old in NAMES]
     lines += [f"{old}:" for old in MODULES]
     result = subprocess.run(
@@ -87,7 +87,7 @@ def test_old_paths_warn_and_others_do_not(loaded):
     for path, warnings in loaded.items():
         module = path.rpartition(".")[0]
         if path in NAMES or (module in MODULES and path not in MODULES):
-            # A module that still exists may import the name itself, without a warning.
+            # A module that did not move may still have the name, without a warning.
             assert len(warnings) == 1 or module not in MODULES, path
             start = (
                 f"{path} is deprecated and will be removed in the next release. Use "

@@ -1,4 +1,7 @@
-"""docs/results/reliability.md lists every failure that the tests inject."""
+"""docs/results/reliability.md lists every failure that the tests inject.
+
+The pytest plugin fault_table.py collects the results of tests marked `fault`.
+"""
 
 import os
 import subprocess
@@ -6,6 +9,7 @@ import sys
 
 import fault_table
 
+# A test file on which the plugin runs, and the rows that it must write.
 CASE = """
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers that several pages repeat agree, and rates match the benchmarks."""
+"""Numbers that several pages repeat agree, and rates in sentences were measured."""
 
 import pathlib
 import re
@@ -37,7 +37,7 @@ RATE = re.compile(
 
 
 def texts():
-    """Returns the text of every page, command and recipe by its name."""
+    """Returns {path: text} of every page, command and recipe."""
     paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     package = ROOT / "keras_transformer"
     paths += [*(package / "cli").glob("*.py"), *(package / "recipes").glob("*.yaml")]
@@ -48,7 +48,7 @@ def texts():
 
 
 def value_of(groups):
-    """Returns the value of a match (seconds for times) and whether it is rounded."""
+    """Returns the value of a match (durations in seconds) and whether it is rounded."""
     if len(groups) == 1:
         about, number, unit = "", groups[0], "s"
     else:
@@ -58,7 +58,7 @@ def value_of(groups):
 
 
 def contradictions(pages):
-    """Returns a line per value that differs from the first by more than rounding."""
+    """Returns one line for each value that contradicts the first of its figure."""
     found = []
     for name, pattern in FIGURES.items():
         values = [
@@ -67,7 +67,7 @@ def contradictions(pages):
             for match in re.finditer(pattern, text)
         ]
         for (value, about, place), (other, other_about, other_place) in pairs(values):
-            # "About 80 minutes" may be 85.
+            # "About 80 minutes" agrees with 85.
             tolerance = 0.15 if about or other_about else 0
             if abs(value - other) > tolerance * max(value, other):
                 found.append(f"{name}: {place!r} and {other_place!r}")

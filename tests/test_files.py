@@ -1,4 +1,7 @@
-"""Atomic writes: the order of sync and rename, full disks, and links."""
+"""Atomic writes of files.py: order of sync and rename, full disks, and links.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import errno
 import json
@@ -142,7 +145,7 @@ def test_error_names_the_target_instead_of_the_temporary_path(
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    # Root has all permissions, so the refusal is simulated.
+    # Tests may run as root, who has all permissions, so the refusal is simulated.
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(StorageError) as error, replace(tmp_path / "a") as temporary:
         refuse(temporary)
@@ -195,7 +198,7 @@ def test_check_writable_creates_the_folder_and_leaves_no_file(tmp_path):
 
 
 def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
-    """Some network file systems cannot sync folders. For files, EINVAL is an error."""
+    """Some network file systems cannot sync folders. A file must be synced."""
 
     def refuse(number):
         raise OSError(errno.EINVAL, "Invalid argument")

@@ -43,7 +43,7 @@ def loader(monkeypatch):
 
 @pytest.fixture
 def seen(loader):
-    """List of (module, its `done`) per call of the action after `first_module`."""
+    """List of (module, `module.done`), one per call of the action of `first_module`."""
     seen = []
     after_import("first_module", lambda module: seen.append((module, module.done)))
     return seen

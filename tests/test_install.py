@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_messages_about_missing_packages_name_an_extra():
-    """Only errors.py contains `pip install`. It quotes the brackets for the shell."""
+    """Only errors.py contains `pip install`. Extras passed to it are in setup.py."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     extras = set(re.findall(r'^        "([\w-]+)": ', setup, re.MULTILINE))
     named, others = set(), []
@@ -59,7 +59,7 @@ def test_installation_has_one_top_level_package(site_packages):
 
 
 def test_installed_package_runs_without_the_source_folder(site_packages):
-    # find_spec, because importing the pipelines would load TensorFlow.
+    # `find_spec` locates the pipelines. Importing them would load TensorFlow.
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
         "from importlib.util import find_spec; "

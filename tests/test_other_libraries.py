@@ -19,6 +19,7 @@ SIZES = {"num_heads": HEADS, "key_dim": WIDTH // HEADS, "d_ff": INNER, "dropout"
 GENERATOR = np.random.default_rng(11)
 SOURCE = GENERATOR.normal(size=(2, 6, WIDTH)).astype("float32")
 TARGET = GENERATOR.normal(size=(2, 5, WIDTH)).astype("float32")
+# True for positions of SOURCE, False for padding.
 MASK = np.array([[True] * 6, [True] * 4 + [False] * 2])
 NORMALIZATIONS = pytest.mark.parametrize("normalization", ["post", "pre"])
 
@@ -162,8 +163,9 @@ def test_stacks_match_torch_transformer():
 
 
 def copy_into_keras_hub(ours, theirs):
-    """Copies our layer's weights, and sets biases that it lacks to zero."""
+    """Copies our layer's weights to KerasHub's. Biases that ours lacks become zero."""
     for weight in theirs.weights:
+        # For example: transformer_encoder/self_attention_layer/query/kernel.
         _, part, *rest = weight.path.split("/")
         if rest[0] in ("query", "key", "value", "attention_output"):
             part = part.removesuffix("_layer")
@@ -250,7 +252,7 @@ def test_summary_counts_all_parameters(capsys):
 
 
 def test_int8_quantization_keeps_the_logits():
-    """Keras's `model.quantize` quantizes every projection. Logits hardly change."""
+    """`model.quantize` of Keras quantizes every projection. Logits hardly change."""
     model = small_model()
     before = numpy(model(IDS))
     model.quantize("int8")
@@ -259,6 +261,7 @@ def test_int8_quantization_keeps_the_logits():
         for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.Dense)
     ]
+    # 4 projections per attention and 2 per FFN: encoder 4 + 2, decoder 8 + 2.
     assert len(dense) == 16
     kinds = {keras.backend.standardize_dtype(each._kernel.dtype) for each in dense}
     assert kinds == {"int8"}
@@ -276,7 +279,7 @@ def test_lora_trains_two_low_rank_matrices_per_projection():
         (16, 2),
         (2, 16),
     ]
-    # Fresh LoRA weights add nothing.
+    # LoRA's product is zero before training.
     close(numpy(model(IDS)), before)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(IDS, np.array([[11, 12, 3], [13, 3, 0]]), epochs=2, verbose=0)

@@ -12,7 +12,8 @@ import keras_transformer as kt
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import TRAINING_PRESETS
 
-# Layers, d_model, d_ff, heads, d_k, d_v, dropout; millions of parameters as printed.
+# Layers, d_model, d_ff, heads, d_k, d_v, dropout, and the millions of parameters, which
+# the paper prints for some rows.
 TABLE_3 = {
     "base": (6, 512, 2048, 8, 64, 64, 0.1, 65),
     "A1": (6, 512, 2048, 1, 512, 512, 0.1, None),
@@ -41,7 +42,8 @@ OTHERS = {
     "small": (4, 256, 1024, 4, 64, 64, 0.3, None),
     "parsing": (4, 1024, 4096, 16, 64, 64, 0.1, None),
 }
-# Vocabulary sizes that give the printed counts. The paper says "about 37000".
+# Vocabulary sizes that give the printed numbers of parameters. The paper reports "about
+# 37000".
 VOCABULARY_SIZE = 41_100
 BIG_VOCABULARY_SIZE = 36_000
 

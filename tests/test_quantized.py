@@ -49,6 +49,7 @@ def test_quantized_transformer_is_saved_and_loaded(tmp_path, options, load):
     path = tmp_path / "model.keras"
     model.save(path)
     loaded = load(path)
+    # 4 projections per attention and 2 per FFN: encoder 4 + 2, decoder 8 + 2.
     assert modes(loaded) == modes(model) == ["int8"] * 16
     np.testing.assert_array_equal(numpy(loaded(IDS)), numpy(model(IDS)))
     loaded.save(path)
@@ -93,6 +94,7 @@ def test_compiled_quantized_model_is_saved_and_loaded(tmp_path):
     [
         {"mode": "int4"},
         {"mode": "float8"},
+        # int8 weights without int8 activations.
         {
             "config": keras.quantizers.Int8QuantizationConfig(
                 activation_quantizer=None,

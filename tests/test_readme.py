@@ -45,7 +45,7 @@ def test_readme_python_runs_and_prints_what_is_shown(readme, tmp_path):
     assert any("model.fit(" in block.to_run() for block in python)
     write_corpus(tmp_path)
     tests = ROOT / "tests"
-    # One layer is traced faster than four.
+    # The preset has four layers. One layer is traced faster.
     code = """
 import sys
 import run_guide
@@ -70,6 +70,7 @@ run_guide.main(sys.argv[1], languages=["python"])
     assert int(result.stdout.split()[-1]) == len(python)
 
 
+# A page with wrong commands. `blocks` and `problems` are functions of guides.py.
 EXAMPLE = """Text.
 
 ```bash

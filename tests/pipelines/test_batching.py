@@ -1,4 +1,8 @@
-"""Buckets and the order of batches, against their definitions and brute force."""
+"""Buckets and the order of batches, against their definitions and brute force.
+
+A bucket contains pairs of similar lengths. Buckets form a binary tree, and each pair
+belongs to a leaf. Pairs that do not fill a bucket's last batch move to the parent.
+"""
 
 from collections import Counter
 
@@ -14,7 +18,7 @@ from keras_transformer.pipelines.batching import sorted_batches
 
 
 def random_lengths(num_pairs, seed=0):
-    """Returns lengths as in a translation corpus: correlated, a few of them long."""
+    """Returns correlated source and target lengths, some long, as in a real corpus."""
     generator = np.random.default_rng(seed)
     source = generator.gamma(5, 3, num_pairs).astype(int) + 2
     target = (source * generator.normal(1.1, 0.25, num_pairs)).astype(int).clip(2)
@@ -22,7 +26,7 @@ def random_lengths(num_pairs, seed=0):
 
 
 def epoch_batches(buckets, leaves, seed, epoch):
-    """Returns batches by definition: full batches of each bucket, then the rest."""
+    """Returns (bucket index, pair indices) of each batch, bucket by bucket."""
     order, numbers = epoch_order(buckets, leaves, seed, epoch)
     batches = []
     for number, bucket in enumerate(buckets):
@@ -109,13 +113,14 @@ def test_epoch_order_depends_on_seed_and_epoch():
         for epoch in (0, 1, 7)
     }
     assert len(set(orders.values())) == 9
+    # NumPy's global generator must not change the order.
     np.random.seed(3)
     for (seed, epoch), order in reversed(orders.items()):
         assert epoch_order(buckets, leaves, seed, epoch)[0].tobytes() == order
 
 
 def test_epoch_order_shuffles_batches():
-    """Consecutive positions of the order form batches."""
+    """An epoch's order consists of its batches, one after another."""
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499)
     order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)
@@ -123,12 +128,12 @@ def test_epoch_order_shuffles_batches():
     while at < len(order):
         bucket = buckets[numbers[at]]
         batch = numbers[at : at + bucket.batch_size]
-        # The one batch that is not full may be anywhere.
+        # The only batch that may be short is in the root, bucket 0. It may be anywhere.
         size = len(batch) if (batch == batch[0]).all() else (batch == 0).argmin()
         widths.append(bucket.source_length)
         at += size
     assert len(widths) == batches_per_epoch(buckets)
-    # If the batches were sorted by length, neighbors would be similar.
+    # In random order, neighbors differ about as much as any two batches do.
     differences = np.abs(np.subtract.outer(widths, widths)).mean()
     assert np.abs(np.diff(widths)).mean() > 0.8 * differences
 
@@ -139,6 +144,7 @@ def test_leftover_pairs_change_with_the_epoch():
     moved = []
     for epoch in range(2):
         order, numbers = epoch_order(buckets, leaves, 1, epoch)
+        # Pairs whose batch is not in their leaf were left over there.
         moved.append(set(order[numbers != leaves[order]].tolist()))
     assert len(moved[0]) == len(moved[1]) > 50
     assert len(moved[0] & moved[1]) < len(moved[0]) / 2
@@ -146,7 +152,8 @@ def test_leftover_pairs_change_with_the_epoch():
 
 def test_padding_fraction_matches_hand_calculation():
     source, target = np.array([3, 5, 5, 1]), np.array([2, 2, 7, 7])
-    # The source has 3+5 of 10 and 5+1 of 10 ids, the target 2+2 of 4 and 7+7 of 14.
+    # The source has 3+5 of 2x5 ids, then 5+1 of 2x5. The target has 2+2 of 2x2, then
+    # 7+7 of 2x7.
     found = padding_fraction([np.array([0, 1]), np.array([2, 3])], source, target)
     assert found == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
     assert padding_fraction([np.array([2])], source, target) == 0
@@ -155,6 +162,7 @@ def test_padding_fraction_matches_hand_calculation():
 def test_buckets_reduce_padding_to_a_third():
     lengths = random_lengths(20_011)
     fractions = []
+    # A single leaf means batches of random pairs.
     for max_leaves in (1, 32):
         buckets, leaves = plan_buckets(*lengths, 4096, max_leaves=max_leaves)
         batches = [batch for _, batch in epoch_batches(buckets, leaves, 1, 0)]

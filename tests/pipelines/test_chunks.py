@@ -1,4 +1,4 @@
-"""Chunks of an iterable, and samples from one."""
+"""Lists of consecutive items of an iterable, and uniform samples of its items."""
 
 import math
 from collections import Counter

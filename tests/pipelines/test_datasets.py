@@ -1,4 +1,8 @@
-"""Datasets of batches: each row's ids identify its pair in the corpus."""
+"""`tf.data` datasets of batches, whose rows are traced back to pairs of the corpus.
+
+A batch comes from a bucket of pairs with similar lengths. Buckets form a binary tree:
+pairs that do not fill a bucket's last batch move to the parent.
+"""
 
 from collections import Counter
 
@@ -18,13 +22,14 @@ from keras_transformer.pipelines import training_dataset
 from keras_transformer.pipelines.batching import plan_buckets
 
 NUM_PAIRS = 607
+# Largest number of ids on each side of a batch, padding included.
 BUDGET = 211
 START, END = 2, 3
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Corpus of pairs that all differ, so that each row identifies its pair."""
+    """Corpus of distinct sources, so that a row's source ids identify its pair."""
     generator = np.random.default_rng(11)
     words = ["eins", "two", "drei", "four", "fünf", "six", "sieben"]
 
@@ -39,7 +44,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index_of_source(corpus):
-    """Mapping of a source's ids to the number of its pair."""
+    """Dict from the tuple of a source's ids to the index of its pair."""
     return {tuple(corpus.pair(n)[0].tolist()): n for n in range(NUM_PAIRS)}
 
 
@@ -52,7 +57,7 @@ def batches(dataset, count=None):
 
 
 def indices(batch, index_of_source):
-    """Returns the pairs of a batch, found by its source ids, without padding rows."""
+    """Returns the pair index of each row of a batch, without padding rows."""
     rows = [tuple(row[row != 0].tolist()) for row in batch[0]]
     return [index_of_source[row] for row in rows if row]
 
@@ -101,6 +106,7 @@ def test_epoch_contains_every_pair_once_under_budget(corpus, index_of_source):
 
 def test_batch_belongs_to_one_bucket(corpus, index_of_source):
     buckets, leaves = plan_buckets(corpus.source_lengths, corpus.target_lengths, BUDGET)
+    # The set of each bucket and its ancestors.
     ancestors = []
     for bucket in buckets:
         ancestors.append({len(ancestors)})
@@ -111,11 +117,12 @@ def test_batch_belongs_to_one_bucket(corpus, index_of_source):
     for batch in batches(training_dataset(corpus, BUDGET), steps):
         inside = {int(leaves[n]) for n in indices(batch, index_of_source)}
         shared = set.intersection(*(ancestors[leaf] for leaf in inside))
+        # Parents precede their children, so this is the closest common ancestor.
         number = max(shared)
         alone += len(inside) == 1
         assert batch[0].shape[1] <= buckets[number].source_length
         assert batch[1].shape[1] <= buckets[number].target_length
-    # Batches of pairs left over from several buckets are the exception.
+    # Most batches come from one leaf. The others are pairs left over from several.
     assert alone > steps / 2
 
 
@@ -157,7 +164,7 @@ def test_batch_indices_match_training_dataset(corpus, index_of_source):
 def test_batches_are_shuffled(corpus):
     steps = steps_per_epoch(corpus, BUDGET)
     widths = [b[0].shape[1] for b in batches(training_dataset(corpus, BUDGET), steps)]
-    # If the batches were sorted by length, neighbors would be similar.
+    # In random order, neighbors differ about as much as any two batches do.
     differences = np.abs(np.subtract.outer(widths, widths)).mean()
     assert np.abs(np.diff(widths)).mean() > 0.5 * differences
 

@@ -1,4 +1,7 @@
-"""Encoded corpora: ids against the tokenizer's, dropped pairs, and the cache."""
+"""`encode_corpus` matches the tokenizer, drops invalid pairs, and caches the ids.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import gzip
 import hashlib
@@ -120,6 +123,7 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
     }
     counts = {reason: facts["count"] for reason, facts in corpus.dropped.items()}
     assert counts == {"invalid_utf8": 2, "empty": 8, "too_long": 1}
+    # Lines are numbered from 1. Only the first five per reason are stored.
     assert lines == {
         "invalid_utf8": [9, 13],
         "empty": [5, 8, 16, 17, 18],
@@ -142,6 +146,7 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
 
 
 def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch):
+    """BPE-dropout splits each text at random, here in four segmentations per pair."""
     monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 7)
     pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
     pairs[8] = ("", "ein")
@@ -163,6 +168,7 @@ def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch)
             text = tokenizers[side].detokenize([ids])[0].numpy().decode()
             assert text == pairs[kept[row // 4] - 1][side]
             different += ids.tolist() != corpus.pair(row // 4 * 4)[side].tolist()
+    # Of 240 texts, 180 are compared with another segmentation: three of each four.
     assert different > 120
     same, other = encode("same", segmentations=4), encode("other", seed=2)
     assert all(
@@ -244,7 +250,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
     assert again
     expected = expected_ids(tokenizers[0], (lines[-1] + b" ein").decode())
     assert corpus.pair(10)[0].tolist() == expected
-    # An iterable has no fingerprint.
+    # A list has no fingerprint, so its ids are not cached.
     for _ in range(2):
         before = len(encoded)
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
@@ -252,7 +258,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
 
 
 def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
-    """If NumPy's random numbers changed, equal inputs would give other ids."""
+    """If NumPy drew other numbers, equal `inputs` would have another `fingerprint`."""
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
     options = {"dropout": 0.2, "segmentations": 2}
@@ -272,9 +278,14 @@ def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
 
 
 def test_cache_of_version_0_1_is_reused(tokenizers, tmp_path):
-    """A run of version 0.1 resumes with the segmentations that it drew."""
+    """A run of version 0.1 resumes with the segmentations that it drew.
+
+    Version 0.1 did not store the hash of the ids, and its hash of the inputs did not
+    include the name of the random generator.
+    """
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
+    # The content of the hash begins with the number of the storage format.
     facts = [3, files.fingerprint(), *(each.fingerprint() for each in tokenizers)]
     encode_corpus(files, *tokenizers, tmp_path / "ids", dropout=0.2, seed=5)
     path = tmp_path / "ids" / "corpus.json"

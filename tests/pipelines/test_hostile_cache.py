@@ -1,4 +1,7 @@
-"""Damaged and hostile caches of ids: rejected, and written again."""
+"""Damaged or hostile caches of encoded ids are rejected and written again.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import json
 import os
@@ -42,7 +45,7 @@ def test_damaged_cache_is_rewritten(tokenizers, files, tmp_path, name):
 
 
 class Executed:
-    """An object that opens a file when it is unpickled."""
+    """An object that creates the file `unpickled` when it is unpickled."""
 
     def __reduce__(self):
         return open, ("unpickled", "w")
@@ -70,7 +73,7 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         lambda: os.remove(path) or os.mkfifo(path),
     ]
     if name == "target_offsets":
-        # Falling offsets must be found even if their differences wrap around.
+        # Decreasing offsets must be detected even if int64 differences overflow.
         wrapped = whole.copy()
         wrapped[5] = -(2**63)
         falling = whole.copy()
@@ -91,7 +94,8 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(3)
         assert [side.tolist() for side in again] == [side.tolist() for side in good]
     assert not (tmp_path / "unpickled").exists()
-    # Check that unpickling would have created the file.
+    # Unpickling would create the file, so its absence above shows that no cache was
+    # unpickled.
     np.save(path, pickled, allow_pickle=True)
     np.load(path, allow_pickle=True)
     assert (tmp_path / "unpickled").exists()
@@ -109,6 +113,7 @@ def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
     encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
     path = tmp_path / "ids" / "corpus.json"
     facts = json.loads(path.read_text())
+    # A non-empty mapping replaces single keys of the valid description.
     if content.startswith('{"'):
         content = json.dumps({**facts, **json.loads(content)})
     path.write_text(content)
@@ -116,6 +121,7 @@ def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
         EncodedCorpus.load(tmp_path / "ids")
 
 
+# The vocabulary has ids 0 to 289.
 @pytest.mark.parametrize("wrong", [-1, 2**16, 290])
 def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
     tokenizers, files, tmp_path, wrong

@@ -1,4 +1,4 @@
-"""`NpyWriter` against `np.save`."""
+"""`NpyWriter`, which appends to a `.npy` file, against `np.save`."""
 
 import io
 
@@ -23,7 +23,7 @@ def test_npy_writer_writes_the_same_file_as_numpy(tmp_path, dtype, lengths):
 
 
 def test_npy_header_has_one_size_for_any_length():
-    """`NpyWriter` relies on this: it rewrites the header when the length is known."""
+    """`NpyWriter` overwrites the header at the end, when the length is known."""
     sizes = set()
     for length in (0, 9, 10**9, 10**18):
         header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}

@@ -1,11 +1,12 @@
-"""A minimal recipe, and the errors of invalid ones."""
+"""A minimal recipe, and a helper that returns the error of an invalid recipe."""
 
 import pytest
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.recipes import load_recipe
 
-# Because of the section `model`, missing keys default to the paper's values.
+# With a section `model`, missing keys get the paper's values. Without it, values that
+# fit the text and the machine would be chosen.
 MINIMAL = """
 data:
   train: {source: a.en, target: [a.de]}
@@ -14,7 +15,7 @@ model: {}
 
 
 def recipe_error(recipe, *overrides):
-    """Returns the message of a `RecipeError`, which must be one line."""
+    """Loads an invalid recipe and returns the error's message, which is one line."""
     with pytest.raises(RecipeError) as caught:
         load_recipe(recipe, overrides)
     message = str(caught.value)

@@ -1,4 +1,8 @@
-"""Automatic settings for a text and a machine, against tables of expected values."""
+"""Values of recipe keys that are `auto`, which fit the text and the machine.
+
+The recipe `files` sets all `AUTOMATIC_KEYS` to `auto`. The expected values follow
+docs/how-to/train-on-your-data.md.
+"""
 
 import gzip
 import random
@@ -24,10 +28,11 @@ FILES = "data.train={source: a.en, target: a.de}"
 
 @pytest.fixture
 def load(monkeypatch):
-    """Function that loads a recipe as if for a text of `pairs` pairs on `machine`."""
+    """Function that loads a recipe as if its text had `pairs` pairs, on `machine`."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
     def load(pairs, machine=LAPTOP, *overrides, recipe="files", **options):
+        # 70 bytes per pair, 100 distinct characters, and a distinct word per pair.
         text = TextSize(pairs, 70 * pairs, 100, pairs) if pairs else None
         monkeypatch.setattr(
             "keras_transformer.recipes.load.measure_text", lambda *_: text
@@ -48,7 +53,9 @@ def load(monkeypatch):
         (200_000, LAPTOP, "small", 16_000, 8_192, None),
         (4_500_000, LAPTOP, "small", 37_000, 8_192, None),
         (4_500_000, GPU, "base", 37_000, 25_000, "bfloat16"),
+        # 260 special and byte ids, 100 characters, and 1,000 words.
         (1_000, LAPTOP, "tiny", 1_360, 1_024, None),
+        # A text of unknown size counts as 30,000 pairs.
         (None, LAPTOP, "tiny", 8_000, 4_096, None),
     ],
 )
@@ -78,10 +85,12 @@ def test_given_values_are_kept_and_others_follow_them(load):
     recipe = load(29_000, GPU, *overrides)
     assert (recipe.model.preset, recipe.model.dropout) == ("base", 0.2)
     assert recipe.training.steps == 700
+    # A tenth and a twentieth of the steps.
     assert recipe.training.warmup_steps == 70
     assert recipe.training.validation_steps == 35
     assert recipe.training.learning_rate == 0.0007
     assert recipe.training.batch_tokens == 25_000
+    # The other settings follow the width: those of base for d_model above 256.
     recipe = load(29_000, LAPTOP, "model.d_model=512", "training.schedule=paper")
     assert recipe.training.learning_rate is None
     assert recipe.training.batch_tokens == 25_000
@@ -202,7 +211,7 @@ def test_started_run_keeps_its_values(load, tmp_path):
 
 
 def test_started_run_without_a_model_section_resumes(load, tmp_path):
-    """Earlier versions gave recipes without this section the paper's defaults."""
+    """Earlier versions gave such recipes the paper's defaults, which the run keeps."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "ckpt-1.index").touch()
@@ -225,6 +234,8 @@ def test_measure_text_counts_small_files_exactly(tmp_path, suffix):
     source = write_text(tmp_path / f"s{suffix}", ["a b", "é", "", "b c"])
     target = write_text(tmp_path / f"t{suffix}", ["aa", "b", "c d e f", "g"])
     size = measure_text([source, source], [target, target])
+    # Pairs, bytes of the longer side, and distinct characters (8 letters, space and
+    # newline) and words of both sides.
     assert size == (8, 2 * len("aa\nb\nc d e f\ng\n"), 10, 9)
 
 

@@ -1,4 +1,7 @@
-"""Recipes with the data kinds tsv, jsonl and hf, and with `tokenizer.model`."""
+"""Recipes with the data kinds tsv, jsonl and hf, and with `tokenizer.model`.
+
+The kind hf means a dataset of Hugging Face: a name on the Hub or a local folder.
+"""
 
 import pytest
 from recipe_errors import recipe_error

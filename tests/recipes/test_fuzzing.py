@@ -1,4 +1,7 @@
-"""Fuzzing of the recipe loader: any input gives a recipe or a one-line error."""
+"""Fuzzing of the recipe loader: any input gives a recipe or a one-line error.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import pytest
 import yaml
@@ -20,6 +23,7 @@ model: {preset: tiny, dropout: 0.3}
 training: {steps: 10, seed: 1}
 decoding: {beam_size: 4}
 """
+# Keys of recipes, some of them invalid.
 KEYS = [
     *("data.kind", "data.train", "data.train.source", "data.max_length", "data.size"),
     *("data.train.trees", "data.validation", "data.words", "data.name", "data"),
@@ -42,7 +46,7 @@ KEYS = [
         "__class__",
     ),
 ]
-# YAML values, many of them invalid.
+# YAML values, many of which are invalid.
 WORDS = [
     *(
         "",
@@ -121,7 +125,7 @@ OVERRIDES = st.lists(
     st.tuples(st.sampled_from(KEYS) | ANY_TEXT, VALUES).map("=".join) | ANY_TEXT,
     max_size=4,
 )
-# Many of these are valid.
+# Lists of overrides, many of which are valid.
 PLAUSIBLE = st.lists(
     st.sampled_from(
         [
@@ -167,7 +171,7 @@ JSON = st.recursive(
 )
 TEXTS = altered() | VALUES | JSON.map(lambda each: yaml.safe_dump(each))
 CONTENTS = TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary()
-# A valid recipe with overrides, or any text.
+# Pairs of a file's content and overrides: a valid recipe, or any content.
 CASES = st.tuples(st.just(GOOD.encode()), OVERRIDES | PLAUSIBLE) | st.tuples(
     CONTENTS, st.just([]) | OVERRIDES
 )
@@ -196,6 +200,7 @@ def check(path):
 def test_load_recipe_gives_a_recipe_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), SHORT)
     record_property("happened", describe_outcomes(outcomes))
+    # If one outcome were rare, the cases would not test much.
     assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20
 
 

@@ -1,4 +1,4 @@
-"""Parameter counts from a model's sizes, against Keras, and memory estimates."""
+"""Parameter counts from a model's sizes, against Keras, and estimates of memory."""
 
 import pytest
 
@@ -33,6 +33,7 @@ def test_memory_grows_with_the_batch_and_shrinks_with_parts_and_devices():
         return recipe_memory(load_recipe("files", [FILES, *overrides]), devices)
 
     one = memory("training.batch_tokens=8000")
+    # Doubling the batch does not double the memory, part of which is constant.
     assert memory("training.batch_tokens=16000") > 1.2 * one
     assert memory("training.batch_tokens=16000", devices=2) == pytest.approx(one)
     split = "training.gradient_accumulation_steps=4"
@@ -45,4 +46,5 @@ def test_memory_includes_the_moving_average():
     average = ["training.average_checkpoints=1", "training.ema_momentum=0.99"]
     one, other = (load_recipe("files", [*settings, *more]) for more in ([], average))
     size = count_parameters(one.model.model_dump(), 8000)
+    # The average is a float32, 4 bytes, per weight.
     assert recipe_memory(other) - recipe_memory(one) == 4 * size

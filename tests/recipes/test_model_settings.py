@@ -1,4 +1,8 @@
-"""The section `model`: sizes of heads after changes to a preset, and variations."""
+"""The section `model`: sizes of heads after changes to a preset, and variations.
+
+`variations` is the argument of `Transformer` for details in which other toolkits differ
+from the paper.
+"""
 
 import pytest
 
@@ -17,8 +21,8 @@ from keras_transformer.recipes import shipped_recipes
         ("{preset: tiny, d_model: 64, key_dim: 5}", 5, 16),
         ("{preset: tiny, d_model: 64, value_dim: null}", 16, None),
         ("{preset: B1}", 16, 64),
-        ("{preset: B1, num_heads: 8}", 16, 64),  # the preset's number
-        ("{preset: B1, num_heads: 4}", 128, 128),
+        ("{preset: B1, num_heads: 8}", 16, 64),  # as in the preset
+        ("{preset: B1, num_heads: 4}", 128, 128),  # 512 / 4
         ("{num_heads: 16}", 32, 32),
     ],
 )
@@ -46,6 +50,7 @@ def test_resolved_model_settings_stay_equal_when_reloaded(recipe_path, tmp_path)
 
 
 def test_short_forms_set_variations(recipe_path, tmp_path):
+    # `start` and `position_rates` are short forms of keys of `variations`.
     changes = ["model.start=zeros", "model.position_rates=tensor2tensor"]
     recipe = load_recipe(recipe_path, changes)
     arguments = recipe.model.constructor_arguments()
@@ -56,14 +61,14 @@ def test_short_forms_set_variations(recipe_path, tmp_path):
     assert not {"start", "position_rates"} & arguments.keys()
     dump_recipe(recipe, tmp_path / "config.yaml")
     assert load_recipe(tmp_path / "config.yaml") == recipe
-    # The short forms replace the same keys of `variations` and keep the others.
+    # If both are given, the short forms replace the same keys of `variations`.
     changes += ["model.variations={position_rates: paper, attention_bias: true}"]
     recipe = load_recipe(recipe_path, [*changes, "model.start=learned"])
     assert recipe.model.constructor_arguments()["variations"] == {
         "attention_bias": True,
         "position_rates": "tensor2tensor",
     }
-    # In an imported vocabulary, the start token is the last id.
+    # In the vocabulary of an imported Marian model, the start token is the last id.
     recipe = load_recipe(
         recipe_path,
         ["model.start=zeros", "tokenizer={kind: marian, vocabulary_size: 90}"],

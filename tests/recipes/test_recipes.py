@@ -1,4 +1,4 @@
-"""Shipped recipes against the paper, and recipe files and overrides of users."""
+"""Shipped recipes match the paper. Files and overrides of users are checked."""
 
 import dataclasses
 import inspect
@@ -27,11 +27,12 @@ def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     own_files = ["data.train.source=a.en.gz", "data.train.target=a.de.gz"]
     recipe = load_recipe(name, own_files if name == "files" else [])
     assert recipe.training.steps > 0
-    # The value is a description.
+    # `shipped_recipes` maps each name to a description.
     assert len(shipped_recipes()[name]) > 20
 
 
 def test_template_has_every_key():
+    # Users copy the recipe `files` to write their own.
     written = yaml.safe_load((RECIPES / "files.yaml").read_text())
     recipe = load_recipe("files", ["data.train={source: a, target: b}"]).model_dump()
     assert set(written) == set(recipe)
@@ -66,6 +67,7 @@ def test_wmt_recipes_match_section_5(
     assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
     assert (recipe.tokenizer.kind, recipe.tokenizer.shared) == (kind, True)
     assert recipe.tokenizer.vocabulary_size == vocabulary_size
+    # `name[9:11]` is the target language.
     assert recipe.data.name == f"wmt14_translate/{name[9:11]}-en"
     assert recipe.data.target_language == name[9:11]
 
@@ -73,6 +75,7 @@ def test_wmt_recipes_match_section_5(
 def test_parsing_recipe_matches_section_6_3(monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "/treebank")
     recipe = load_recipe("wsj_parsing")
+    # The usual split of the WSJ: 02 to 21 for training, 22 and 23 for evaluation.
     sections = [f"/treebank/wsj/{number:02}" for number in range(2, 24)]
     assert recipe.data.train.trees == sections[:20]
     assert recipe.data.validation.trees == sections[20:21]
@@ -293,7 +296,7 @@ def test_dump_recipe_writes_the_values_of_the_preset(recipe_path, tmp_path):
     ]
 
 
-# Keys of version 0.1, with their new names and a value.
+# Keys of the section `training` in version 0.1, each with its new name and a value.
 OLD_KEYS = {
     "keep": ("keep_checkpoints", 7),
     "average": ("average_checkpoints", 3),
@@ -310,7 +313,7 @@ def load_from_file(path):
 
 
 def load_from_overrides(path):
-    # Overrides replace values of the file under their old and new names.
+    # An override by the old name replaces a value that the file sets by either name.
     path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
     return load_recipe(
         path,
@@ -353,7 +356,7 @@ def test_decoding_section_matches_beam_search():
     fields = {field.name: field.default for field in dataclasses.fields(BeamSearch)}
     settings = DecodingSettings.model_fields
     assert {name: field.default for name, field in settings.items()} == fields
-    # Both reject the same values.
+    # `BeamSearch` and `DecodingSettings` reject the same values.
     for change in ({"beam_size": 0}, {"length_penalty": -1.0}, {"patience": 0.0}):
         for kind in (BeamSearch, DecodingSettings):
             with pytest.raises(ValueError):

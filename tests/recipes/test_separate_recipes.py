@@ -17,19 +17,21 @@ def test_source_embeddings_follow_the_vocabulary():
     recipe = load_recipe("phrases", [SEPARATE])
     assert recipe.model.variations.source_vocabulary_size == 370
     recipe = load_recipe("phrases", ["tokenizer.shared=false"])
+    # By default, it equals the recipe's `vocabulary_size`.
     assert recipe.tokenizer.source_vocabulary_size == 656
     assert recipe.model.variations.source_vocabulary_size == 656
     assert load_recipe("phrases").model.variations is None
 
 
 def test_automatic_size_leaves_room_for_both_vocabularies():
-    """Of 1,000 words, about 500 belong to each side."""
+    """Half of the 80 characters and 1,000 words are counted for each vocabulary."""
     sizes = []
     for shared in (True, False):
         values = {"tokenizer": {"vocabulary_size": "auto", "shared": shared}}
         text = TextSize(pairs=60_000, bytes=9_000_000, characters=80, words=1_000)
         choose(values, ["tokenizer.vocabulary_size"], text, Machine(2, None))
         sizes.append(values["tokenizer"]["vocabulary_size"])
+    # 260 ids are special or single bytes.
     assert sizes == [260 + 80 + 1_000, 260 + 540]
 
 

@@ -1,4 +1,4 @@
-"""Averages of the weights, and the metric that chooses the best model."""
+"""The section `training`: averages of weights, and the metric of the best model."""
 
 import pytest
 from recipe_errors import recipe_error

@@ -1,9 +1,12 @@
-"""Fixtures for tests that kill commands and run them again."""
+"""Fixtures for tests that kill commands and run them again.
+
+Each fixture that ends in `_run` trains once. Tests compare interrupted runs with it.
+"""
 
 import pytest
 from forks import Forks
 
-# All features whose state a checkpoint must restore.
+# A short run with all features whose state a checkpoint must restore.
 SETTINGS = [
     "data.size=400",
     "data.held_out=12",

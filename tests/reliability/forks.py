@@ -1,4 +1,4 @@
-"""Runs commands of keras-transformer in processes that are limited or sabotaged."""
+"""Runs keras-transformer commands in processes with limits or injected failures."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import save_loop
 
 from keras_transformer import cli
 
+# Program of the forked process.
 CODE = "import forks; forks.main()"
 
 
@@ -53,12 +54,13 @@ class Forks:
 
 
 def main():
-    """Runs a job in this process."""
+    """Runs the command in `sys.argv`, whose first argument is the job as JSON."""
     job = json.loads(sys.argv.pop(1))
     if job.get("user"):
         os.setgid(job["user"])
         os.setuid(job["user"])
     if job.get("limit_bytes"):
+        # A write beyond the limit must be an error and not kill the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limit = job["limit_bytes"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

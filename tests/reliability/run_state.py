@@ -5,13 +5,14 @@ import json
 import numpy as np
 import tensorflow as tf
 
-# Keys of `progress` and of metrics.jsonl that differ between runs of the same steps.
+# Times and rates in a checkpoint's `progress` and in metrics.jsonl, which differ
+# between runs of the same steps.
 PROGRESS_TIMES = {"seconds", "checkpoint_seconds"}
 LOG_TIMES = {"seconds", "tokens_per_second"}
 
 
 def newest_checkpoint(run):
-    """Returns the step, {tensor: value} and progress of a run's newest checkpoint."""
+    """Returns step, {tensor name: value} and progress of a run's newest checkpoint."""
     steps = [
         int(path.stem.partition("-")[2])
         for path in (run / "checkpoints").glob("ckpt-*.index")

@@ -1,4 +1,8 @@
-"""Kills its own process by SIGKILL at a given point of a run."""
+"""Kills its own process by SIGKILL at a given point of a run.
+
+A point is a function `patch(kill)`. It patches the package so that `kill` is called
+there. `kill(before)` calls `before` first, for example to leave a partial file.
+"""
 
 import contextlib
 import functools
@@ -10,6 +14,7 @@ import signal
 import threading
 import time
 
+# Steps between two lines of the log. SETTINGS in conftest.py save every 3 steps.
 LOG_STEPS = 5
 
 
@@ -17,9 +22,10 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
     """Patches functions so that this process is killed at a point.
 
     Args:
-        point: A key of `POINTS`, or "random". If `None`, nothing happens.
-        nth: Number of the occurrence, from 1.
-        delay: For "random", seconds after the first step.
+        point: A key of `POINTS` or `EXPORT_POINTS`, or "random". If `None`, the process
+            is not killed.
+        nth: Number of the call at which the process is killed or waits, from 1.
+        delay: For "random", seconds from the end of the first step to the kill.
         hang: A point at which the process waits for ten minutes and is not killed.
         reached: Path of a file that is created when the process starts to wait.
     """
@@ -35,7 +41,7 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
 
 
 def _kill_at_nth_call(nth, count, before=None):
-    """Kills the process at the nth call, after calling `before`."""
+    """Kills the process at the nth call. `count` is the list [calls so far]."""
     count[0] += 1
     if count[0] == nth:
         if before is not None:
@@ -44,7 +50,7 @@ def _kill_at_nth_call(nth, count, before=None):
 
 
 def _hang(nth, count, reached, before=None):
-    """Creates the file `reached` at the nth call and waits."""
+    """Creates the file `reached` at the nth call and waits ten minutes."""
     count[0] += 1
     if count[0] == nth:
         pathlib.Path(reached).touch()
@@ -52,7 +58,10 @@ def _hang(nth, count, reached, before=None):
 
 
 def _log_often():
-    """Shortens the log interval: resuming must restore metrics between log lines."""
+    """Shortens the log interval, so that checkpoints fall between two log lines.
+
+    A resumed run must restore the metrics since the last line.
+    """
     from keras_transformer.training.trainer import Trainer
 
     names = [
@@ -85,7 +94,10 @@ def _patch_random(delay):
 
 
 def _before(owner, name):
-    """Returns a point before the function `name` of `owner()` is called."""
+    """Returns a point before the function `name` of `owner()` is called.
+
+    `owner` is a function, so that the package is imported only in the sabotaged run.
+    """
 
     def patch(kill):
         original = getattr(owner(), name)
@@ -213,8 +225,7 @@ _SAVED = _module("keras_transformer.saving.checkpoints")
 _IO = _module("tensorflow.python.ops.gen_io_ops")
 _SAVER_IO = _module("tensorflow.python.ops.io_ops")
 
-# Points of a run by name. Each is a function that patches the package so that a given
-# function, which kills the process, is called at this point.
+# Points of the command `train`, by name.
 POINTS = {
     "before the tokenizer is written": _before(
         _module("keras_transformer.pipelines.tokenizers.byte_pairs"),

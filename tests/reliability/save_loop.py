@@ -1,4 +1,4 @@
-"""Restores a checkpoint, then saves more until test_kills_while_saving.py kills it."""
+"""Restores a checkpoint, then saves others until the test kills this process."""
 
 import pathlib
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 def value_of(step):
-    """Returns the value of every weight at a step."""
+    """Returns the value that all weights have at a step."""
     return np.float32(step % 1024) / 8
 
 

@@ -1,7 +1,9 @@
 """Full or read-only disks: a one-line error, and no old file is lost.
 
-The tests mount a small tmpfs. Where that is not allowed, training is tested with a
+The tests mount a small tmpfs. If mounting is not allowed, training is tested with a
 limit on the size of files (RLIMIT_FSIZE), and the other tests are skipped.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ from keras_transformer.cli.output import open_output
 from keras_transformer.errors import StorageError
 from keras_transformer.export import export_saved_model
 
-SIZE = 8 << 20
+SIZE = 8 << 20  # bytes of the tmpfs
+# Error line of a command, with the path of the file or folder.
 FULL = (
     r"error: {path}\S*: no space left: (No space left on device|File too large); "
     r"[\d,]+ bytes free"
@@ -27,7 +30,7 @@ FULL = (
 
 
 class Disk:
-    """A tmpfs of 8 MiB that can be filled up."""
+    """A tmpfs of 8 MiB that tests fill up with a file."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -92,7 +95,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         size = sum(path.stat().st_size for path in checkpoints.glob("ckpt-6.*"))
         limit = {}
         if is_mounted:
-            # A best.keras at step 8 fits, the checkpoint of step 9 does not.
+            # best.keras of step 8 fits, but the checkpoint of step 9 does not.
             disk.fill(left=size * 9 // 10)
         else:
             limit = {"limit_bytes": size * 9 // 10}
@@ -100,7 +103,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         code, log = forks.run(*arguments, **limit)
         assert code == 2, log
         assert_disk_full_error(log, checkpoints / "ckpt-9")
-        # The incomplete checkpoint was removed, the older one can be read.
+        # The incomplete checkpoint was removed, and the older one can be read.
         names = {path.name for path in checkpoints.glob("ckpt-*")}
         assert names == {"ckpt-6.index", "ckpt-6.data-00000-of-00001"}
         reader = tf.train.load_checkpoint(str(checkpoints / "ckpt-6"))
@@ -130,6 +133,7 @@ def test_average_keeps_the_old_model_if_the_disk_is_full(forks, light_run, disk)
 
 
 @pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
+# Bytes that are free when the run starts.
 @pytest.mark.parametrize("left", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
 def test_train_leaves_no_partial_text_if_the_disk_is_full(
     forks, light_arguments, disk, left
@@ -186,7 +190,7 @@ def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path
 def test_train_reports_a_folder_of_another_user(forks, light_arguments):
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
-    # Other users cannot enter pytest's temporary folder.
+    # Other users, such as 65534 (`nobody`), cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):

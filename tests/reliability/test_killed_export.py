@@ -1,4 +1,9 @@
-"""A killed export shows no version. A later export removes its leftovers."""
+"""A killed export leaves no version for a server. Later exports remove its files.
+
+An export is written to a folder `.writing-*` and then renamed to its version number.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import os
 import signal
@@ -18,7 +23,7 @@ REQUIRED_FILES = (
 
 
 def versions(folder):
-    """Returns the versions that a server would load, and checks their files."""
+    """Returns the versions that a server would load. Each must be complete."""
     found = [path for path in folder.iterdir() if path.name.isdecimal()]
     for path in found:
         missing = [name for name in REQUIRED_FILES if not (path / name).is_file()]
@@ -57,8 +62,8 @@ def test_killed_export_never_shows_a_partial_version(
         assert versions(folder) == []
     abandoned = list(folder.glob(".writing-*"))
     assert len(abandoned) == len(EXPORT_POINTS)
-    # Only old leftovers are removed. The first one is kept, because it is so new that
-    # a process might still be writing it.
+    # Another export removes leftovers that are older than an hour. The first one is
+    # new, so a process might still be writing it.
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)

@@ -1,4 +1,10 @@
-"""Runs that are killed by SIGKILL and resumed match an uninterrupted run."""
+"""Runs that are killed by SIGKILL and resumed match an uninterrupted run.
+
+A point is a key of `POINTS`. `nth` is the occurrence of the point at which the process
+is killed, by default the first.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import shutil
 import signal
@@ -7,13 +13,13 @@ import pytest
 from run_state import assert_same
 from sabotage import POINTS
 
-# Points at which the run without decoding is killed in turn.
+# Points at which a run without decoding is killed, one after another.
 QUICK = [
     {"point": "checkpoint's part half written", "nth": 2},
     {"point": "after perplexity", "nth": 2},
     {"point": "before averaging", "nth": 2},
 ]
-# Each chain lists the points at which one run is killed in turn.
+# Each chain lists the points at which one run is killed, one after another.
 CHAINS = [
     [
         {"point": "before the tokenizer is written"},
@@ -52,7 +58,7 @@ CHAINS = [
 
 
 def kill_and_resume(forks, arguments, kills, folder):
-    """Starts a run that is killed at each point in turn, then lets it finish.
+    """Kills a run at each point, resuming it each time, then lets it finish.
 
     Returns:
         The number of kills.

@@ -1,4 +1,7 @@
-"""SIGKILL at random moments while a loop writes checkpoints."""
+"""SIGKILL at random moments while the loop in save_loop.py writes checkpoints.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import os
 import random
@@ -42,8 +45,8 @@ def test_restore_uses_the_newest_complete_checkpoint(forks, tmp_path, record_pro
         assert code == -signal.SIGKILL, log
         assert "Traceback" not in log and "damaged" not in log, log
         restored = last_number(r"restored (\d+)", forks.log)
-        # The last reported checkpoint is restored, or one that was completed but not
-        # yet reported. The first start has none (0).
+        # The last reported checkpoint is restored, or a newer one that was complete but
+        # not yet reported. The first start restores none, which is reported as 0.
         assert restored in (reached, reached + 1)
         reached = last_number(r"saved (\d+)", forks.log)
         names = {path.name for path in (run / "checkpoints").iterdir()}

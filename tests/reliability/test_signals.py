@@ -1,4 +1,7 @@
-"""Signals during training and validation."""
+"""Signals during training and validation.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import os
 import signal
@@ -8,12 +11,12 @@ import pytest
 from run_state import assert_same
 from waiting import wait_until
 
-# Limit for an interrupted run. Without a signal, the hang would last ten minutes.
+# Limit for an interrupted run to end. Without a signal, it would hang for ten minutes.
 SECONDS = 60
 
 
 def interrupt(forks, arguments, folder, hang, *numbers):
-    """Sends signals to a run that hangs at a point.
+    """Sends signals, one per second, to a run that hangs at a point of sabotage.py.
 
     Returns:
         The exit code, and the seconds from the first signal to the end."""
@@ -41,6 +44,7 @@ def interrupt(forks, arguments, folder, hang, *numbers):
 @pytest.mark.fault(
     "F05", "interrupted in validation: best score and patience are restored"
 )
+# The exit code is 128 plus the number of the signal.
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],

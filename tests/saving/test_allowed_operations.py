@@ -1,4 +1,7 @@
-"""The operations that untrusted exports may have, against all of TensorFlow's."""
+"""The list of operations that untrusted exports may contain, allowed_operations.json.
+
+The tests compare the list with all operations of TensorFlow and with our own exports.
+"""
 
 import copy
 import json
@@ -27,8 +30,8 @@ def _registered_operations():
     return {each.name: each for each in op_def_pb2.OpList.FromString(listed).op}
 
 
-# Names of operations that reach files, networks, processes, or Python, or that keep
-# state between calls or models, in which data could be hidden.
+# Names of operations that reach files, networks, processes, or Python, or that share
+# state between calls or models, where data could be hidden.
 REACHING = re.compile(
     "File|Reader|Read(?!VariableOp$)|Write|Save|Restore|Checkpoint|Vocab|Load|Dump"
     "|Snapshot|Record|LMDB|Sql|Csv|CSV|ImmutableConst|Asset|FileSystem"
@@ -75,7 +78,7 @@ def test_allowed_operations_do_not_reach_files_or_network():
         texts = [each.name for each in definition.attr if "string" in each.type]
         if any(PATHS.search(each) for each in [*inputs, *texts]):
             reaching.add(name)
-    # The patterns find operations that are known to reach out.
+    # Guard: the patterns find operations that are known to reach files or code.
     known = "ReadFile WriteFile MatchingFiles ImmutableConst GenerateVocabRemapping"
     known += " Abort PyFunc EagerPyFunc PyFuncStateless SaveV2 RestoreV2 PrintV2"
     known += " InitializeTableFromTextFileV2 LoadAndRemapMatrix DecodeProtoV2 RpcCall"
@@ -112,7 +115,7 @@ def test_check_refuses_every_other_operation(tmp_path):
 
 
 def test_free_texts_are_not_paths():
-    """Attributes that may have any text are names, patterns and vocabularies."""
+    """Only names, patterns and vocabularies may have any text."""
     rules = allowed_operations()
     free = {
         name

@@ -1,4 +1,4 @@
-"""An opened export, compared with the `Translator` of the same model."""
+"""`open_model` on a SavedModel export, against the `Translator` of the same model."""
 
 import types
 
@@ -58,7 +58,7 @@ def test_scores_match_the_translator(exported, translator):
 
 
 def test_alignments_match_the_translator(exported, translator):
-    # Each source with each target. Some characters are spelled in bytes.
+    # Every source is aligned with every target. Some characters are spelled in bytes.
     sources, targets = TEXTS * len(TARGETS), np.repeat(TARGETS, len(TEXTS)).tolist()
     aligned = exported.align(sources, targets)
     assert aligned == translator.align(sources, targets)
@@ -100,6 +100,7 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
 def test_export_without_newer_signatures_translates_and_names_missing_ones(
     exported, monkeypatch
 ):
+    # An older export with a single signature.
     early = types.SimpleNamespace(signatures={"serving_default": exported._serve})
     monkeypatch.setattr(exported, "_loaded", early)
     assert len(exported.translate(TEXTS)) == len(TEXTS)

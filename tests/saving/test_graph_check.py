@@ -1,4 +1,7 @@
-"""Untrusted exports whose graphs reach files or run code are refused before loading."""
+"""Untrusted exports whose graphs reach files or run code are refused before loading.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import functools
 import shutil
@@ -108,6 +111,7 @@ def _aborts(texts):
         return _translations(tf.identity(texts))
 
 
+# Functions of texts whose graphs must be refused.
 HOSTILE = [
     *(_reads, _lists, _calls_python, _calls_numpy, _prints, _saves, _restores),
     *(_reads_a_dataset, _hides_in_a_branch),
@@ -258,7 +262,7 @@ def test_check_refuses_a_version_1_graph(tmp_path):
 
 
 def _assert_refused(folder, marker, reason):
-    """Asserts that an export is refused, and that loading it unchecked writes files."""
+    """Asserts that an export is refused, and that TensorFlow's loader would run it."""
     with pytest.raises(ModelError) as caught:
         open_model(folder)
     message = str(caught.value)

@@ -1,4 +1,7 @@
-"""Untrusted model files are refused, and their code never runs."""
+"""Untrusted model files are refused, and their code never runs.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import inspect
 import pathlib
@@ -26,6 +29,7 @@ from keras_transformer.saving.keras_file import read
 from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.open import open_model
 
+# Kind and name of each altered file that malicious_files.py can make.
 CASES = [
     *(("settings", name) for name in malicious.SETTINGS),
     *(("weights", name) for name in malicious.WEIGHT_FILES),
@@ -44,7 +48,7 @@ def good(tiny_model, tmp_path_factory):
 
 
 def forged(good, folder, kind, name):
-    """Copies the good folder with an altered model. Returns part of the reason."""
+    """Copies the good folder with an altered model. Returns part of the error."""
     shutil.copytree(good, folder, dirs_exist_ok=True)
     source, target = good / "model.keras", folder / "model.keras"
     if kind == "settings":
@@ -70,7 +74,7 @@ def files_under(folder):
 
 
 def refusal(path):
-    """Asserts that a file is refused and returns the message."""
+    """Asserts that a file is refused quickly and without writing. Returns the error."""
     before = files_under(path.parent)
     started = time.monotonic()
     with pytest.raises(ModelError) as caught:
@@ -113,7 +117,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
         assert result.stderr.count("\n") == 1
         assert f"error: {tmp_path / 'model.keras'}: refused: " in result.stderr
     assert not marker.exists()
-    # Without the check the code runs.
+    # Without the check, the code runs.
     read(tmp_path / "model.keras", allow_unsafe=True)
     assert marker.exists()
 
@@ -182,7 +186,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert f"SHA-256 {mine[:12]}, but the tokenizer next to it has" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # An archive comment in another form is ignored.
+    # The fingerprint is the archive's comment. A comment in another form is ignored.
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
@@ -215,12 +219,13 @@ def test_read_accepts_every_kind_of_model(tmp_path, changes):
     model.save(tmp_path / "model.keras")
     loaded = read(tmp_path / "model.keras")
     assert loaded.get_config() == model.get_config()
+    # A file with fewer parameters than this lower bound is refused.
     bound = min_parameters(model.get_config())
     assert 0.8 * model.count_params() < bound <= model.count_params()
 
 
 def test_package_never_unpickles():
-    """Searches the source; tests/test_rules.py checks the imports."""
+    """Searches the source for calls. tests/test_rules.py checks the imports."""
     root = pathlib.Path(__file__).resolve().parents[2]
     forbidden = re.compile(
         r"\bpickle|marshal\.|joblib|torch\.load|unsafe_load|full_load|yaml\.load\("

@@ -1,4 +1,8 @@
-"""Presets: their files, the models that they restore, and damaged presets."""
+"""Saving and loading presets, also damaged ones and those on the Hugging Face Hub.
+
+A preset is a folder in KerasHub's format, with a model, its tokenizer, and in task.json
+its search options.
+"""
 
 import json
 import shutil
@@ -38,7 +42,7 @@ def copied(preset, tmp_path):
 
 
 def edit(path, **changes):
-    """Replaces keys of a JSON file. A key with `__` addresses a nested one."""
+    """Replaces keys of a JSON file. `a__b` addresses the key `b` in the object `a`."""
     content = json.loads(path.read_text())
     for key, value in changes.items():
         *parents, leaf = key.split("__")
@@ -169,6 +173,7 @@ def test_info_and_fine_tuning_read_a_preset(preset, tiny_model):
     assert keys["model"]["d_model"] == 24
 
 
+# A preset has no `build_config`, which the two skipped cases change.
 @pytest.mark.parametrize(
     "name",
     [
@@ -198,6 +203,7 @@ def test_weights_are_checked_as_in_keras_files(copied, name):
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+# Changes of a preset, each with part of the expected error.
 DAMAGE = {
     "task of another class": (
         lambda path: edit(path / "task.json", class_name="system"),

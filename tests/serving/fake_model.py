@@ -1,4 +1,4 @@
-"""A model without TensorFlow that reverses the words of a text."""
+"""A model without TensorFlow that reverses words, and helpers to serve and query it."""
 
 import contextlib
 import http.client
@@ -21,10 +21,13 @@ PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
 class FakeModel:
     """A model with the interface of `ServedModel`.
 
+    The translation of a text is its words in reverse, with a score of minus a tenth of
+    its length. The text "secret" raises an error.
+
     Args:
         seconds: Duration of each batch.
-        attend: Whether the signature `attend` exists.
-        warm_up: List of warm-up requests.
+        attend: Whether the signature `attend`, which returns attention, exists.
+        warm_up: List of warm-up requests, pairs of a signature and its columns.
     """
 
     name = "fake"
@@ -138,7 +141,7 @@ def served(model, limits, hosts=()):
 
 
 def ask(port, method, path, body=None, headers=(), timeout=60):
-    """Sends a request and returns the answer's status, headers and parsed body."""
+    """Sends a request and returns the response's status, headers and parsed body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         if isinstance(body, (dict, list)):

@@ -1,4 +1,4 @@
-"""The batcher, with a plain function as the model."""
+"""`Batcher` merges concurrent requests into batches. The model is a plain function."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from keras_transformer.serving.errors import RequestError
 
 
 class Doubling:
-    """Doubles numbers and records its batches. It runs while `gate` is set."""
+    """Model that doubles numbers and records its batches. It waits for `gate`."""
 
     def __init__(self):
         self.gate = threading.Event()
@@ -41,7 +41,7 @@ def submit(batcher, *values, signature="a", timeout=20):
 
 
 def hold(model, batcher):
-    """Submits a first batch, in which the worker waits until `gate` is set."""
+    """Submits a request whose batch keeps the worker waiting until `gate` is set."""
     model.gate.clear()
     model.started.clear()
     future = submit(batcher, 0)
@@ -58,6 +58,7 @@ def test_batcher_merges_waiting_requests(model):
     results = [future.result(20)["y"].tolist() for future in futures]
     assert results == [[2, 4], [6], [8, 10, 12]]
     assert other.result(20)["y"].tolist() == [18]
+    # The rest of the third request may run before or after the signature "b".
     assert model.batches[1:3] == [("a", [1, 2, 3, 4, 5]), ("a", [6])] or (
         model.batches[1:] == [("a", [1, 2, 3, 4, 5]), ("b", [9]), ("a", [6])]
     )
@@ -119,7 +120,7 @@ def test_batcher_stops_a_request_with_too_many_values(model):
         submit(batcher, *range(4, 12)).result(20)
     assert error.value.status == 400
     batcher.close(20)
-    assert len(model.batches) <= 5  # all rows would take 6
+    assert len(model.batches) <= 5  # all 3 + 8 rows would take 2 + 4
 
 
 def test_batcher_refuses_when_full_and_recovers(model):
@@ -213,6 +214,7 @@ def test_batcher_serves_many_threads(model):
     for thread in threads:
         thread.join(30)
     assert wrong == []
+    # Each of 8 clients sends 20 requests with one row and 20 with two.
     assert sum(rows for _, rows, _ in seen) == 8 * 60
     assert max(rows for _, rows, _ in seen) > 1
     batcher.close(20)

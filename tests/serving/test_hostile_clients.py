@@ -1,4 +1,7 @@
-"""Hostile clients over real sockets; the server keeps answering others."""
+"""Hostile clients over real sockets. The server keeps answering other clients.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import contextlib
 import json
@@ -38,7 +41,7 @@ def port():
 
 
 def talk(port, data, seconds=5):
-    """Sends raw bytes and returns all that the server sends before it disconnects."""
+    """Sends raw bytes and returns all bytes received until the server disconnects."""
     received = b""
     client = socket.create_connection(("127.0.0.1", port), timeout=seconds)
     with client, contextlib.suppress(OSError):
@@ -49,6 +52,7 @@ def talk(port, data, seconds=5):
 
 
 def head(*headers, path=PATH, method="POST"):
+    """Returns the request line and the headers of a request, as bytes."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", JSON, *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
 
@@ -100,7 +104,7 @@ def test_server_survives_random_bytes(port, caplog):
             data = bytes(data)
         else:
             data = draw.randbytes(draw.randint(1, 300)) + b"\r\n\r\n"
-        # The status follows "HTTP/1.1 ".
+        # The status follows "HTTP/1.1 " (9 characters). No response gives b"".
         statuses.add(talk(port, data)[9:12])
     refusals = {b"400", b"403", b"404", b"405", b"408", b"413", b"415"}
     assert {b"200", b"400"} <= statuses <= {b"", b"200", *refusals}
@@ -119,7 +123,7 @@ def test_server_drops_clients_that_do_not_read(port):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
             client.settimeout(0.5)
-            # The answers exceed the buffers of the operating system.
+            # The responses exceed the socket buffers, so the server has to wait.
             with contextlib.suppress(OSError):
                 for _ in range(12):
                     client.sendall(request)

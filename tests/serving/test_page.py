@@ -1,7 +1,8 @@
-"""The page in headless Chromium, with a model that reverses the words of a text.
+"""The server's web page in headless Chromium, with a model that reverses words.
 
-If the environment variable KERAS_TRANSFORMER_SHOTS names a folder, screenshots are
-written there.
+If the environment variable KERAS_TRANSFORMER_SHOTS names a folder, the tests write
+screenshots there. The Web Content Accessibility Guidelines (WCAG) require a contrast of
+4.5 for text and 3 for borders, and recommend targets of 44 pixels.
 """
 
 import os
@@ -23,7 +24,7 @@ FLAGS = [
     "--disable-sync",
 ]
 SHOTS = os.environ.get("KERAS_TRANSFORMER_SHOTS")
-TIMEOUT = 60_000
+TIMEOUT = 60_000  # milliseconds
 SENTENCE = "Two young men play football on the green grass"
 
 
@@ -47,7 +48,7 @@ def port():
 
 @pytest.fixture
 def open_page(browser, port):
-    """Function that opens the page. Errors and external requests fail the test."""
+    """Function that opens the page. Script errors or external requests fail a test."""
     contexts, complaints = [], []
 
     def open_page(width=1100, height=800, scheme="light", number=port):
@@ -111,7 +112,7 @@ def test_page_translates_and_shows_attention(open_page):
     shoot(page, "hover")
     source.get_by_role("button", name="Two").hover()
     expect(page.locator("#summary")).to_contain_text("Two is attended to by Two 80%")
-    # The second translation of the n-best list.
+    # Choose the second translation of the n-best list.
     ranked.nth(1).get_by_role("button").click()
     expect(page.locator("#best")).to_have_text(backwards + "!")
     pressed = ranked.nth(1).get_by_role("button")
@@ -121,7 +122,7 @@ def test_page_translates_and_shows_attention(open_page):
 
 def test_page_works_by_keyboard(open_page):
     page = open_page()
-    # The page sets the focus at the first paint. Earlier key presses would be lost.
+    # The page focuses the text box at its first paint. Earlier keys would be lost.
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("one two three")
     page.keyboard.press("Enter")
@@ -300,7 +301,7 @@ def test_page_aligns_right_to_left_text(open_page):
         "e => [getComputedStyle(e).direction, getComputedStyle(e).textAlign]"
     )
     assert style == ["rtl", "start"]
-    # The page is in English, its texts are in an unknown language.
+    # The page is in English, but the language of its texts is unknown.
     assert page.locator("html").get_attribute("lang") == "en"
     for locator in (text, page.locator("#best"), page.locator("#source")):
         assert locator.get_attribute("lang") == ""
@@ -357,6 +358,7 @@ def test_page_draws_trees(open_page):
     page = open_page()
     tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
     translate(page, tree)
+    # 10 labels and 6 words, each except the root connected to its parent by a line.
     expect(page.locator("#tree svg text")).to_have_count(16)
     leaves = page.locator("#tree svg text.leaf").all_text_contents()
     assert leaves == ["The", "dog", "saw", "its", "shadow", "."]

@@ -1,4 +1,7 @@
-"""The parser of requests: any body gives a request or a one-line error."""
+"""`parse_request`: any request body is parsed or rejected with a one-line error.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The server with a real SavedModel, in this process and as a command."""
+"""The server with a real SavedModel, in this process and as the command `serve`."""
 
 import concurrent.futures
 import json
@@ -100,6 +100,7 @@ def test_server_runs_every_signature(port):
         status, answer = predict(port, body, "tiny")
         assert (status, len(answer["outputs"])) == (200, outputs), answer
     status, answer = predict(port, {"signature_name": "encode", "inputs": ids}, "tiny")
+    # One vector of width 24 per id.
     assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
 
 
@@ -156,7 +157,8 @@ def test_server_loads_a_newer_version(tiny_export, tmp_path):
 
 
 def test_serve_stops_cleanly_on_sigterm(tiny_export):
-    # If this variable is set, TensorFlow's messages precede the line that is read.
+    # If this variable is set, the command shows TensorFlow's messages. They would come
+    # before the line that is read below.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
         [
@@ -200,7 +202,7 @@ def test_serve_stops_cleanly_on_sigterm(tiny_export):
 
 
 def addresses_of(port):
-    """Returns the addresses at which a port listens, in Linux's notation."""
+    """Returns the addresses at which a port listens, in hexadecimal as Linux does."""
     tables = [pathlib.Path("/proc/net/tcp"), pathlib.Path("/proc/net/tcp6")]
     if not tables[0].exists():
         pytest.skip("no /proc/net")
@@ -209,6 +211,7 @@ def addresses_of(port):
         lines = table.read_text().splitlines()[1:] if table.exists() else []
         for _, local, _, state, *_ in map(str.split, lines):
             address, _, number = local.partition(":")
+            # 0A is the state LISTEN.
             if state == "0A" and int(number, 16) == port:
                 found.add(address)
     return found

@@ -1,4 +1,7 @@
-"""The server over HTTP, with a model that does not need TensorFlow."""
+"""The server over HTTP, with a model that does not need TensorFlow.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import concurrent.futures
 import contextlib
@@ -216,7 +219,7 @@ def test_predict_refuses_large_bodies(port):
             yield b"x" * 1000
 
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    # The server may disconnect before it has received the rest.
+    # The server may disconnect before it has received the whole body.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         kind = {"Content-Type": "application/json"}
         path = f"{PATH}:predict"
@@ -239,7 +242,7 @@ def test_internal_errors_reveal_nothing(port, caplog):
 
 
 def slow_client(port, pieces, pause):
-    """Sends pieces with pauses; returns the duration and the answer."""
+    """Sends pieces with pauses. Returns the seconds taken and the bytes received."""
     started = time.monotonic()
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
@@ -274,7 +277,7 @@ HEAD += b"Content-Type: application/json\r\nContent-Length: 1000\r\n"
 def test_slow_clients_are_disconnected(port, pieces, answer):
     seconds, received = slow_client(port, pieces, 0.05)
     assert received[:12] == answer
-    assert 0.5 < seconds < 6
+    assert 0.5 < seconds < 6  # the timeouts are 0.7 s
 
 
 def test_slow_second_request_is_disconnected(port):

@@ -1,4 +1,7 @@
-"""Hosts, content types, bounds on answers, warm-up and shutdown of the server."""
+"""Hosts, content types, response sizes, warm-up, reload and shutdown of the server.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import concurrent.futures
 import json
@@ -114,7 +117,8 @@ def test_formatting_does_not_block_other_requests():
                 longest = max(longest, time.monotonic() - started)
             assert answer.result()[0] == 200
             total = time.monotonic() - began
-    # If formatting blocked the server, a request would wait for almost all of it.
+    # If formatting the response blocked the server, one request would take almost as
+    # long as the formatting.
     assert longest < total / 2
 
 
@@ -160,7 +164,7 @@ def test_failed_warm_up_does_not_stop_the_server(caplog):
 
 
 def test_newer_version_replaces_the_served_one():
-    """Every request is answered, and the later ones by the new version."""
+    """Every request is answered, after the change by the new version."""
     old, new = FakeModel(seconds=0.02), FakeModel(seconds=0.02)
     new.version = 8
     new.warm_up = [("serving_default", {"inputs": [b"a"]})]

@@ -1,4 +1,4 @@
-"""Signals to a server in another process."""
+"""A server that receives a signal answers its requests in progress, then stops."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Pairs in the columns of TSV files and the keys of JSON Lines."""
+"""`TsvFiles` and `JsonLines` read pairs from columns of TSV and keys of JSON Lines."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines import JsonLines
 from keras_transformer.pipelines import TsvFiles
 
-# A line separator and quotes are part of a text.
+# U+2028 must not end a line, a quote must not quote a field, and a text may be empty.
 PAIRS = [
     ("A man\u2028 rides.", 'Ein "Mann'),
     ("", "leer"),
@@ -28,6 +28,7 @@ def test_tsv_reads_numbered_columns(tmp_path, name):
     path = write(tmp_path / name, [f"{t}\tx\t{s}" for s, t in PAIRS])
     source = TsvFiles([path, path], source=3, target=1)
     assert list(source) == list(source) == PAIRS * 2
+    # Each copy of the file has three pairs, so pair 5 is line 2 of the second copy.
     assert source.locate(2) == f"{path}:2"
     assert source.locate(5) == f"{path}:2"
 
@@ -38,6 +39,7 @@ def test_tsv_reads_named_columns(tmp_path):
     )
     source = TsvFiles(path, source="en", target="de")
     assert list(source) == PAIRS
+    # Line 1 contains the column names.
     assert source.locate(1) == f"{path}:2"
 
 

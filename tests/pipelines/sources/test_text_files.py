@@ -1,4 +1,7 @@
-"""`TextFiles`: pairs of lines from two files, and files that do not match."""
+"""`TextFiles` pairs the lines of two files and rejects files that do not match.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import gzip
 import os
@@ -11,7 +14,7 @@ from keras_transformer.pipelines import TextFiles
 
 @pytest.fixture
 def write(tmp_path):
-    """Function that writes lines of str or bytes, and returns the path."""
+    """Function that writes lines (str or bytes) to a file and returns its path."""
 
     def write(name, *lines):
         content = b"".join(
@@ -105,7 +108,7 @@ def test_fingerprint_depends_on_content_order_and_side(write):
 
 
 def test_pipe_is_rejected(write, tmp_path):
-    """Text is read several times, and a pipe without a writer blocks forever."""
+    """Text is read several times, but a pipe only once. Opening it could block."""
     os.mkfifo(tmp_path / "pipe")
     files = TextFiles(write("a", "x"), tmp_path / "pipe")
     for read in (files.fingerprint, lambda: list(files)):

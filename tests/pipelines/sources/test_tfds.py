@@ -1,4 +1,4 @@
-"""`TfdsPairs` with datasets that are defined here, and with `TranslateFolder`."""
+"""`TfdsPairs`, with datasets of TFDS that are defined here and `TranslateFolder`."""
 
 from typing import ClassVar
 
@@ -40,7 +40,7 @@ class SmallTranslate(tfds.core.GeneratorBasedBuilder):
 
 
 class SmallTalks(tfds.core.GeneratorBasedBuilder):
-    """A dataset like ted_multi_translate, whose texts have varying languages."""
+    """A dataset like ted_multi_translate, whose examples lack some languages."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -83,7 +83,7 @@ def test_tfds_pairs_yields_both_directions(data_dir_of_tfds):
     name = "small_translate/de-en"
     to_english = TfdsPairs(name, "train", data_dir=data_dir_of_tfds)
     to_german = TfdsPairs(name, "train", "en", "de", data_dir=data_dir_of_tfds)
-    # TFDS stores examples in the order of a hash, which is always the same.
+    # TFDS stores examples in hash order, which is the same in every run.
     assert sorted(to_german) == sorted(PAIRS)
     assert [(source, target) for target, source in to_english] == list(to_german)
     assert list(to_german) == list(to_german)
@@ -109,7 +109,7 @@ def test_tfds_pairs_skips_examples_without_both_languages(data_dir_of_tfds):
 
 def test_tfds_pairs_reads_translate_folder(folder_builder):
     assert list(TfdsPairs(folder_builder, "train", "en", "de")) == PAIRS
-    # Its text may change while the version stays the same, so it is never cached.
+    # The files may change under the same version, so the encoded ids are not cached.
     assert TfdsPairs(folder_builder, "train", "en", "de").fingerprint() is None
 
 

@@ -1,9 +1,10 @@
-"""Reads altered tokenizer files, any of which may crash the process.
+"""Reads altered tokenizer files in a process of its own, which they could crash.
 
     python hostile_tokenizers.py FOLDER FIRST COUNT
 
-FOLDER contains a valid tokenizer. The script prints the number of altered files that a
-`DataError` rejected and the number of files used. Any other error ends the process.
+FOLDER contains a valid tokenizer. The script alters its file COUNT times, with seeds
+that start at FIRST. It prints how many altered files a `DataError` rejected and how
+many were used. Any other error ends the process.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ NUMBERS = [-1, 0, 1, 2, 3, 299, 300, 10**6, 2**31 - 1, -(2**31)]
 
 
 def altered(content, draw):
-    """Returns a file's content truncated, with other bytes, or with other fields."""
+    """Returns a file's content, altered by the `random.Random` instance `draw`."""
     kind = draw.randrange(6)
     if kind == 0:
         return content[: draw.randrange(len(content))]
@@ -60,9 +61,10 @@ def altered(content, draw):
 
 
 def _fields(fields, draw):
+    """Alters the JSON of a WordPiece tokenizer."""
     vocabulary = fields["vocabulary"]
     for _ in range(draw.randint(1, 3)):
-        # Pieces 0 to 260 are fixed, so a change to the last of them must be refused.
+        # Pieces 0 to 260 are fixed (special, bytes, space). Changing one is an error.
         place = draw.randrange(255, len(vocabulary))
         what = draw.randrange(6)
         if what == 0:
@@ -82,6 +84,7 @@ def _fields(fields, draw):
 
 
 def _tables(model, draw):
+    """Replaces a normalization table of a SentencePiece model."""
     size = draw.choice([4, 8, 64, 1024])
     table = size.to_bytes(4, "little") + draw.randbytes(size + draw.randrange(20))
     spec = draw.choice([model.normalizer_spec, model.denormalizer_spec])
@@ -89,6 +92,7 @@ def _tables(model, draw):
 
 
 def _pieces(model, draw):
+    """Alters pieces of a SentencePiece model."""
     for _ in range(draw.randint(1, 5)):
         piece = draw.choice(model.pieces)
         what = draw.randrange(5)
@@ -107,6 +111,7 @@ def _pieces(model, draw):
 
 
 def _settings(model, draw):
+    """Alters the settings of a SentencePiece model."""
     spec = model.trainer_spec
     spec.model_type = draw.randint(1, 4)
     for name in ("unk_id", "bos_id", "eos_id", "pad_id"):
@@ -131,7 +136,7 @@ def use(tokenizer):
     tokenizer.detokenize([[*range(9), size - 1, size, -1, 2**31 - 1]])
     assert len(tokenizer.pieces()) == len(tokenizer.piece_bytes()) == size
     if tokenizer.kind == "bpe":
-        # A model of another type has no merges to drop.
+        # An altered model may not be of type BPE. `sample` rejects other types.
         with contextlib.suppress(DataError):
             tokenizer.sample(TEXTS, 0.3, 1)
 

@@ -1,4 +1,8 @@
-"""BPE-dropout, against the merges and the sampled segmentations of SentencePiece."""
+"""BPE-dropout, against the merges and the sampled segmentations of SentencePiece.
+
+BPE-dropout skips each merge with a given probability, so that a text has many
+segmentations.
+"""
 
 import collections
 import hashlib
@@ -77,6 +81,7 @@ def test_merges_without_dropout_match_sentencepiece(tokenizer, processor, lines)
     assert len(rows) > 4000
     for ids in rows:
         symbols = merges.symbols(ids)
+        # Each of the `tried` merges replaces two symbols by one.
         found, tried = merges.split(symbols)
         assert found.tolist() == ids
         assert tried == len(symbols) - merges.num_pieces(ids)
@@ -99,11 +104,12 @@ def test_symbols_of_the_vocabulary_are_not_merged():
     tokenizer = train_tokenizer("bpe", text * 9, 287, symbols=symbols)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     merges = Merges(tokenizer.model)
+    # Ids of the symbols.
     fixed = {processor.piece_to_id("\u2581" + symbol) for symbol in symbols}
     for ids in processor.encode(text):
         found, tried = merges.split(merges.symbols(ids))
         assert found.tolist() == ids
-        # Without any merge, the symbols are still whole.
+        # With all merges skipped, each symbol is still one id.
         none, _ = merges.split(merges.symbols(ids), range(tried))
         assert len(none) > len(ids)
         assert [each for each in none if each in fixed] == [
@@ -143,7 +149,7 @@ def test_sampled_texts_are_as_long_as_in_sentencepiece(tokenizer, processor, lin
 
 @pytest.mark.parametrize("spans", [False, True])
 def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
-    """They depend neither on earlier calls nor on the splits that are cached."""
+    """Ids depend neither on earlier calls nor on which splits of words are cached."""
     model = tokenizer.model
     if spans:
         # The piece "n▁a" spans two words.
@@ -162,7 +168,7 @@ def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
 
 PIECES = [*"\u2581abenrst", "en", "er", "st", "\u2581a", "te", "sten", "ste", "\u2581b"]
 TEXT = ["aber neben besten", "", "raten  er testen 漢", "a er", "besten testen"]
-# Recorded ids. The tests above compare with SentencePiece.
+# Ids that `sample` returned when this test was written. They must never change.
 IDS = [
     [271, 262, 263, 265, 260, 264, 263, 262, 268, 275, 263, 273],
     [],
@@ -176,7 +182,7 @@ IDS = [
 
 
 def test_ids_are_the_same_in_all_processes_and_versions():
-    """Otherwise a resumed run would train on other ids."""
+    """If the ids changed, a resumed run would train on other data."""
     ids, lengths = BpeDropout(model_of(PIECES)).sample(TEXT, 0.5, 11)
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     assert [row.tolist() for row in rows] == IDS

@@ -1,4 +1,4 @@
-"""Vocabulary extension against the sentencepiece library."""
+"""`extend_bpe` adds subwords to a BPE vocabulary. Splits match sentencepiece's."""
 
 import random
 
@@ -73,7 +73,7 @@ def test_extension_lists_replaced_ids(old, extension):
 
 
 def test_new_pieces_are_used(extension):
-    """Pieces that are part of later pieces are an exception."""
+    """Each merge is used in the new text, unless a later piece contains its piece."""
     pieces = extension.tokenizer.pieces()
     used = {each for row in ids(extension.tokenizer, NEW) for each in row}
     merges = [each for each in range(330, 390) if len(pieces[each]) > 1]
@@ -101,7 +101,7 @@ LETTERS = st.text(alphabet="QuarkHndtlZo sä1987ż猫П.!ung", max_size=24)
 @settings(max_examples=300, deadline=None)
 @given(LETTERS)
 def test_texts_without_new_pieces_keep_their_split(old, extension, text):
-    """Both splits spell the same bytes, with or without new pieces."""
+    """In any case, the old and the new ids spell the same bytes."""
     first, second = ids(old, [text])[0], ids(extension.tokenizer, [text])[0]
     if max(second, default=0) < 330:
         assert second == first
@@ -112,7 +112,7 @@ def test_texts_without_new_pieces_keep_their_split(old, extension, text):
 
 
 def test_learner_splits_like_sentencepiece(old):
-    """The learner's splits of its words match the library's."""
+    """While learning, `extend_bpe` splits words as sentencepiece does afterwards."""
     from sentencepiece import sentencepiece_model_pb2
 
     from keras_transformer.pipelines.tokenizers import bpe_extension
@@ -144,7 +144,7 @@ def test_most_frequent_pair_is_learned_first():
     assert "▁ab" not in old.pieces()
     grown = extend_bpe(old, ["cd cd cd da da", "11 11 11 11", "c", "b-d b-d"], 9)
     added = [piece for piece in grown.tokenizer.pieces()[267:] if len(piece) > 1]
-    # "▁c" occurs four times, then "▁cd" three times. "da" and "▁d" both occur twice.
+    # "▁c" occurs four times and "▁cd" three times. "da" and "▁d" both occur twice.
     assert added[:2] == ["▁c", "▁cd"] and added[2] in ("da", "▁d")
     # Digits and hyphens are not merged.
     assert added[3:] == ["▁da"]

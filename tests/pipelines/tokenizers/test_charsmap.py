@@ -1,4 +1,9 @@
-"""The check of normalization tables: real ones pass, forged ones do not."""
+"""`check_charsmap` accepts SentencePiece's normalization tables but no forged ones.
+
+A table is a trie over bytes, stored as an array of 32-bit units, and the texts that
+replace its matches. A unit's child for a byte is at the unit's base XOR the byte.
+SentencePiece does not check bounds, so a forged table could make it read other memory.
+"""
 
 import io
 import struct
@@ -13,6 +18,7 @@ from keras_transformer.pipelines.tokenizers.charsmap import check_charsmap
 
 
 def table_of(rule):
+    """Returns the table of one of the library's normalization rules, in bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["a b cd ef"] * 9),
@@ -39,7 +45,7 @@ def test_tables_of_the_library_pass(rule):
 
 
 def stays_inside(table):
-    """Returns whether the library reads only this table, whatever the text.
+    """Returns whether the library reads only inside this table, for any text.
 
     Follows every byte path through the table's trie, unit by unit.
     """
@@ -113,7 +119,8 @@ def forged(units, texts=b"a\0"):
 
 
 def test_replacement_outside_of_the_table_is_refused():
-    # From unit 0 to base 256; byte "a" leads to base 512, whose unit has the value.
+    # The root, unit 0, has base 256. Its child for "a" has base 512, where the unit
+    # has the offset of the replacement in `texts`. Offsets 0 and 1 exist.
     units = [0] * 768
     units[0] = 256 << 10
     place = 256 ^ ord("a")
@@ -128,7 +135,7 @@ def test_replacement_outside_of_the_table_is_refused():
 
 
 def test_loop_with_matches_is_refused():
-    """The library has room for 32 prefix matches, and a loop gives more."""
+    """The library has room for 32 matches. Here "aaa..." matches at every letter."""
     units = [0] * 512
     units[0] = 256 << 10
     place = 256 ^ ord("a")

@@ -1,4 +1,7 @@
-"""The tokenizer of core TensorFlow operations matches the sentencepiece library."""
+"""`CoreOpsBytePairTokenizer` matches the sentencepiece library.
+
+It uses core TensorFlow operations only, for servers without TensorFlow Text.
+"""
 
 import gzip
 
@@ -61,7 +64,7 @@ def core(tokenizer):
 
 @pytest.fixture(scope="module")
 def core_ids(core):
-    """Function from texts to ids, in a graph as in an export."""
+    """Function from texts to ids that runs as a graph, as in an export."""
     spec = tf.TensorSpec([None], tf.string)
     function = tf.function(core.tokenize, input_signature=[spec])
     return lambda texts: function(tf.constant(texts, tf.string)).to_list()
@@ -110,7 +113,7 @@ def test_core_tokenizer_detokenizes_like_library(tokenizer, core):
 
 
 def test_invalid_utf8_becomes_replacement_characters(tokenizer, core):
-    """Core operations write one per invalid sequence, SentencePiece one per byte."""
+    """Core operations write one U+FFFD per invalid sequence, sentencepiece per byte."""
     pieces = tokenizer.pieces()
     ids = [[pieces.index("<0xE2>"), pieces.index("<0x82>"), pieces.index("<0x41>")]]
     assert core.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffdA"

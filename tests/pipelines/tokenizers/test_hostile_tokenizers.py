@@ -1,4 +1,7 @@
-"""Tokenizer files that were truncated or altered, read in a separate process."""
+"""Tokenizer files that were truncated or altered, read in a separate process.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import ast
 import pathlib
@@ -16,7 +19,7 @@ SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläf
 
 
 def run(folder, kind, first, count):
-    """Returns the counts of a process that reads altered files."""
+    """Returns {"refused": count, "used": count} of the script hostile_tokenizers.py."""
     train_tokenizer(kind, SENTENCES, 300).save(folder / "good")
     arguments = (folder / "good", first, count)
     done = prepared.run(prepared.script(CHILD), *arguments, folder=folder, limit=1500)

@@ -71,7 +71,7 @@ def word_piece_tokenizer():
     )
 
 
-# Functions that make a tokenizer, and its ids of padding, unknown, start and end.
+# Functions that make a tokenizer, and its ids for padding, unknown, start and end.
 MAKERS = {
     "sentencepiece": (sentencepiece_tokenizer, (None, 0, 1, 2)),
     "byte pairs": (byte_pair_tokenizer, (None, None, 261, 261)),
@@ -81,14 +81,14 @@ MAKERS = {
 
 @pytest.fixture(scope="module", params=MAKERS)
 def pair(request):
-    """KerasHub's tokenizer, its special ids and the adapter."""
+    """KerasHub's tokenizer, its special ids, and the adapter of the tokenizer."""
     make, special_ids = MAKERS[request.param]
     hub = make()
     return hub, special_ids, KerasHubTokenizer(hub, *special_ids)
 
 
 def renumber(hub, special_ids):
-    """Returns our id for each KerasHub id: special ids first, then all others."""
+    """Returns {KerasHub's id: our id}. Ids 0 to 3 are special, the others follow."""
     ordinary = [i for i in range(hub.vocabulary_size()) if i not in special_ids]
     numbers = {each: 4 + place for place, each in enumerate(ordinary)}
     return numbers | {each: i for i, each in enumerate(special_ids) if each is not None}
@@ -151,6 +151,7 @@ def test_adapter_works_after_seeding(pair):
     tokenizer = pair[2]
     ids = tokenizer.tokenize(TEXTS)
     texts = tokenizer.detokenize(ids).numpy().tolist()
+    # Seeding TensorFlow deletes the resources of eager operations.
     tf.random.set_seed(7)
     assert tokenizer.tokenize(TEXTS).to_list() == ids.to_list()
     assert tokenizer.detokenize(ids).numpy().tolist() == texts
@@ -197,7 +198,7 @@ def test_adapter_rejects_unsupported_tokenizers(tmp_path):
         tokenizer.piece_bytes()
 
 
-# The other tests cover every kind, so two kinds are slow tests here.
+# The tests above cover every kind, so two of the kinds run only as slow tests here.
 @pytest.mark.parametrize(
     "pair",
     [

@@ -1,4 +1,4 @@
-"""Messages that SentencePiece prints while it loads a model."""
+"""SentencePiece's message about a missing normalization table is hidden."""
 
 import os
 
@@ -9,7 +9,7 @@ from keras_transformer.saving.saved_model import load_saved_model
 
 
 def test_loading_hides_only_the_normalizer_message(capfd):
-    """The library's other messages, and those of other libraries, are kept."""
+    """All other lines on standard error are kept, also an unfinished one."""
     with hide_normalizer_message():
         os.write(2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use\n")
         os.write(2, b"normalizer.cc(99) LOG(ERROR) other\nunfinished")

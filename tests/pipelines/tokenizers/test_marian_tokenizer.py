@@ -1,4 +1,8 @@
-"""`MarianTokenizer` against the transformers library, in the graph, and on disk."""
+"""`MarianTokenizer` against the transformers library, in a graph, and on disk.
+
+Each side of a Marian model has a splitter (a SentencePiece model, or `None` for spaces)
+and a vocabulary that maps its pieces to ids.
+"""
 
 import json
 import pathlib
@@ -26,7 +30,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def expected():
-    """Ids and texts that transformers computed from `HOSTILE_TEXTS`."""
+    """Ids and texts that the transformers library computed from `HOSTILE_TEXTS`."""
     return json.loads((FOLDER / "transformers_results.json").read_text())
 
 
@@ -34,7 +38,7 @@ def test_ids_and_texts_match_transformers(tokenizer, expected):
     assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == expected["ids"]
     target = tokenizer.target
     ids = target.tokenize(HOSTILE_TEXTS)
-    # transformers also looks for target languages in targets, so those may differ.
+    # transformers treats ">>...<<" as a language mark in targets, too. We do not.
     for found, theirs, text in zip(
         ids.to_list(), expected["target_ids"], HOSTILE_TEXTS, strict=True
     ):
@@ -84,7 +88,7 @@ def test_special_ids_follow_the_vocabulary(tokenizer):
     assert (tokenizer.pad_id, tokenizer.start_id) == (size, size + 1)
     assert tokenizer.vocabulary_size == len(tokenizer.pieces()) == size + 2
     assert len(tokenizer.piece_bytes()) == size + 2
-    # Special pieces that are spelled out in a text are ordinary text.
+    # The characters "</s>" in a text do not become the end id.
     assert 0 not in tokenizer.tokenize(["a </s>"]).to_list()[0]
     row = [size + 1, 2, 4, 0, 5]
     assert tokenizer.detokenize([row]).numpy().tolist() == [b"ac"]
@@ -94,6 +98,7 @@ def test_texts_without_splitter_are_split_at_spaces(tmp_path):
     tokenizer = MarianTokenizer((WORDS, None), (WORDS, None))
     texts = ["a  \u2028 \\n", "a\u2028", " a </s> >>fra<< ", ""]
     ids = [[2, 3, 4], [1], [2, 1, 5], []]
+    # "</s>" in a text is unknown (1), but the vocabulary contains ">>fra<<" (5).
     assert tokenizer.tokenize(texts).to_list() == ids
     assert tokenizer.detokenize([[2, 3, 0]]).numpy()[0].decode() == "a \u2028"
     assert b"".join(tokenizer.piece_bytes()[n] for n in ids[0]).decode() == (
@@ -165,7 +170,7 @@ def test_saved_tokenizer_is_the_same(tmp_path, other):
     assert loaded.tokenize(HOSTILE_TEXTS).to_list() == ids
     assert loaded.target.num_outputs == len(target[0])
     assert loaded.target.pad_id == loaded.pad_id == len(PIECES)
-    # A shared splitter is stored once.
+    # A shared splitter is stored once: the model of the target is then "source".
     content = (tmp_path / "tokenizer.marian").read_text("utf-8")
     assert content.count('"model": "') == (1 if other else 2)
 

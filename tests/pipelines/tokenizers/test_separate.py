@@ -1,4 +1,4 @@
-"""Tokenizers of source and target with separate vocabularies."""
+"""`SeparateTokenizers`: source and target tokenizers with their own vocabularies."""
 
 import pytest
 from tiny_export import SENTENCES
@@ -24,12 +24,14 @@ def test_either_tokenizer_changes_the_cache(tmp_path):
     )
     texts = "ein Hund", "die Katze"
     pairs = pipelines.as_pairs([texts] * 3)
+    # Only pairs with a fingerprint are cached.
     pairs.fingerprint = lambda: "text"
     inputs = []
     for sides in ((one, two), (two, two), (one, one), (two, one)):
         tokenizer = pipelines.SeparateTokenizers(*sides)
         target = tokenizer.target
         corpus = pipelines.encode_corpus(pairs, tokenizer, target, tmp_path / "cache")
+        # A hash of the text, tokenizers and options.
         inputs.append(corpus.inputs)
         for ids, side, text in zip(corpus.pair(0), sides, texts, strict=True):
             assert side.detokenize(ids[None]).numpy()[0].decode() == text

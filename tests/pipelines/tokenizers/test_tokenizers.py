@@ -1,4 +1,7 @@
-"""Tokenizers of both kinds: texts are restored exactly; ids match SentencePiece's."""
+"""BPE and WordPiece tokenizers restore texts exactly. BPE ids match SentencePiece's.
+
+A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
+"""
 
 import numpy as np
 import pytest
@@ -217,7 +220,7 @@ def test_detokenize_returns_utf8_for_any_ids(tokenizer):
     every = np.arange(tokenizer.vocabulary_size)[:, np.newaxis]
     texts = [text.decode() for text in tokenizer.detokenize(every).numpy()]
     assert texts.count("\ufffd") == 128
-    assert "\u2047" in texts[1]
+    assert "\u2047" in texts[1]  # the text of the unknown id
 
 
 def test_invalid_utf8_becomes_replacement_characters(tokenizer):
@@ -323,7 +326,7 @@ def test_word_pieces_reject_dropout():
 @pytest.mark.fault("F18", "spelled in bytes, never unknown")
 def test_rare_characters_are_spelled_in_bytes(tokenizer):
     ids = tokenizer.tokenize(["日"]).to_list()[0]
-    assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3
+    assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3  # ids of bytes
 
 
 def test_training_is_deterministic(tokenizer):

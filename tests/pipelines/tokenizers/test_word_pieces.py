@@ -1,4 +1,7 @@
-"""Word pieces: expected segmentations, training, and invalid files."""
+"""WordPiece: segmentations by hand, training, and invalid files.
+
+"▁" in a piece is a space, and "##" marks a piece that continues a word.
+"""
 
 import json
 
