@@ -2,8 +2,8 @@
 
     python benchmarks/layer_types.py
 
-The script times a forward and backward pass of one layer, fits exponents to the larger
-half of the sizes and compares them with the table's. It writes
+The script times a forward and backward pass of one layer and fits exponents to the
+larger half of the sizes. The results show them next to the paper's exponents. It writes
 benchmarks/results/layer_types.csv, .png, .json and .md.
 """
 

@@ -322,7 +322,7 @@ def test_preset_matches_explicit_arguments():
     ],
 )
 def test_preset_widths_follow_changed_sizes(changes, widths):
-    """As in the paper, heads have width `d_model / num_heads`, which is 32 in "tiny"."""
+    """As in the paper, heads have width `d_model / num_heads`, in "tiny" 32."""
     model = kt.Transformer.from_preset("tiny", 41, num_layers=1, **changes)
     attention = model.encoder.layers[0].self_attention
     assert (attention.key_dim, attention.value_dim) == widths

@@ -272,7 +272,7 @@ def uninterrupted_average(resettable, tmp_path_factory):
 
 
 def average_of_run(resettable, folder, stops):
-    """Averages 3 checkpoints of a run of 9 steps, interrupted after those in `stops`."""
+    """Averages 3 checkpoints of a run of 9 steps, interrupted after each of `stops`."""
     folder.mkdir()
     for stop in (*stops, None):
         trainer = training.Trainer(resettable.reset(), folder)
