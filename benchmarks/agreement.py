@@ -3,8 +3,9 @@
     pip install ".[bench]"
     python benchmarks/agreement.py RUN --source test.en
 
-Both search with beam size 4 and length penalty 0, for the most probable translation.
-If the translations of a line differ, their log-probabilities show which one is better.
+Both systems search with beam size 4 and length penalty 0, so the most probable
+translation is the best one. If the translations of a line differ, their
+log-probabilities show which one is better.
 The script writes benchmarks/results/agreement.json and .md.
 """
 

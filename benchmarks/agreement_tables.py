@@ -1,4 +1,7 @@
-"""Tables of the agreement with other toolkits."""
+"""Tables of the agreement with other toolkits.
+
+Each function formats the results of the benchmark with its name.
+"""
 
 from formatting import table
 

@@ -60,7 +60,7 @@ RELATIONS = {
 
 
 def word_places(labels):
-    """Maps each word to the slice of its subwords, where it first occurs.
+    """Maps each word to the slice of the subwords of its first occurrence.
 
     Args:
         labels: Source subwords and the end symbol. A subword that starts a word has a
@@ -81,7 +81,18 @@ def attention_to(attention, word, other):
 
 
 def measure(examples):
-    """Chooses a head on half of the examples and measures it on the other half."""
+    """Chooses a head on half of the examples and measures it on the other half.
+
+    Args:
+        examples: List of (attention of a sentence, attending word, the noun that it
+            should attend to, other nouns).
+
+    Returns:
+        Mapping with the chosen head and, for it, the mean attention to the noun
+        ("attention") and to another noun ("others"), and the fraction of sentences in
+        which the noun gets more attention than each other noun ("most"). "all_heads" is
+        the attention to the noun, averaged over all heads.
+    """
     order = np.random.default_rng(0).permutation(len(examples))
     to_choose, to_measure = (
         [examples[i] for i in half] for half in np.array_split(order, 2)
@@ -137,7 +148,7 @@ def main():
     for relation, examples in RELATIONS.items():
         result[relation] = {}
         for name, model in (("trained", trained), ("untrained", untrained)):
-            # The target does not affect the encoder.
+            # The target, ".", does not affect the encoder.
             found = [
                 (attention_of(model, tokenizer, example[0], "."), *example[1:])
                 for example in examples

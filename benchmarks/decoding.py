@@ -25,8 +25,8 @@ BATCHES = (1, 32, 128)
 LENGTH = 20
 # Source length with the end id; `extra_length=LENGTH - SOURCE` gives `LENGTH` outputs.
 SOURCE = 16
-# Suffixes of systems and their patience. With 1, the search stops like CTranslate2's,
-# when `beam_size` hypotheses have finished.
+# Suffixes of systems and their patience. With 1, the search stops when `beam_size`
+# hypotheses have finished, as in CTranslate2.
 PATIENCE = {"": None, ", patience 1": 1.0}
 OURS = "keras_transformer SavedModel"
 # Suffix of systems that compute the parts of a batch in parallel.
@@ -39,8 +39,8 @@ def fixed_exports(folder):
     """Returns exports of a base model that never predicts the end id, and source ids.
 
     Returns:
-        Mapping of system name suffixes to SavedModels, folder of the CTranslate2 model,
-        and source ids `[rows, SOURCE]`.
+        Tuple of a mapping of system name suffixes to SavedModels, the folder of the
+        CTranslate2 model, and source ids `[rows, SOURCE]`.
     """
     import keras
     import numpy as np
@@ -197,8 +197,8 @@ def start_systems(saved, fast, kind, alpha):
 def measure(systems, rounds, path, batch):
     """Returns the systems that take part, and their metrics at one batch size.
 
-    A single sentence has no parts. Batches are measured with and without parts for
-    CTranslate2. For this package they are measured with parts only, because its small
+    Single sentences cannot be divided into parts. CTranslate2 translates batches with
+    and without parts. This package translates them in parts only, because its small
     operations are slower on two threads than on one.
     """
     systems = [each for each in systems if _takes_part(each.name, batch)]

@@ -87,6 +87,7 @@ def main():
         result["resumed_is_identical"] = all(
             np.array_equal(left, right) for left, right in weights
         )
+        # Marian decodes from a zero vector, which training must not change.
         start = np.array([[after.tokenizer.start_id]])
         vector = np.asarray(after.model.token_embedding(start))
         result["start_is_zero"] = not vector.any()

@@ -22,7 +22,7 @@ def write(path, text):
 
 
 def number(value):
-    """Formats a rate: one decimal below 100."""
+    """Formats a rate with one decimal if it is below 100, else with none."""
     return f"{value:,.{1 if value < 100 else 0}f}"
 
 
@@ -34,12 +34,15 @@ def spread(values):
 
 
 def exponent(sizes, costs):
-    """Returns the least-squares slope of log cost over log size."""
+    """Returns the least-squares slope of log cost over log size.
+
+    Returns `None` if there are fewer than two sizes.
+    """
     if len(sizes) < 2:
         return None
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def upper_exponent(points):
-    """Returns the exponent over the larger half of the sizes."""
+    """Returns the exponent of (size, cost) points over the larger half of the sizes."""
     return exponent(*zip(*points[len(points) // 2 :], strict=True))

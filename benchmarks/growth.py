@@ -70,8 +70,8 @@ def _set_plain_labels(axis, values):
     ratio = max(values) / min(values)
 
     def label(value, _):
-        # A short axis has room for all labels, a longer one for 1, 2 and 5 times each
-        # power of ten, and a long one for the powers of ten only.
+        # Values within a factor of 4 leave room for all labels. Within a factor of 100,
+        # 1, 2 and 5 times each power of ten are labeled, otherwise only the powers.
         is_labeled = ratio < 4 or (ratio < 100 and f"{value:e}"[0] in "125")
         is_power = f"{value:.3e}".startswith("1.000")
         return f"{value:,.4g}" if is_labeled or is_power else ""

@@ -4,12 +4,11 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...
 
 The script imports random `MarianMTModel`s and compares their outputs before and after
-the import. It also exports each model given as NAME=PATH, the path of a run or an
-imported folder.
-`generate` of transformers and this package then translate 1,000 test sentences of
-Multi30k, greedily and with beam size 4, without length penalty. The packaged model
-`phrases` translates phrases instead. The script writes
-benchmarks/results/huggingface_agreement.json and .md.
+the import. It also exports each model given as NAME=PATH. PATH is a run, a folder that
+`keras-transformer import` wrote, or `phrases`, a packaged model. `generate` of
+transformers and this package then translate 1,000 test sentences of Multi30k (for
+`phrases`, phrases), greedily and with beam size 4, without length penalty. The script
+writes benchmarks/results/huggingface_agreement.json and .md.
 """
 
 import argparse
@@ -28,7 +27,7 @@ BEAM_SIZES = (1, 4)
 # Log-probabilities that differ by less count as equal. Rounding and the epsilon of
 # layer normalization cause such differences.
 TOLERANCE = 1e-3
-# Encoder layers, decoder layers, activation, tied output, shared vocabulary.
+# Encoder layers, decoder layers, activation, `tied` and `shared` of `write_random`.
 RANDOM_MODELS = (
     (2, 2, "swish", True, True),
     (2, 2, "relu", True, True),
@@ -128,7 +127,7 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     their_targets, our_targets = targets.copy(), targets.copy()
     their_targets[:, 0], our_targets[:, 0] = start, ids.start
     with torch.no_grad():
-        # The last logit is the padding id's, for which this package has none.
+        # The last logit belongs to the padding id, which this package does not predict.
         theirs = model(
             input_ids=torch.tensor(sources, dtype=torch.int64),
             decoder_input_ids=torch.tensor(their_targets, dtype=torch.int64),

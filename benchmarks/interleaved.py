@@ -1,8 +1,9 @@
 """Interleaved measurements of several systems, each in its own process.
 
-A system is a script that receives turns and sends metrics through a `Channel`. All
-systems are started and warmed up first. Then they take turns in a rotating order, so
-that a change in the machine's speed affects all of them.
+A system is a script that serves turns: it receives arguments, does some work, and sends
+metrics back through a `Channel`. All systems are started and warmed up first. Then they
+take turns in a rotating order, so that a change in the machine's speed affects all of
+them.
 """
 
 import json
@@ -46,7 +47,12 @@ class Channel:
 
 
 def serve(turn):
-    """Serves turns in a system's process. `turn` runs one and returns its metrics."""
+    """Serves turns in a system's process.
+
+    Args:
+        turn: Function that runs one turn and returns a mapping of metrics, including
+            `rate`, the amount of work per second.
+    """
     channel = Channel()
     channel.send()
     while (arguments := channel.receive()) is not None:
@@ -54,7 +60,10 @@ def serve(turn):
 
 
 def timed(function, *arguments):
-    """Times `function`, which returns the amount of work and further metrics."""
+    """Times a call of `function`, which returns `(amount of work, metrics)`.
+
+    Returns a mapping of the seconds, the amount of work per second, and the metrics.
+    """
     start = time.perf_counter()
     amount, reported = function(*arguments)
     seconds = time.perf_counter() - start
@@ -62,7 +71,7 @@ def timed(function, *arguments):
 
 
 def peak_mib():
-    """Returns the peak resident memory of this process."""
+    """Returns the peak resident memory of this process in MiB."""
     # On Linux, ru_maxrss may be the peak of the process that started this one.
     status = pathlib.Path("/proc/self/status")
     if status.is_file():
@@ -72,6 +81,8 @@ def peak_mib():
 
 class System:
     """A process that runs one turn per request.
+
+    Starting it blocks until the script sends its first line of metrics.
 
     Args:
         name: Name in tables.
@@ -156,7 +167,7 @@ def summary(values):
 
 
 def ratios(system, other):
-    """Summarizes the rate relative to `other`, computed per round."""
+    """Summarizes the rate of `system` divided by the rate of `other`, per round."""
     return summary(
         [
             mine["rate"] / theirs["rate"]

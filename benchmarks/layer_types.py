@@ -2,9 +2,9 @@
 
     python benchmarks/layer_types.py
 
-The script times a forward and backward pass of one layer, fits exponents to the larger
-half of the sizes and compares them with the table's. It writes
-benchmarks/results/layer_types.csv, .png, .json and .md.
+The script times a forward and backward pass of one layer and fits exponents to the
+larger half of the sizes. The results show them next to the paper's exponents. The files
+are benchmarks/results/layer_types.csv, .png, .json and .md.
 """
 
 import argparse

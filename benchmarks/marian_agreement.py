@@ -6,10 +6,10 @@
 
 The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
 FOLDER must contain a trained model. Marian's scorer and decoder and the imported model
-receive the pieces of the 1,000 test sentences. For each translation that differs,
-`marian_search` shows whether Marian's search rule is the reason. The script also
-exports the imported model and compares the export's translations, in a C program and,
-with `--python`, in another TensorFlow. It writes
+receive the SentencePiece pieces of the 1,000 test sentences. For each translation that
+differs, `marian_search` shows whether Marian's search rule is the reason. The script
+also exports the imported model as a SavedModel and compares its translations, in a C
+program and, with `--python`, in another TensorFlow. It writes
 benchmarks/results/marian_agreement.json and .md.
 """
 
@@ -25,7 +25,7 @@ import report
 from marian_programs import Marian
 from marian_search import marian_search
 
-# Beam sizes, and exponents of the length by which scores are divided.
+# (beam size, normalize): the search divides scores by length ** normalize.
 SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
 # Scores that differ by less are equal except for rounding.
 TOLERANCE = 1e-4
@@ -64,14 +64,15 @@ class Imported:
         )
 
     def log_probs(self, source, target):
-        """Returns the log-probabilities of the id after the start and each target id.
+        """Returns the log-probabilities of the next id at each target position.
 
         Args:
             source: Rows of ids with their end ids.
             target: Rows of ids without start and end.
 
         Returns:
-            Array `[batch, longest target + 1, vocabulary]`.
+            Array `[batch, longest target + 1, vocabulary]`, the first position after
+            the start id.
         """
         from keras_transformer.decoding.batches import pad_rows
 
@@ -123,7 +124,13 @@ class Imported:
 
 
 def encode(text, id_of_piece, special):
-    """Returns the ids of a text's space-separated pieces, followed by the end id."""
+    """Returns the ids of a text's space-separated pieces, followed by the end id.
+
+    Args:
+        text: Pieces, separated by spaces.
+        id_of_piece: Mapping of pieces to ids.
+        special: `SpecialIds`.
+    """
     pieces = filter(None, text.split(" "))
     return [*(id_of_piece.get(piece, special.unknown) for piece in pieces), special.end]
 
@@ -152,7 +159,12 @@ def compare_searches(model, marian, id_of_piece, sources):
 
 
 def explain(model, number, source, ours, theirs, beam_size, normalize):
-    """Returns the line number, the reason for the difference, and both scores."""
+    """Returns the line number, the reason for the difference, and both scores.
+
+    The reason is "limit" if a maximum length affects a translation, "rule" if Marian's
+    search rule finds Marian's translation with the imported model, "tie" if the scores
+    are equal except for rounding, or "unexplained".
+    """
     words = model.word_scores([source] * 2, [ours, theirs])
     pair = [
         float(each.sum() / len(each) ** normalize) if len(each) else 0.0
@@ -191,7 +203,11 @@ def compare_scores(model, marian, id_of_piece, sources, targets):
 
 
 def compare_exports(imported, lines, python):
-    """Returns the number of texts that each runtime translates like the model."""
+    """Returns the number of lines that the export translates like the model.
+
+    Returns:
+        Mapping of runtimes ("C" or a TensorFlow version) to numbers of lines.
+    """
     import keras_transformer as kt
     from keras_transformer.export import export_saved_model
 

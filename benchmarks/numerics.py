@@ -2,9 +2,10 @@
 
     python benchmarks/numerics.py
 
-Function and formula take turns in one process, compiled by `tf.function`. Shapes are
-those of the base model: a training batch of 32 sentences of 32 tokens, or a decoding
-step of 4 hypotheses. The script writes benchmarks/results/numerics.json and .md.
+The function and the formula are timed in turn in one process, compiled by
+`tf.function`. The shapes match the base model: a training batch of 32 sentences of 32
+tokens, or a decoding step of 4 hypotheses. The script writes
+benchmarks/results/numerics.json and .md.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def seconds(function):
 
 
 def cases():
-    """Yields a name, the plain formula, the function, and their input."""
+    """Yields (name, plain formula, function of this package, their input)."""
     import keras
     import tensorflow as tf
     from keras import ops
@@ -43,7 +44,7 @@ def cases():
     from keras_transformer.numerics.softmax import weighted_values
 
     def trained(function):
-        """Wraps a function so that its gradient is computed, too."""
+        """Returns a function that computes `function` and its gradient."""
 
         def step(x):
             with tf.GradientTape() as tape:

@@ -29,7 +29,9 @@ from keras_transformer.parsing.trees import label_counts
 from keras_transformer.parsing.trees import parse_tree
 from keras_transformer.parsing.trees import read_trees
 
+# Tags of final punctuation.
 FINAL = {".", ":", "''"}
+# Maximum number of words of a short sentence.
 SHORT = 40
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
@@ -54,7 +56,16 @@ def right_branching(tree, root, label):
 
 
 class Pcfg:
-    """A treebank grammar over tags, with a Viterbi parser."""
+    """A treebank grammar over tags, with a Viterbi parser.
+
+    Args:
+        trees: Training trees.
+        min_count: Rules that occur less often are omitted, except lexical rules.
+        seconds: Time limit per sentence.
+
+    Attributes:
+        without_parse: Number of sentences for which the grammar has no tree.
+    """
 
     def __init__(self, trees, min_count, seconds):
         counts = Counter()

@@ -4,8 +4,8 @@
     python benchmarks/parsing_data.py --point RUN RUN.json --point OTHER OTHER.json
 
 The script counts the trees of a run's recipe. F1 of greedy search comes from the run's
-last validation, F1 of beam search from the output of `evaluate --json`. It writes
-benchmarks/results/parsing_data.png, .csv and .md.
+last validation, F1 of beam search from the output of `evaluate --json`. The script
+writes benchmarks/results/parsing_data.png, .csv and .md.
 """
 
 import argparse
@@ -21,7 +21,12 @@ HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at mos
 
 
 def point(run, scores):
-    """Returns the metrics of a run in the order of `HEAD`."""
+    """Returns the metrics of a run in the order of `HEAD`.
+
+    Args:
+        run: Folder of the run.
+        scores: Path of the output of `evaluate --json`.
+    """
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.trees import read_trees
     from keras_transformer.recipes import load_recipe

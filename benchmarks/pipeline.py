@@ -26,13 +26,13 @@ EPOCHS = 3
 
 
 def own_mib():
-    """Returns resident memory without file pages, which the system can reclaim."""
+    """Returns resident memory in MiB, without file pages, which can be reclaimed."""
     memory = psutil.Process().memory_info()
     return (memory.rss - memory.shared) / 2**20
 
 
 def rates(dataset, batches):
-    """Measures target tokens per second and the fraction of padding."""
+    """Measures target tokens per second and the fraction of padding on both sides."""
     real = padded = target = 0
     start = time.perf_counter()
     for inputs, labels in dataset.take(batches):

@@ -121,7 +121,11 @@ def _check_recipe(run, found, expected):
 
 
 def _flat(values, prefix=""):
-    """Flattens nested mappings to dotted keys. In `data`, lists become file names."""
+    """Flattens nested mappings to dotted keys.
+
+    Lists of paths in `data` are reduced to file names, because a run stores absolute
+    paths.
+    """
     flat = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -134,7 +138,10 @@ def _flat(values, prefix=""):
 
 
 def _evaluate(translator, recipe, samples):
-    """Returns the scores on the test text or, if it is missing, the validation text."""
+    """Returns the scores on the test text or, if it is missing, the validation text.
+
+    Prints `samples` sentences with their translations and references.
+    """
     splits = load_pairs(recipe)
     split = "test" if "test" in splits else "validation"
     sources, references = map(list, zip(*splits[split], strict=True))

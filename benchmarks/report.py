@@ -12,7 +12,7 @@ PACKAGES = ("tensorflow", "keras", "keras-hub", "torch", "ctranslate2", "numpy")
 
 
 def versions():
-    """Returns the versions of the installed packages."""
+    """Returns the versions of those `PACKAGES` that are installed."""
     found = {}
     for name in PACKAGES:
         try:

@@ -2,9 +2,9 @@
 
     python benchmarks/restricted_attention.py
 
-The script runs a forward and backward pass of one layer of width 64 with one head, each
-length in its own process. It writes benchmarks/results/restricted_attention.csv, .png,
-.json and .md.
+The script runs a forward and backward pass of one layer of width 64 with one head. Each
+kind of attention and each length runs in its own process. The script writes
+benchmarks/results/restricted_attention.csv, .png, .json and .md.
 """
 
 import argparse
@@ -23,7 +23,10 @@ KINDS = {"full": None, f"restricted, r = {WINDOW}": WINDOW}
 
 
 def measure_here(window, length):
-    """Prints the milliseconds and MiB of a step. A `window` of 0 is full attention."""
+    """Prints the milliseconds and additional MiB of a step.
+
+    A `window` of 0 means full attention.
+    """
     import scaling
     import tensorflow as tf
 
@@ -43,7 +46,7 @@ def measure_here(window, length):
             loss = tf.reduce_sum(tf.square(layer(x, x)))
         return tape.gradient(loss, x)
 
-    # A step on a short input makes the one-time allocations before the measurement.
+    # A step on a short input triggers one-time allocations before the measurement.
     step(x[:, : 2 * WINDOW])
     before = interleaved.peak_mib()
     seconds = scaling.median_seconds(lambda: step(x).numpy())

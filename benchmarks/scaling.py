@@ -77,7 +77,7 @@ class Training:
 
 
 class Decoding:
-    """Measures beam search for a batch of translations of equal length, in seconds."""
+    """Measures the seconds of a beam search whose translations have equal length."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         import numpy as np
@@ -124,6 +124,7 @@ class Decoding:
         )
 
     def per_token(self, rows=ROWS, length=LENGTH, **arguments):
+        """Returns the milliseconds per target token."""
         seconds = self(rows, length=length, **arguments)
         return 1000 * seconds / (rows * length)
 

@@ -4,9 +4,10 @@
     python benchmarks/serving_load.py saved_models/mine --text test.en
 
 The script starts `keras-transformer serve` on loopback. `--clients` threads send
-`--requests` requests of random lengths. Then `--crowd` threads overload a server with a
-small queue: they send a quarter as many requests. One more request shows whether the
-server has recovered. The script writes benchmarks/results/serving_load.json and .md.
+`--requests` requests with texts of random lengths. Then `--crowd` threads overload a
+second server, which has a small queue, with a quarter as many requests. One more
+request shows whether this server has recovered. The script writes
+benchmarks/results/serving_load.json and .md.
 """
 
 import argparse
@@ -71,7 +72,11 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def request(self, texts):
-        """Sends one request and returns its status, or its failure, and its seconds."""
+        """Sends one request and returns its status and the seconds that it took.
+
+        The status is HTTP's, the name of an exception, or "short" if translations are
+        missing from the answer.
+        """
         body = json.dumps({"inputs": texts})
         started = time.perf_counter()
         try:
@@ -91,7 +96,7 @@ class Client:
 
 
 def random_requests(lines, seed):
-    """Yields lists of texts of random lengths, some of them unusual."""
+    """Yields lists of texts of random lengths. Some texts are empty or unusual."""
     draw = random.Random(seed)
     words = " ".join(lines).split()
     while True:

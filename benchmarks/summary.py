@@ -17,7 +17,8 @@ def table_of(results):
         names = (f"keras_transformer SavedModel{options}{parts}", "KerasHub layers", "")
         return (*names, *(f"CTranslate2 {each}{parts}" for each in ("float32", "int8")))
 
-    # Task, name of the results, batch size or `None`, system of each column.
+    # Task, name of the results, batch size or `None`, and the system of each column, or
+    # "" if none was measured.
     tasks = (
         ("train, tiny, tokens/s", "training_tiny", None, trained),
         ("train, base, tokens/s", "training_base", None, trained),

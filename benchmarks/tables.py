@@ -3,7 +3,8 @@
     python benchmarks/tables.py
 
 The script formats every NAME.json again as NAME.md, without measuring anything. The
-benchmarks call `tables.markdown` when they write their results.
+benchmarks call `tables.markdown` when they write their results. Each function in
+`TABLES` formats the results of the benchmark with its name.
 """
 
 import csv
@@ -26,7 +27,7 @@ FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
 
 
 def speedup(system):
-    """Formats the rate of a table's first system as a multiple of this one's rate."""
+    """Formats the speedup of the table's first system over `system`."""
     return f"{1 / system['relative_rate']['median']:.2f}x"
 
 
@@ -47,8 +48,8 @@ def training(result):
 
 def decoding(result):
     batches = result["batches"]
-    # The first system searches batches only in parts, and single sentences only
-    # without. Both go into one row.
+    # The first system translates batches only in parts, and single sentences only
+    # without parts, so both kinds of results go into one row.
     ours = batches[0]["systems"][0]["name"]
     found = {}
     for batch in batches:
@@ -138,7 +139,7 @@ def scaling_position(result):
 
 
 def layer_types(result):
-    # The last two columns of a layer are Table 1's exponents of n and d.
+    # Three columns of Table 1, then the exponents of n and d in the complexity.
     described = {
         "self-attention": ("n^2 d", "1", "1", 2, 1),
         "restricted": ("r n d", "1", "n / r", 1, 1),

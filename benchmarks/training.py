@@ -30,7 +30,7 @@ STEPS = {"tiny": 40, "base": 4}
 
 
 def start_systems(size, folder, without):
-    """Starts the systems one after another."""
+    """Starts the systems one after another. The last one, sgemm, is the reference."""
     commands = {
         OURS: ("peers/train_ours.py", size, folder),
         **{
@@ -77,8 +77,8 @@ def main():
         interleaved.take_turns(systems, arguments.rounds, round_arguments)
         for each in systems:
             each.close()
-    # FLOPs per token are averaged over all measured rounds, whose batches have similar
-    # lengths.
+    # FLOPs per token are averaged over all measured rounds, since their batches have
+    # similar lengths. The first `steps` batches are the warm-up.
     flops = sum(
         training_flops(settings, workload.VOCABULARY, *batch)
         for batch in lengths[steps:]

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-# Preset, vocabulary size, tokens per side of a batch, tokens per sentence.
+# Preset, vocabulary size, source (and target) tokens per batch, tokens per sentence.
 CASES = (
     ("tiny", 8_000, 4_096, 32),
     ("tiny", 8_000, 16_384, 32),

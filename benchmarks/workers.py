@@ -2,12 +2,12 @@
 
     python benchmarks/workers.py
 
-Every process has one core and one thread. The global batch is the same for one worker
-and for two. Four measurements take turns: a step of one process with the whole batch, a
-step with half of it, a step of two workers, and an all-reduce of as many numbers as the
-model has weights. The cost model predicts the time of two workers as the time of half a
-batch plus the time of the all-reduce. The script writes benchmarks/results/workers.json
-and .md.
+Every process has one core and one thread per operation. The global batch is the same
+for one worker and for two. Four measurements take turns: a step of one process with the
+whole batch, a step with half of it, a step of two workers, and an all-reduce of as many
+numbers as the model has weights. The cost model predicts the time of two workers as the
+time of half a batch plus the time of the all-reduce. The script writes
+benchmarks/results/workers.json and .md.
 """
 
 import argparse
@@ -103,7 +103,7 @@ class Worker:
 
 
 class Group:
-    """Workers that run each turn at the same time."""
+    """Workers that run each turn at the same time. The slowest one's metrics count."""
 
     def __init__(self, name, systems):
         self.name = name
@@ -210,6 +210,7 @@ def serve(model):
     # TensorFlow counts the cores when it is imported, so this must come first.
     os.sched_setaffinity(0, {int(os.environ["BENCHMARK_CORE"])})
     channel = interleaved.Channel()
+    # Sent first, because `Worker` waits for the other worker, which is started later.
     channel.send()
     worker = Worker(model)
     while (arguments := channel.receive()) is not None:

@@ -17,7 +17,7 @@ SIZES = {
 
 
 def settings(size):
-    """Returns the settings of a preset with the benchmark's dropout."""
+    """Returns the arguments of `Transformer` for a key of `SIZES`."""
     chosen = dict(SIZES[size])
     width = chosen["d_model"] // chosen["num_heads"]
     return {**chosen, "key_dim": width, "value_dim": width, "dropout": DROPOUT}
@@ -48,7 +48,10 @@ def corpus(folder):
 
 
 def dataset(folder, pad_to_bucket=False):
-    """Returns the batches as a `tf.data.Dataset`."""
+    """Returns the batches as a `tf.data.Dataset`.
+
+    With `pad_to_bucket`, XLA compiles few shapes, see `pipelines.training_dataset`.
+    """
     from keras_transformer import pipelines
 
     return pipelines.training_dataset(
@@ -79,7 +82,7 @@ def save_batches(folder, count):
 
 
 def saved_batches(folder):
-    """Returns a list of (source_ids, target_ids, labels)."""
+    """Returns the batches of `save_batches` as (source_ids, target_ids, labels)."""
     with np.load(pathlib.Path(folder) / "batches.npz") as stored:
         return [
             tuple(

@@ -1,6 +1,8 @@
 """Keras loads the package's classes in every order of imports.
 
-Each program below runs in a fresh process and prints what the tests compare.
+The package registers a placeholder with Keras for each class. Importing the class's
+module replaces the placeholder (see `_registration`). Each program below runs in a
+fresh process and prints a result that the tests compare.
 """
 
 import ast
@@ -17,7 +19,7 @@ from test_rules import syntax_tree
 
 from keras_transformer import _registration
 
-# Prints the maximum of the model's output, so that two processes can be compared.
+# Prints the maximum of the model's output, to compare two processes.
 SHOW = "print(f'{float(keras.ops.max(model(keras.ops.ones([1, 3])))):.5f}')"
 LOAD = f"model = keras.saving.load_model('layers.keras'); {SHOW}"
 # Writes `layers.keras`, a functional model.
@@ -37,14 +39,14 @@ IMPORTS = [
     "import keras; import keras_transformer",
     "import keras_transformer; import keras",
     "import keras_transformer.layers; import keras",
-    # Asks for Keras without importing it, as TensorFlow does.
+    # Looks up Keras's module spec without importing Keras, as TensorFlow does.
     "import keras_transformer; from importlib.util import find_spec; "
     "assert find_spec('keras').loader.is_package('keras'); import keras",
     # Keras is imported by another thread.
     "import threading, keras_transformer; "
     "t = threading.Thread(target=__import__, args=['keras']); t.start(); "
     "import keras; t.join()",
-    # pytest's hook, which comes first, loads a test that imports Keras.
+    # pytest's import hook precedes the package's and loads a test that imports Keras.
     "import pathlib, pytest, keras_transformer; path = pathlib.Path('test_it.py'); "
     "path.write_text('import keras\\ndef test_it(): pass'); "
     "assert pytest.main(['-q', '-p', 'no:cacheprovider', str(path)]) == 0; "
@@ -55,6 +57,7 @@ MORE_IMPORTS = [
     "from keras_transformer import layers; import keras",
     "import keras_transformer; import keras.saving",
 ]
+# A user's class, which the package does not register.
 MINE = """
 import keras, keras_transformer
 class Mine(keras.layers.Layer):
@@ -90,8 +93,8 @@ try:
 except TypeError as error:
     print("Absent" in str(error))
 """
-# Prints a list with the exit code and the output of each program. Each one runs in its
-# own fork, in which the libraries that Keras imports are loaded, but Keras is not.
+# Runs each program in its own fork and prints a list of exit codes and outputs. To save
+# time, Keras's dependencies are imported before the fork, but Keras is not.
 FORKS = """
 import contextlib, importlib, json, os, sys, traceback
 for name in ("absl.logging", "h5py", "ml_dtypes", "numpy", "optree", "requests",

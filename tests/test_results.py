@@ -7,6 +7,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Prints the name of each table in README and docs after comparing its page.
 CODE = """
 import readme
 for path in readme.pages():
@@ -15,6 +16,7 @@ for path in readme.pages():
     for name in readme.SECTION.findall(text):
         print(name)
 """
+# Compares each stored table with a table formatted from the stored measurements.
 REFORMAT = """
 import json, formatting, tables
 for path in sorted(formatting.RESULTS.glob("*.json")):

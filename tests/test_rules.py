@@ -18,8 +18,8 @@ from house import syntax_tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Top-level modules and subpackages that each one may import. These dependencies have no
-# cycle.
+# Per top-level module or subpackage: the others that it may import. These dependencies
+# have no cycle.
 ALLOWED = {
     "errors": set(),
     "presets": set(),
@@ -102,7 +102,7 @@ WITHOUT_TENSORFLOW = (
 PRIVATE_KERAS = ("distributed.multi_worker",)
 # Errors outside errors.py: the server converts this one to an HTTP response.
 OTHER_ERRORS = ("serving.errors.RequestError",)
-# Folders of tests that cover several parts of the library.
+# Test folders without a counterpart in the library. They cover several subpackages.
 OTHER_TESTS = ("backends", "docs", "frozen", "reliability")
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 
@@ -126,7 +126,7 @@ def disallowed_dependencies(root):
     """Yields imports that `ALLOWED` does not list."""
     for name, path in source_files(root):
         if not name:
-            continue  # the package itself loads on demand
+            continue  # the package's `__init__` imports modules on demand
         part = name.split(".")[0]
         if part not in ALLOWED:
             yield f"{path}: `{part}` has no entry in ALLOWED"
@@ -235,7 +235,7 @@ def test_dependencies_have_no_cycle():
         below = {part: others for part, others in below.items() if part not in free}
 
 
-# Signature with one parameter more than a function may have.
+# Signature with 13 parameters. A function may have 12.
 MANY = ", ".join(f"a{i}" for i in range(13))
 
 

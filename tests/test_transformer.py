@@ -1,4 +1,4 @@
-"""`Transformer` against the paper in NumPy, and its files, options, and errors."""
+"""Tests of `Transformer` against the paper in NumPy, and of files and options."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_transformer_logits_are_independent_of_padding(
     more = model(inputs(source_extra, target_extra, pad_id))
     assert more.shape[1] == 7 + target_extra
     assert_close(real_logits(more), expected, 1e-5)
-    # Other sentences of the batch do not matter either.
+    # The logits are also independent of the other sentences in the batch.
     for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         alone = {"source_ids": np.array([source]), "target_ids": np.array([target])}
         assert_close([numpy(model(alone))[0]], [expected[i]], 1e-5)
@@ -148,7 +148,7 @@ def test_transformer_computes_in_mixed_precision(option):
     assert keras.backend.standardize_dtype(encoded.dtype) == compute_dtype
     exact = built(**options)
     exact.set_weights(model.get_weights())
-    # Rounding at every step changes the logits by a few percent of their spread.
+    # Rounding in each layer changes the logits by less than 5% of their spread.
     close, expected = numpy(logits)[1], numpy(exact(inputs()))[1]
     assert 0 < np.std(close - expected) < 0.05 * np.std(expected)
 
@@ -177,7 +177,7 @@ def test_transformer_accepts_symbolic_inputs():
 
 
 def test_fit_step_changes_every_weight():
-    """The step is compiled, and the labels are padded like the targets."""
+    """Runs one compiled step on labels that are padded like the targets."""
     model = built(**OPTIONS["learned"])
     before = [numpy(weight) for weight in model.weights]
     labels = np.roll(padded(TARGETS), -1, axis=1)
@@ -197,6 +197,7 @@ def test_encode_and_decode_match_call():
     encoder_output = model.encode(source_ids)
     logits = model.decode(target_ids, encoder_output, source_ids != 7)
     np.testing.assert_array_equal(numpy(logits), expected)
+    # A new tensor lacks Keras's mask, so padding of the source changes the logits.
     bare = ops.convert_to_tensor(ops.convert_to_numpy(encoder_output))
     assert (numpy(model.decode(target_ids, bare))[1] != expected[1]).any()
     vectors = numpy(model.decoder_output(inputs(pad_id=7)))
@@ -321,7 +322,7 @@ def test_preset_matches_explicit_arguments():
     ],
 )
 def test_preset_widths_follow_changed_sizes(changes, widths):
-    """As in Table 3, each head has the width `d_model / num_heads`: 32 in "tiny"."""
+    """As in the paper, heads have width `d_model / num_heads`, in "tiny" 32."""
     model = kt.Transformer.from_preset("tiny", 41, num_layers=1, **changes)
     attention = model.encoder.layers[0].self_attention
     assert (attention.key_dim, attention.value_dim) == widths

@@ -1,4 +1,7 @@
-"""Reading of untrusted files: each failure is one line that names file and key."""
+"""Reading of untrusted files: each failure is one line that names the file and key.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import json
 import os
@@ -21,6 +24,7 @@ class Schema(BaseModel):
 
 
 def refusal(content):
+    """Returns the error message for `content`, which must be one printable line."""
     with pytest.raises(DataError) as caught:
         untrusted.parse_json(content, Schema, "FILE", DataError)
     message = str(caught.value)

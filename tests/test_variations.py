@@ -1,4 +1,7 @@
-"""`Variations` of the model against NumPy, and in training, decoding, and files."""
+"""Tests of `Variations`, options in which other toolkits differ from the paper.
+
+The logits are compared with NumPy. Other tests cover training, files, and recipes.
+"""
 
 import dataclasses
 import json
@@ -31,7 +34,7 @@ SIZES = {
     "num_heads": 3,
     "dropout": 0.0,
 }
-# All variations, each with another value than the paper's.
+# All variations, each with a value that differs from the paper's.
 ALL_VARIATIONS = {
     "num_decoder_layers": 1,
     "attention_bias": True,
@@ -63,7 +66,7 @@ def every():
 
 
 def expected_logits(model, variations):
-    """Returns the logits of `paper_in_numpy` with `variations`."""
+    """Computes the logits for `TARGET` in NumPy, from the model's weights."""
     epsilon = variations.get("layer_norm_epsilon", 1e-6)
 
     def norm(layer, x):
@@ -153,7 +156,7 @@ def test_zero_start_has_no_vector_and_no_gradient(every):
 
 @pytest.mark.parametrize("variations", [ALL_VARIATIONS, {"logits_bias": True}])
 def test_training_loss_matches_the_logits(variations):
-    """Compares the fused loss and its gradients with the loss of the logits."""
+    """Compares the training step's fused loss and gradients with the loss class."""
     import tensorflow as tf
 
     model = built(variations)
@@ -163,6 +166,7 @@ def test_training_loss_matches_the_logits(variations):
     with tf.GradientTape(persistent=True) as tape:
         loss, nll, _ = training._sums(INPUTS, labels, training=True)
         logits = model(INPUTS, training=True)
+        # `_sums` adds the losses of the 5 tokens, which the class averages.
         expected = 5 * SmoothedCrossEntropy(0.1)(labels, logits)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert np.abs(loss - nll) > 1e-3
@@ -181,7 +185,7 @@ def test_file_keeps_variations(every, tmp_path):
     assert read.variations == every.variations == kt.Variations(**ALL_VARIATIONS)
     np.testing.assert_array_equal(numpy(read(INPUTS)), numpy(every(INPUTS)))
     settings, _ = keras_file.check(path)
-    # The lower bound includes the matrices that variations add.
+    # The file check's lower bound on the size includes matrices that variations add.
     matrices = sum(
         int(np.prod(weight.shape)) for weight in every.weights if len(weight.shape) > 1
     )
@@ -189,7 +193,7 @@ def test_file_keeps_variations(every, tmp_path):
 
 
 def test_file_with_fewer_decoder_layers_loads(tmp_path):
-    """The lower bound of its parameters counts 6 encoder layers but 1 decoder layer."""
+    """The file check expects weights of 6 encoder layers but only 1 decoder layer."""
     model = built({"num_decoder_layers": 1}, num_layers=6)
     model.save(tmp_path / "model.keras")
     assert keras_file.read(tmp_path / "model.keras").get_config() == model.get_config()
@@ -285,6 +289,7 @@ def test_flops_count_the_decoder_layers():
     encoder = 2 * (12 * 4 * 7 * 12 + 2 * 7 * 7 * 12) + 4 * 12 * 17 * 7
     decoder = both / 2 - encoder
     found = forward_flops({**settings, "variations": ALL_VARIATIONS}, 0, [7], [5])
+    # ALL_VARIATIONS has 2 encoder layers but 1 decoder layer.
     assert found == 2 * encoder + decoder
 
 

@@ -1,4 +1,4 @@
-"""A model with random weights and its export, for tests that need any model."""
+"""A small model with random weights, and its SavedModel, for tests of any kind."""
 
 import contextlib
 import dataclasses
@@ -57,7 +57,7 @@ def export_to_folder(export, translator, tmp_path_factory):
 
 @contextlib.contextmanager
 def only_signatures(*names):
-    """Limits exports to these signatures within the context, to trace less."""
+    """Limits exports within the context to the named signatures, to save tracing."""
     real = Signatures.endpoints
 
     def endpoints(signatures):
@@ -68,7 +68,7 @@ def only_signatures(*names):
 
 
 def tiny_export(model, tokenizer, folder, **options):
-    """Writes an export and returns the path of its version."""
+    """Writes a SavedModel and returns the path of its version folder."""
     settings = {
         **dataclasses.asdict(SEARCH["search"]),
         "max_source_length": SEARCH["max_source_length"],

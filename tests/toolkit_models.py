@@ -1,7 +1,7 @@
 """Tiny random models in the file formats of Marian and Hugging Face.
 
-The arrays have Marian's names. In NumPy, `logits` computes the logits of Marian or of
-Hugging Face's `MarianMTModel` from them.
+The arrays have Marian's names. `logits` implements Marian's model and Hugging Face's
+`MarianMTModel` in NumPy, as a reference for imported and exported models.
 """
 
 import io
@@ -56,7 +56,10 @@ word-penalty: 0
 
 
 def extract_golden(data_dir, folder):
-    """Extracts the models that Marian wrote, with its scores and translations."""
+    """Extracts models that Marian wrote, with its scores and translations.
+
+    Returns the folder. Skips the test if the archive is missing.
+    """
     path = data_dir / "marian" / "golden_marian.tgz"
     if not path.is_file():
         pytest.skip(f"{path} is missing")
@@ -102,7 +105,7 @@ def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
 
 
 def logits(arrays, source, target, engine="marian", activation="swish"):
-    """Returns logits `[len(target) + 1, pieces]`, after the start and each target id.
+    """Returns the logits after the start and after each id of `target`.
 
     Args:
         arrays: Arrays by Marian's names.
@@ -110,6 +113,9 @@ def logits(arrays, source, target, engine="marian", activation="swish"):
         target: Ids without start and end.
         engine: "marian" or "huggingface".
         activation: "swish", "relu", "gelu" (by erf) or "quick_gelu".
+
+    Returns:
+        `[len(target) + 1, len(PIECES)]`, float64.
     """
     epsilon = {"marian": 1e-6, "huggingface": 1e-5}[engine]
     numbers = np.arange(WIDTH // 2)
@@ -227,7 +233,7 @@ def write_marian(folder, arrays, settings=SETTINGS, decoder=DECODER):
 
 
 def huggingface_arrays(arrays):
-    """Returns the arrays by Hugging Face's names, with a last row for padding."""
+    """Renames the arrays to Hugging Face's names and adds a last row for padding."""
     found = {}
 
     def padded(matrix):

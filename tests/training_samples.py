@@ -33,7 +33,15 @@ def tiny_transformer(seed=3, **changes):
 def tiny_training_model(
     optimizer=None, parts=1, smoothing=0.1, parallel_parts=1, **changes
 ):
-    """Returns a compiled `TrainingModel`, by default with the paper's optimizer."""
+    """Returns a compiled `TrainingModel`, by default with the paper's optimizer.
+
+    Args:
+        optimizer: Keras optimizer. If `None`, `paper_adam()`.
+        parts: Number of gradient accumulation steps.
+        smoothing: Label smoothing.
+        parallel_parts: Number of parts of a batch that are computed in parallel.
+        changes: Arguments of `tiny_transformer`.
+    """
     transformer = tiny_transformer(**changes)
     model = training.TrainingModel(
         transformer, smoothing, parts, parallel_parts=parallel_parts
@@ -81,7 +89,7 @@ class ResettableModel:
 
 
 def batch(seed, lengths=LENGTHS):
-    """Returns `({"source_ids", "target_ids"}, labels)` with random ids."""
+    """Returns `({"source_ids", "target_ids"}, labels)`: random ids, padded with 0."""
     rng = np.random.default_rng(seed)
 
     def rows(side):

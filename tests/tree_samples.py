@@ -9,14 +9,14 @@ TAGS = ["NN", "VB", "DT", "-LRB-", "PRP$", ",", ".", "``", "''", ":"]
 
 
 def random_tree(seed, num_words=None):
-    """Returns a tree of random shape, which may have chains of single children."""
+    """Returns a tree of random shape, which may have unary chains."""
     draw = random.Random(seed)
     num_words = num_words or draw.randint(1, 30)
     words = tuple(
         draw.choice(["a", "b", "-LRB-", "É", "x_y"]) for _ in range(num_words)
     )
     tags = tuple(draw.choice(TAGS) for _ in words)
-    # Spans to divide. The last one is next in depth-first order.
+    # `waiting` is a stack of spans to divide, in depth-first order.
     constituents, waiting = [], [(0, num_words)]
     while waiting:
         start, end = waiting.pop()

@@ -36,7 +36,7 @@ class Workers:
         logs: Folder for the output of each worker, `worker-<number>.log`.
         count: Number of workers in the cluster.
         environment: Environment variables to add.
-        only: Number of the one worker to start. If `None`, all are started.
+        only: Index of the only worker to start. If `None`, all are started.
     """
 
     def __init__(self, arguments, logs, count=2, environment=(), only=None):
@@ -52,8 +52,8 @@ class Workers:
             with open(log, "wb") as file:
                 self.processes.append(
                     subprocess.Popen(
-                        # A low priority lets the waiting test see a checkpoint
-                        # before the workers are far beyond it.
+                        # The low priority lets the waiting test see a checkpoint
+                        # before the workers have trained far past it.
                         ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
                         stdout=file,
                         stderr=subprocess.STDOUT,

@@ -1,7 +1,8 @@
-"""System: CTranslate2 with the weights of keras_transformer's model.
+"""Benchmark system: CTranslate2 with the weights of keras_transformer's model.
 
-Its inputs are subwords, not texts. If `at_once` is 1, all threads share every
-operation. Otherwise, they compute `at_once` parts of a batch in parallel.
+decoding.py starts it, and `interleaved` sends it turns. Its inputs are subwords, not
+texts. If `at_once` is 1, all threads share every operation. Otherwise, they compute
+`at_once` parts of a batch in parallel.
 """
 
 import json
@@ -26,6 +27,7 @@ translator = ctranslate2.Translator(
 PIECES = json.loads((pathlib.Path(folder) / "shared_vocabulary.json").read_text())
 CONFIG = json.loads((pathlib.Path(folder) / "config.json").read_text())
 END = PIECES.index(CONFIG["eos_token"])
+# Same as `LENGTH` in decoding.py.
 FIXED_LENGTH = 20
 
 
@@ -49,7 +51,7 @@ def ids_turn(path, batch):
 def subwords_turn(path, batch):
     lines = json.loads(pathlib.Path(f"{path}.pieces").read_text())
     pieces = [None] * len(lines)
-    # Sorted, as in a server that batches by length.
+    # Lines are sorted, as in a server that batches by length.
     order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]

@@ -1,6 +1,8 @@
-"""System: KerasHub's layers in the same sizes, with their own weights and sampler.
+"""Benchmark system: KerasHub's layers in the sizes of `workload.settings("base")`.
 
-The KV caches are passed to the decoder as in KerasHub's sequence-to-sequence models.
+The weights are random, and the search is KerasHub's `BeamSampler`. The KV caches are
+passed to the decoder as in KerasHub's sequence-to-sequence models. decoding.py starts
+the system, and `interleaved` sends it turns.
 """
 
 import sys

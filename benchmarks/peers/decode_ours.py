@@ -1,7 +1,7 @@
-"""System: this package's SavedModel, called with token ids or with text.
+"""Benchmark system: this package's SavedModel, called with token ids or with text.
 
-If `at_once` is 1, all threads share every operation. Otherwise, they compute `at_once`
-parts of a batch in parallel.
+decoding.py starts it, and `interleaved` sends it turns. If `at_once` is 1, all threads
+share every operation. Otherwise, they compute `at_once` parts of a batch in parallel.
 """
 
 import sys
@@ -33,7 +33,7 @@ def text_turn(path, batch):
     with open(path, encoding="utf-8", newline="\n") as file:
         lines = [line.removesuffix("\n") for line in file]
     texts = [None] * len(lines)
-    # Sorted, as in a server that batches by length.
+    # Lines are sorted, as in a server that batches by length.
     order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]

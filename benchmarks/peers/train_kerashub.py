@@ -1,4 +1,7 @@
-"""System: a Transformer of KerasHub layers, trained by `fit` with or without XLA."""
+"""Benchmark system: KerasHub layers, trained by `fit` with or without XLA.
+
+training.py starts it, and `interleaved` sends it turns.
+"""
 
 import sys
 
@@ -45,6 +48,8 @@ def smoothed_loss(labels, logits):
 
 
 class Turns(keras.callbacks.Callback):
+    """Divides a single call of `fit` into turns of several steps."""
+
     def on_train_begin(self, logs=None):
         self.arguments, self.done = channel.receive(), 0
 
@@ -78,7 +83,7 @@ model.compile(
 batches = workload.dataset(folder, pad_to_bucket=xla).map(pairs)
 channel = interleaved.Channel()
 if xla:
-    # Every shape is compiled before the first turn.
+    # XLA compiles once per shape, which must happen before the first turn.
     shapes = {}
     for batch in batches.take(200):
         shapes.setdefault(tuple(map(tuple, (ids.shape for ids in batch[0]))), batch)

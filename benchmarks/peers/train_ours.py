@@ -1,6 +1,7 @@
-"""System: this package's Trainer with pipeline, metrics, logs and progress bar.
+"""Benchmark system: this package's Trainer with pipeline, metrics and progress bar.
 
-Options are "N parts" and "auto_bfloat16" (see `OPTIONS` in benchmarks/training.py).
+training.py starts it, and `interleaved` sends it turns. Options are "N parts" and
+"auto_bfloat16" (see `OPTIONS` in training.py).
 """
 
 import sys
@@ -42,6 +43,7 @@ arguments = channel.receive()
 
 
 def end_of_turn():
+    """Ends a turn and waits for the next. `fit` calls it in place of a validation."""
     global arguments
     seconds = channel.seconds()
     channel.send(
@@ -60,7 +62,7 @@ with (
     training.automatic_bfloat16("auto_bfloat16" in options),
 ):
     trainer = training.Trainer(model, run)
-    # A best score of 0 prevents writing best.keras within a turn.
+    # No perplexity is below 0, so best.keras is never written within a turn.
     trainer.progress.record_score("perplexity", 0.0)
     trainer.fit(
         batches,

@@ -1,4 +1,7 @@
-"""System: torch.nn.Transformer in a plain training loop with fused Adam."""
+"""Benchmark system: torch.nn.Transformer in a plain training loop with fused Adam.
+
+training.py starts it, and `interleaved` sends it turns.
+"""
 
 import math
 import sys

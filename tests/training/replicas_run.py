@@ -2,9 +2,9 @@
 
     replicas_run.py FOLDER NAME...
 
-The script trains the named models of RUNS. Without names, it trains models that
-overflow, and an interrupted and resumed run. It needs a new process because logical
-devices must be set before TensorFlow uses a device.
+The script trains the named models of `RUNS`. Without names, it trains models whose
+gradients overflow on one replica, and a run that is interrupted and resumed. It needs a
+new process because logical devices must be set before TensorFlow uses a device.
 """
 
 import pathlib
@@ -24,8 +24,9 @@ from training_samples import weights_of
 from keras_transformer import training
 
 STEPS = 10
-# Global batches of 6 rows. In the first, a replica has 12 tokens and an empty row, and
-# the other has 9 tokens. In the second, a replica has only padding.
+# (source, target) lengths of the 6 rows of a global batch. Each replica gets 3 rows. In
+# LENGTHS, the first replica has 12 target tokens and an empty row, the second has 9
+# target tokens. In LAST_PADDED, the second replica has only padding.
 LENGTHS = ((5, 7), (2, 5), (0, 0), (4, 2), (7, 1), (3, 6))
 LAST_PADDED = ((5, 7), (2, 3), (4, 2), (0, 0), (0, 0), (0, 0))
 
@@ -51,7 +52,7 @@ def plain():
 
 
 class OverflowOnSecondReplica(training.TrainingModel):
-    """A model whose second replica overflows."""
+    """A model whose gradients are infinite on the second replica."""
 
     def _gradients(self, inputs, labels, scale):
         gradients, sums = super()._gradients(inputs, labels, scale)
@@ -81,7 +82,10 @@ RUNS = {
 
 
 def skipped():
-    """Returns the fault of a step in which the second replica overflows."""
+    """Returns the fault code of a skipped step, see `training.step_check`.
+
+    The gradients overflow on the second replica. No weight may change.
+    """
     model = OverflowOnSecondReplica(tiny_transformer())
     model.compile(sgd())
     before = weights_of(model)
@@ -93,7 +97,7 @@ def skipped():
 
 
 def overflow():
-    """Returns the loss scale after a step in which one replica overflows."""
+    """Returns the loss scale, at first 64, after an overflow on the second replica."""
     model = OverflowOnSecondReplica(tiny_transformer(dtype="mixed_float16"))
     model.compile(keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=64.0))
     before = weights_of(model)

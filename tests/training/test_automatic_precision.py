@@ -1,4 +1,4 @@
-"""TensorFlow's automatic mixed precision on CPUs."""
+"""Automatic mixed precision on CPUs: TensorFlow casts matrix products to bfloat16."""
 
 import json
 import pathlib
@@ -25,6 +25,7 @@ def product_error():
     left, right = generator.normal(size=(2, 256, 256))
     left, right = left.astype("float32"), right.astype("float32")
     exact = left.astype("float64") @ right.astype("float64")
+    # relu(p) - relu(-p) is p.
     product = tf.function(lambda x, y: tf.nn.relu(x @ y) - tf.nn.relu(-x @ y))
     return np.abs(product(left, right) - exact).max() / np.abs(exact).max()
 
@@ -34,7 +35,7 @@ def test_automatic_bfloat16_ends_with_its_context():
     with automatic_bfloat16(False):
         assert product_error() < 1e-6
     with automatic_bfloat16():
-        # bfloat16 has 8 bits of precision.
+        # bfloat16 has 8 significant bits.
         assert 1e-4 < product_error() < 2**-7
     assert product_error() < 1e-6
 

@@ -39,7 +39,7 @@ def clock(monkeypatch):
 
 
 def steps_saved(progress, clock, minutes_per_step, **settings):
-    """Simulates 20 steps and returns those after which a checkpoint is written."""
+    """Simulates 20 steps and returns the steps after which a checkpoint is written."""
     saved = []
     counter = callbacks.StepCounter(progress)
     periodic = callbacks.PeriodicCheckpoint(
@@ -58,7 +58,7 @@ def test_periodic_checkpoint_saves_every_ten_minutes(clock):
     progress = callbacks.Progress()
     assert steps_saved(progress, clock, 4, minutes=10) == [3, 6, 9, 12, 15, 18]
     assert progress.seconds == 20 * 4 * 60
-    # A resumed run continues the period, of which 2 steps have passed.
+    # In a resumed run, the 2 steps since the checkpoint of step 18 count.
     assert steps_saved(progress, clock, 4, minutes=10)[:2] == [21, 24]
 
 
@@ -119,12 +119,12 @@ def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
     periodic = callbacks.PeriodicCheckpoint(
         progress, lambda: saved.append(progress.step), steps=2
     )
-    # Steps 4, 5 and 8 are skipped.
+    # Steps 4, 5 and 8 are skipped, so the checkpoints of 4 and 8 wait for 6 and 9.
     for progress.step in range(1, 11):
         progress.skipped_in_a_row = {4: 1, 5: 2, 8: 1}.get(progress.step, 0)
         periodic.on_train_batch_end(0)
     assert saved == [2, 6, 9, 10]
-    # With `minutes`, a checkpoint that is due is written at the first valid step.
+    # With `minutes`, too, a checkpoint that is due is written at the next valid step.
     counter = callbacks.StepCounter(progress)
     periodic.steps, periodic.minutes = None, 1
     counter.on_train_begin()
@@ -166,7 +166,7 @@ def resettable():
 def test_validation_stops_early_across_starts(
     resettable, tmp_path, metric, scores, best
 ):
-    """The first start ends with 2 validations since the best, the second with 3."""
+    """With patience 3, training stops at the 5th validation, after one restart."""
     model = resettable.reset()
     validate = ScriptedValidation(model, metric, scores)
     settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}

@@ -1,4 +1,7 @@
-"""Checkpoints: rotation, averages, damage, other models and resuming."""
+"""Checkpoints: rotation, averages, damage, other models and resuming.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import contextlib
 import dataclasses
@@ -34,7 +37,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def saved(written, tmp_path):
-    """Same as `written`, copied to a folder of this test."""
+    """Same as `written`, but the folder is a copy that the test may change."""
     shutil.copytree(written[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, written[1]
 
@@ -51,7 +54,7 @@ def model(resettable_with_other_weights):
 
 
 def damage(folder, step, how):
-    """Damages one of a checkpoint's two files."""
+    """Damages the index or the data file of a checkpoint. `how` is in `DAMAGES`."""
     index = pathlib.Path(folder) / f"ckpt-{step}.index"
     (data,) = pathlib.Path(folder).glob(f"ckpt-{step}.data-*")
     if how == "data cut off":
@@ -173,7 +176,7 @@ def test_restore_rejects_other_optimizer(saved, optimizer):
 
 @pytest.mark.parametrize("name", ["a", "model", "transformer"])
 def test_restore_ignores_model_names(tmp_path, name):
-    """One name may be a part of another: "model" of "training_model"."""
+    """The name "model" is a part of the outer model's name, "training_model"."""
     transformer = tiny_transformer(name=name)
     model = training.TrainingModel(transformer, name="training_model")
     model.compile(keras.optimizers.SGD(0.1))
@@ -213,15 +216,17 @@ def test_average_requires_a_checkpoint(model, tmp_path):
         average_checkpoints(model.transformer, tmp_path, last=0)
 
 
+# Reasons for which the checkpoints of steps 10, 20 and 30 are written. A regular one is
+# written on schedule or at the end of the run. Rotation keeps two regular ones.
 @pytest.mark.parametrize(
     ("reasons", "kept", "averaged"),
     [
-        # Only the newest checkpoint of an interruption is kept.
+        # A checkpoint of an interruption is kept only if it is the newest.
         (["schedule", "interruption", "interruption"], [10, 30], [10]),
         (["interruption", "schedule", "schedule"], [20, 30], [20, 30]),
         (["schedule", "schedule", "end"], [20, 30], [20, 30]),
         (["schedule"] * 2 + ["interruption"], [10, 20, 30], [10, 20]),
-        # A run that ended at step 20 was extended.
+        # The run ended at step 20 and was extended, so step 20 is no longer regular.
         (["schedule", "end", "schedule"], [10, 30], [10, 30]),
         (["interruption"] * 3, [30], [30]),
         ([None, None, "other"], [20, 30], [20, 30]),
@@ -261,13 +266,13 @@ def resettable():
 
 @pytest.fixture(scope="module")
 def uninterrupted_average(resettable, tmp_path_factory):
-    """Averaged weights of an uninterrupted run of 9 steps."""
+    """Average of the last 3 checkpoints of an uninterrupted run of 9 steps."""
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     return average_of_run(resettable, folder, ())
 
 
 def average_of_run(resettable, folder, stops):
-    """Trains 9 steps, interrupted after some of them, and averages the checkpoints."""
+    """Averages 3 checkpoints of a run of 9 steps, interrupted after each of `stops`."""
     folder.mkdir()
     for stop in (*stops, None):
         trainer = training.Trainer(resettable.reset(), folder)
@@ -290,7 +295,7 @@ def average_of_run(resettable, folder, stops):
 def test_interruptions_do_not_change_the_average(
     resettable, tmp_path, uninterrupted_average, stops
 ):
-    """Step 4 has a checkpoint on schedule, and step 9 is the last."""
+    """Step 3 has no regular checkpoint, step 4 has one, and step 9 is the last."""
     average = average_of_run(resettable, tmp_path / "run", stops)
     for weight, expected in zip(average, uninterrupted_average, strict=True):
         np.testing.assert_array_equal(weight, expected)

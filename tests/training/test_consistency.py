@@ -1,4 +1,8 @@
-"""Consistency training against PyTorch's losses and gradients, and word dropout."""
+"""Consistency training (R-Drop and SimCut) and token dropout.
+
+Two passes over a batch learn to make the same predictions. The loss and its gradients
+are compared with PyTorch's automatic differentiation.
+"""
 
 import keras
 import numpy as np
@@ -15,7 +19,7 @@ TOKENS, D_MODEL, VOCABULARY = 29, 7, 53
 
 @pytest.fixture(scope="module")
 def batch():
-    """Vectors of two passes, the matrix of the vocabulary, labels and weights."""
+    """Decoder outputs of two passes, the output matrix, labels and token weights."""
     rng = np.random.default_rng(5)
     vectors = rng.normal(size=(2, TOKENS, D_MODEL)).astype("float32")
     matrix = rng.normal(size=(VOCABULARY, D_MODEL)).astype("float32")
@@ -26,7 +30,11 @@ def batch():
 
 
 def torch_loss_and_gradients(batch, kind, weight, smoothing):
-    """Returns the loss by its paper's formula, halved for R-Drop, and its gradients."""
+    """Returns the loss and its gradients, computed by PyTorch.
+
+    The formula is from the paper of R-Drop or SimCut. R-Drop's loss is halved, because
+    `Consistency` averages the losses of both passes.
+    """
     torch = pytest.importorskip("torch")
     first, second, matrix, labels, weights = map(torch.tensor, batch)
     factors = [first, second, matrix]
@@ -133,7 +141,7 @@ def test_consistency_raises_the_loss_of_different_passes(kind):
     weak, *batch = model_and_batch(dropout=0.3, consistency=Consistency(kind, 0.0))
     strong, *_ = model_and_batch(dropout=0.3, consistency=Consistency(kind, 5.0))
     found, expected = strong.train_step(batch), weak.train_step(batch)
-    # Equal seeds draw the same passes.
+    # Both models have the same seed, so they draw the same dropout masks.
     np.testing.assert_allclose(found["perplexity"], expected["perplexity"], rtol=1e-6)
     assert found["loss"] > expected["loss"] * 1.001
 
@@ -149,6 +157,7 @@ def test_consistency_is_off_in_validation():
 def test_token_dropout_drops_whole_tokens_at_its_rate():
     ids = tf.ones([200, 300], tf.int32)
     scaled = TokenDropout(0.2)(ids).numpy()
+    # Kept tokens have the factor 1 / (1 - 0.2).
     assert set(np.unique(scaled)) == {0.0, np.float32(1.25)}
     assert abs(np.mean(scaled == 0) - 0.2) < 0.01
     cut = TokenDropout(0.05, is_scaled=False)(ids).numpy()

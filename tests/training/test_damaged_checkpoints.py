@@ -1,4 +1,8 @@
-"""Checkpoints with flipped bits or broken state files, and rotation after them."""
+"""Checkpoints with flipped bits or broken state files, and rotation after them.
+
+The state file is TensorFlow's `checkpoint`, which lists the checkpoints of a folder.
+`fault_table.py` explains the marker `fault`.
+"""
 
 import logging
 import random
@@ -18,7 +22,7 @@ FLIPS = 20
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model, the folder of its checkpoints 10, 20 and 30, and their weights."""
+    """A model, the folder with its checkpoints of 3 steps, and {step: weights}."""
     model = tiny_training_model()
     return model, tmp_path, save_checkpoints(model, tmp_path)
 
@@ -47,7 +51,7 @@ def test_restore_never_loads_a_flipped_bit(saved, name, caplog, record_property)
         assert are_equal(weights_of(model), weights[step])
         assert ("ckpt-30" in caplog.text) == (step == 20)
         found += step == 20
-    # A few bytes, such as a block's padding, are neither data nor checked.
+    # A few bytes, such as a block's padding, contain no data and have no checksum.
     assert found > 0.8 * FLIPS
     record_property("happened", f"{found} of {FLIPS} detected, the others harmless")
 

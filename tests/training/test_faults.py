@@ -1,4 +1,8 @@
-"""Invalid steps are skipped and reported, and too many of them end the training."""
+"""Invalid steps are skipped and reported, and too many of them end the training.
+
+`training.step_check` defines invalid steps. `fault_table.py` explains the marker
+`fault`.
+"""
 
 import functools
 import json
@@ -20,6 +24,7 @@ from keras_transformer.errors import TrainingFault
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
 
+# Source id that makes the step of `FaultyModel` invalid.
 MARK = VOCABULARY - 1
 BAD_STEPS = (3, 6)
 STEPS = 8
@@ -61,7 +66,10 @@ def faulty_model(kind, parts=1, optimizer=None, jit_compile=False, **changes):
 
 
 def batches(steps, kind=None, bad=BAD_STEPS):
-    """Returns batches of steps, counted from 1. The steps in `bad` are invalid."""
+    """Returns the batches of `steps`, counted from 1. Those in `bad` are invalid.
+
+    If `kind` is "tokens", their labels are all padding. Otherwise they contain `MARK`.
+    """
     found = []
     for step in steps:
         inputs, labels = batch(step)
@@ -83,7 +91,7 @@ def resettable_model(kind, **options):
 
 @functools.cache
 def good_run(kind, **options):
-    """Returns weights, slots and metrics of training without the invalid batches."""
+    """Trains without the batches of `BAD_STEPS`; returns weights, slots and metrics."""
     good = [step for step in range(1, STEPS + 1) if step not in BAD_STEPS]
     model = resettable_model(kind, **options).reset()
     history = model.fit(batches(good), shuffle=False, verbose=0).history
@@ -110,6 +118,7 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
     """Weights, Adam's slots and metrics match a run without the invalid batches."""
     every = range(1, STEPS + 1)
     poison = "loss" if kind == "tokens" else kind
+    # Without `MARK`, all kinds train equally. This choice reuses traced models.
     weights, slots, history = good_run(poison if options else "loss", **options)
     model = resettable_model(poison, **options).reset()
     trainer = training.Trainer(model, tmp_path)
@@ -153,7 +162,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     assert str(raised.value).startswith(f"step 3: {reason}. Training stopped")
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
-    # The next start resumes before the invalid batch and skips it if asked to.
+    # The next start resumes before the invalid batch and may skip one step.
     assert len(checkpoint_paths(tmp_path / "checkpoints")) == 1
     again = training.Trainer(resettable_model("loss").reset(), tmp_path)
     assert again.restore() == 2
@@ -199,6 +208,7 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
 
 
 def test_skipped_steps_at_the_end_keep_regular_checkpoints(tmp_path):
+    """Steps 6 to 8 are skipped, so the checkpoint of step 8 is not a regular one."""
     trainer = training.Trainer(resettable_model("loss").reset(), tmp_path, keep=2)
     trainer.fit(
         batches(range(1, 9), "loss", (6, 7, 8)),
@@ -218,7 +228,10 @@ def test_skipped_steps_at_the_end_keep_regular_checkpoints(tmp_path):
 
 @pytest.mark.fault("F11", "at a loss scale below 1e-4, the step is invalid")
 def test_float16_overflow_at_small_scale_is_a_fault():
-    """Keras halves the loss scale at each overflow. Below 1e-4, it is not the cause."""
+    """Keras halves the loss scale after each overflow, which is not a fault.
+
+    If the scale is below 1e-4, the gradient itself must be infinite, which is a fault.
+    """
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
     model = faulty_model("gradient", optimizer=optimizer, dtype="mixed_float16")
     bad_steps = range(1, 6)
@@ -226,7 +239,7 @@ def test_float16_overflow_at_small_scale_is_a_fault():
     for step in bad_steps:
         model.fit(batches([step], "gradient", bad_steps), shuffle=False, verbose=0)
         faults.append(int(model.last_fault))
-    # Scales 1e-3, 5e-4, 2.5e-4, 1.25e-4, 6e-5.
+    # The loss scales are 1e-3, 5e-4, 2.5e-4, 1.25e-4 and 6e-5. 3 is `GRADIENT`.
     assert faults[:4] == [0] * 4
     assert faults[4] == 3
     assert float(optimizer.dynamic_scale) == pytest.approx(1e-3 / 32)
@@ -241,7 +254,10 @@ def test_float16_overflow_at_small_scale_is_a_fault():
     "dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)]
 )
 def test_exploding_gradient_updates_nothing(tmp_path, dtype):
-    """The gradient of the third batch is a thousand times too large."""
+    """The gradient of the third batch is 1,000 times too large.
+
+    With a limit, the weights match a run without this batch.
+    """
 
     class Exploding(training.TrainingModel):
         def _gradients(self, inputs, labels, scale):
@@ -291,7 +307,7 @@ def test_exploding_gradient_updates_nothing(tmp_path, dtype):
 
 
 def test_global_clipnorm_scales_whole_gradient():
-    """SGD's update is its rate times the gradient."""
+    """SGD's update is the learning rate, 0.5, times the gradient."""
 
     def update(global_clipnorm, parts=1):
         transformer = tiny_transformer()

@@ -1,4 +1,7 @@
-"""Checkpoint folders from untrusted sources."""
+"""Checkpoint folders from untrusted sources.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import json
 import os

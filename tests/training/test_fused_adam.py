@@ -11,7 +11,11 @@ SHAPES = [(5, 7), (3,), ()]
 
 
 def trained(cls, sparse, steps=20, **kwargs):
-    """Returns values and slots after steps on random gradients. One may be sparse."""
+    """Returns variables and slots after steps on random gradients.
+
+    The first variable's gradient is made of slices. If `sparse`, the optimizer gets it
+    as `IndexedSlices`. Otherwise, it gets the dense sum.
+    """
     rng = np.random.default_rng(1)
     variables = [
         keras.Variable(rng.normal(size=shape), dtype="float32") for shape in SHAPES
@@ -32,7 +36,7 @@ def trained(cls, sparse, steps=20, **kwargs):
         rows = tf.constant([1, 4, 1])
         gradients[0] = tf.IndexedSlices(gradients[0][:3], rows, tf.constant([5, 7]))
         if not sparse:
-            # Keras would square each slice of a row separately, so it gets the sum.
+            # Keras's Adam would square each slice of a row separately.
             gradients[0] = tf.convert_to_tensor(gradients[0])
         step(gradients)
     results = (*variables, *optimizer.variables)

@@ -16,7 +16,7 @@ from keras_transformer.layers import padding_mask
 
 
 def diagonal(inputs):
-    """Returns an alignment of each target position i to source position i."""
+    """Aligns target position i with source position i: `[batch, target, source]`."""
     source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
     shape = tf.shape(target_ids)[1], tf.shape(source_ids)[1]
     return tf.eye(*shape, batch_shape=[tf.shape(target_ids)[0]]) > 0
@@ -25,10 +25,10 @@ def diagonal(inputs):
 def test_next_words_matches_hand_calculation():
     """The source has the word 10 11 12, the word 20 and the end id 3.
 
-    The target's symbols 5 and 6 stand for words. A position is aligned to the word that
-    the target predicts next.
+    The target's symbols 5 and 6 stand for words. A target position is aligned with the
+    source word whose symbol comes next, or with the end id after the last one.
     """
-    # `begins` has the ids that begin a word, `stands` the symbols that stand for one.
+    # Per id: whether it begins a source word, and whether it stands for a word.
     begins = np.isin(np.arange(30), [10, 20, 3])
     stands = np.isin(np.arange(30), [5, 6])
     aligned = training.next_words(begins, stands)
@@ -99,7 +99,7 @@ def test_train_step_adds_guided_alignment_loss():
         np.array(diagonal(inputs))
         & np.array(padding_mask(inputs["source_ids"]))[:, None, :]
     )
-    # Attention to source padding is 0, so only the 1e-6 of the loss remains there.
+    # Attention to padding is 0. The loss adds 1e-6 before it takes the logarithm.
     found = (scores * aligned).sum(axis=-1) + 1e-6
     has_any = np.array(diagonal(inputs)).any(axis=-1)
     guided = -np.log(found[:, : labels.shape[1]])[is_token & has_any].sum()

@@ -16,7 +16,7 @@ from keras_transformer import training
 HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 11
 SMOOTHINGS = [0.0, 0.1, 0.37]
-# Labels of 4, 1, 0 and 2 tokens.
+# Rows of 4, 1, 0 and 2 tokens, and padding.
 LABELS = np.array(
     [[4, 7, 10, 3, 0], [3, 0, 0, 0, 0], [0, 0, 0, 0, 0], [9, 3, 0, 0, 0]], "int32"
 )
@@ -101,6 +101,7 @@ def test_smoothed_cross_entropy_is_finite_for_large_logits():
     logits = np.zeros((1, 1, VOCABULARY), "float32")
     logits[..., 4] = 1e4
     loss = training.SmoothedCrossEntropy(0.1)
+    # Smoothing gives 10 of the 11 ids a probability of 0.1 / 11 and a loss of 1e4 each.
     assert float(loss(np.array([[4]]), logits)) == pytest.approx(1e3 * 10 / 11, 1e-4)
     assert np.isfinite(float(loss(np.array([[5]]), logits)))
 
@@ -170,7 +171,7 @@ def test_metrics_weight_tokens_over_batches():
     assert float(perplexity.result()) == 1.0
 
 
-# On these backends, tests/backends compares the same results.
+# tests/backends compares the same results on these backends, so this test is slow here.
 SLOW_BACKENDS = [
     pytest.param(backend, marks=pytest.mark.slow) for backend in ("jax", "torch")
 ]
@@ -194,4 +195,5 @@ def test_losses_metrics_and_schedules_match_on_backend(backend):
     assert perplexity == pytest.approx(np.exp(np.mean(nll[labels != 0])), 1e-5)
     right = np.argmax(logits, axis=-1) == labels
     assert accuracy == pytest.approx(np.mean(right[labels != 0]), 1e-6)
+    # Keras numbers updates from 0, so update 4 is the paper's step 5.
     assert rate == pytest.approx(512**-0.5 * 5 * 4000**-1.5, 1e-5)

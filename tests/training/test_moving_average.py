@@ -1,4 +1,4 @@
-"""Moving average of the weights against the recurrence, computed with NumPy."""
+"""Exponential moving average of the weights, compared with its formula in NumPy."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ EMPTY = 3  # step whose batch has no token, so that its update is skipped
 
 
 def dataset(start_step=0):
-    """Returns endless batches, of which the one of step `EMPTY` is empty."""
+    """Returns an endless dataset. The batch of step `EMPTY` is all padding."""
     inputs, labels = batch(0)
     batches = [batch(seed) for seed in range(12)]
     batches[EMPTY - 1] = (
@@ -87,7 +87,11 @@ class Run:
 
 
 def recurrence(steps):
-    """Returns the averages after each step, given the weights after each step."""
+    """Returns the averages after each step, given the weights after each step.
+
+    The average starts as the weights after the first step. A step that does not change
+    the weights was skipped, and does not change the average.
+    """
     averages, last = [], None
     for weights in steps:
         weights = [weight.astype("float64") for weight in weights]
@@ -134,7 +138,7 @@ class UninterruptedRun(NamedTuple):
 @pytest.fixture(scope="module")
 def uninterrupted(resettable, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    # Two calls of `fit`, as with stages.
+    # Training in stages also calls `fit` once per stage.
     run = Run(resettable.reset(), folder).fit(4).fit(6)
     weights = weights_of(run.trainer.model)
     return UninterruptedRun(folder, run.steps, run.validated, weights, run.averages())
@@ -144,7 +148,7 @@ def test_average_follows_the_recurrence(uninterrupted):
     expected = recurrence(uninterrupted.steps)
     assert_equal(uninterrupted.steps[EMPTY - 1], uninterrupted.steps[EMPTY - 2])
     assert_near(uninterrupted.averages, expected[-1])
-    # Training continues with the weights, and validation uses the average.
+    # Training uses the weights themselves, and validation uses their average.
     assert_equal(uninterrupted.weights, uninterrupted.steps[-1])
     assert sorted(uninterrupted.validated) == [2, 4, 6]
     for step, weights in uninterrupted.validated.items():

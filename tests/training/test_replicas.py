@@ -1,4 +1,7 @@
-"""Training on two replicas matches training on one with the same global batches."""
+"""Training on two replicas matches training on one with the same global batches.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import pathlib
 
@@ -20,7 +23,7 @@ def run_on_two_replicas(folder, *names):
 
 @pytest.fixture(scope="module")
 def fault_runs(tmp_path_factory):
-    """Folder with the results of overflows and of a resumed run."""
+    """Folder with the results of overflows on one replica and of a resumed run."""
     return run_on_two_replicas(tmp_path_factory.mktemp("replicas"))
 
 
@@ -56,6 +59,7 @@ def test_two_replicas_match_one_replica(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.fault("F11", "on one replica of two: both skip the update")
 def test_overflow_on_one_replica_skips_step_on_all(fault_runs):
+    # The initial loss scale of 64 is halved. Fault 3 is `step_check.GRADIENT`.
     assert load_arrays(fault_runs / "overflow.npz")[1] == {
         "scale": 32.0,
         "fault": 3.0,

@@ -1,4 +1,7 @@
-"""Resumed runs match uninterrupted ones: losses, rates, gradients, validations."""
+"""Resumed runs match uninterrupted ones: losses, rates, gradients, validations.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import dataclasses
 import json
@@ -54,7 +57,7 @@ def make_trainer(recorders):
 
 
 def rows(folder):
-    """Returns the rows of the log without times."""
+    """Returns the rows of metrics.jsonl without fields that depend on time."""
     clocks = ("seconds", "tokens_per_second")
     return [
         {name: value for name, value in json.loads(line).items() if name not in clocks}
@@ -119,13 +122,14 @@ def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
     def validate_with_signal():
         if interrupted.progress.step == 4:
             os.kill(os.getpid(), number)
-            time.sleep(60)
+            time.sleep(60)  # the signal must interrupt this
         return {"perplexity": scores[interrupted.progress.step]}
 
     started = time.monotonic()
     with pytest.raises(raised) as error:
         fit(interrupted, validate_with_signal)
     assert time.monotonic() - started < 50
+    # 128 plus the number of SIGTERM, 15.
     assert raised is KeyboardInterrupt or error.value.code == 143
     resumed = make_trainer(tmp_path / "interrupted", seed=8)
     assert resumed.restore() == 4

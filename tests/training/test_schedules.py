@@ -1,4 +1,4 @@
-"""The learning rates of section 5.3."""
+"""Learning rate schedules: the paper's (section 5.3), cooldown, and stages."""
 
 import keras
 import numpy as np
@@ -9,12 +9,12 @@ from keras_transformer import training
 
 
 def paper_rate(step, d_model, warmup_steps):
-    """Computes Equation 3 as in the paper, for steps from 1."""
+    """Computes the paper's Equation 3. The first step is 1."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def update_rates(schedule, steps):
-    """Returns the rates of the updates 1, 2, ..., which Keras numbers from 0."""
+    """Returns the rates of the first updates. Keras numbers them from 0."""
     return np.array([float(schedule(step)) for step in range(steps)])
 
 

@@ -1,4 +1,7 @@
-"""Thread settings. TensorFlow fixes them at first use, so each case needs a process."""
+"""Sizes of TensorFlow's thread pools, on a simulated machine with 6 cores.
+
+TensorFlow fixes the sizes at first use, so each case needs its own process.
+"""
 
 import os
 
@@ -6,6 +9,7 @@ import prepared
 import pytest
 
 # Arguments: the number of parallel parts, and whether TensorFlow has computed before.
+# Prints the result of `configure_threads` and the inter-op and intra-op thread counts.
 SCRIPT = """
 import os, sys
 os.sched_getaffinity = lambda process: set(range(6))

@@ -1,4 +1,7 @@
-"""The `Trainer`: logs, interruption, and a model that learns."""
+"""The `Trainer`: logs, interruption, and a model that learns.
+
+`fault_table.py` explains the marker `fault`.
+"""
 
 import json
 import os
@@ -99,7 +102,7 @@ def _checkpoints(folder):
 
 
 def interrupt_run(folder, number):
-    """Starts a run, sends it a signal and returns its exit code."""
+    """Starts a run, sends it a signal after 3 steps and returns its exit code."""
     printed, stdout = prepared.output_pipe()
     errors = folder.with_name("errors")
     process = prepared.start(
@@ -149,7 +152,7 @@ VOCABULARY, LONGEST = 14, 7
 
 
 def random_words(rng, count):
-    """Returns rows of ids, the end id and padding: `[count, LONGEST + 1]`."""
+    """Returns rows of random ids, the end id and padding: `[count, LONGEST + 1]`."""
     ids = rng.integers(4, VOCABULARY, (count, LONGEST + 1))
     lengths = rng.integers(1, LONGEST + 1, (count, 1))
     positions = np.arange(LONGEST + 1)
@@ -168,7 +171,7 @@ def copy_batches(seed):
 
 
 def decode_greedily(model, source_ids):
-    """Returns the most probable ids, until all rows have ended."""
+    """Returns greedily chosen ids `[batch, LONGEST + 1]`, 0 after the end id."""
     target_ids = np.full((len(source_ids), 1), START, "int32")
     ended = np.zeros(len(source_ids), bool)
     for _ in range(LONGEST + 1):
@@ -182,7 +185,7 @@ def decode_greedily(model, source_ids):
 
 @pytest.mark.slow
 def test_model_learns_to_copy(tmp_path):
-    """The model copies more than 99% of unseen tokens after seconds of training."""
+    """The model copies over 99% of unseen tokens after at most 60 s of CPU time."""
     keras.utils.set_random_seed(1)
     transformer = kt.Transformer(
         VOCABULARY,

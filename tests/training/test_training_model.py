@@ -1,4 +1,8 @@
-"""The training step: results, parts, precisions and compilation."""
+"""The training step: results, parts of a batch, precisions and compilation.
+
+`TrainingModel` can divide a batch into parts and add up their gradients.
+`fault_table.py` explains the marker `fault`.
+"""
 
 import keras
 import numpy as np
@@ -46,7 +50,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def plain():
-    """The transformer after the same 5 steps of plain Keras training, and metrics."""
+    """A transformer after the same 5 steps of plain Keras training, and its metrics."""
     model = plain_model(sgd())
     return model, fit(model, 5)
 
@@ -91,7 +95,7 @@ def sample_weights(kind, labels):
     "kind", [pytest.param(None, marks=pytest.mark.slow), "sentences", "tokens"]
 )
 def test_calls_on_batches_match_plain_compile(kind):
-    """The sum of the sample weights is below 1, and one sentence has weight 0."""
+    """In training, the sample weights sum to less than 1 and one sentence has none."""
     model, in_parts = (tiny_training_model(sgd(), parts) for parts in (1, 3))
     other = tiny_transformer()
     other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))
@@ -163,7 +167,7 @@ def test_train_step_loss_and_gradient_match_loss_class(output_size, smoothing):
 
 
 def test_epoch_metrics_weight_tokens():
-    """The batches have 19, 3 and 0 tokens. The weights do not change."""
+    """The batches have 19, 3 and 0 tokens. With rate 0, the weights do not change."""
     batches = [
         batch(seed, lengths)
         for seed, lengths in enumerate([((3, 9), (2, 10)), ((4, 3),), ((0, 0), (2, 0))])
@@ -235,7 +239,7 @@ def test_parts_match_whole_batch(trained, parts, parallel_parts):
     [((1, 4), 1), pytest.param((1, 2, 4, 4), 3, marks=pytest.mark.slow)],
 )
 def test_parallel_parts_match_sequential_parts(at_once, num_layers):
-    """The dropout masks do not depend on the order in which the parts end."""
+    """The dropout masks do not depend on the order in which parts finish."""
     models = [
         tiny_training_model(
             parts=4 // parallel,
@@ -255,7 +259,7 @@ def test_parallel_parts_match_sequential_parts(at_once, num_layers):
 
 
 def losses_over_three_passes(**changes):
-    """Returns a model after 60 steps on one batch, and its losses per 20 steps."""
+    """Returns a model after 3 x 20 steps on one batch, and 3 mean losses."""
     model = tiny_training_model(paper_adam(20), **changes)
     one_batch = tf.data.Dataset.from_tensors(batch(0)).repeat()
     history = model.fit(

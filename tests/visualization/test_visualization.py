@@ -41,7 +41,7 @@ def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
     assert "".join(attention.predicted) == TARGET + "</s>"
-    # `read` is the decoder's input.
+    # `read` contains the decoder's input tokens, `predicted` the next tokens.
     assert "".join(attention.read) == "<s>" + TARGET
     for kind, rows, columns in (
         ("encoder", lengths[0], lengths[0]),
@@ -74,15 +74,16 @@ def test_select_returns_one_layer_or_head(attention):
 def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
     visualization.write_page(attention, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    # A word of the text must not end the script.
+    # `</script>` in the source sentence must not end the page's script.
     assert page.count("</script>") == 1
     data = json.loads(re.search(r"^const data = (.*);$", page, re.MULTILINE)[1])
+    # The page rounds scores to four decimals.
     for kind, scores in attention.scores.items():
         np.testing.assert_allclose(data[kind]["scores"], scores, atol=5.1e-5)
         assert (data[kind]["rows"], data[kind]["columns"]) == attention.labels(kind)
         assert tuple(data[kind]["axes"]) == attention.axes(kind)
     assert data["texts"] == [SOURCE, TARGET]
-    # Screen readers skip the content of an image.
+    # Screen readers would skip the content of an element with the role `img`.
     assert 'role="img"' not in page and 'role="group"' in page
     assert not re.search(r"(src|href|url)\s*[=(]", page)
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
