@@ -172,7 +172,7 @@ def read_sources(path):
     return list(read_lines(folder / "test_2016_flickr.en.gz"))[:LINES]
 
 
-def compare_export(path, folder, engine=None):
+def compare_export(path, folder):
     """Compares a model with its export in transformers.
 
     Returns:

@@ -42,7 +42,7 @@ def measure_peak(preset, vocabulary_size, tokens, length):
     batch = ({"source_ids": ids, "target_ids": ids}, ids)
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     model.fit(dataset, steps_per_epoch=STEPS, verbose=0)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return interleaved.peak_mib()
 
 
 def build_recipe(preset, vocabulary_size, tokens, length):

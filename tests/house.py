@@ -29,7 +29,6 @@ CORE_MODULES = (
     "training.losses",
     "decoding.beam_search",
     "decoding.cache",
-    "decoding.decode_loop",
     "decoding.incremental",
     "decoding.length_penalty",
     "decoding.loop",

@@ -63,8 +63,15 @@ def compare_systems(
         List of `Comparison`, one per metric.
 
     Raises:
-        ValueError: If there are fewer than two systems, or if lengths differ.
+        ValueError: If there are fewer than two systems, if lengths differ, or if a
+            metric or the test is unknown.
     """
+    unknown = {*metrics} - {"bleu", "chrf", "ter"}
+    if unknown or test not in _TESTS:
+        raise ValueError(
+            "Metrics must be bleu, chrf or ter, and the test bootstrap or "
+            f"randomization. Received: {', '.join(metrics)} and {test}."
+        )
     lengths = [len(hypotheses) for hypotheses in systems.values()]
     if len(systems) < 2 or set(lengths) != {len(references)} or not references:
         raise ValueError(

@@ -189,7 +189,10 @@ class _Plan:
             parts *= 2
         needed = format_bytes(self._training_bytes(parts))
         part = "" if parts == 1 else "a part of "
-        return parts, f"{part}a batch takes {needed} of {format_bytes(memory)}"
+        reason = f"{part}a batch takes {needed} of {format_bytes(memory)}"
+        if self._training_bytes(parts) > _MEMORY_SHARE * memory:
+            reason += ", which may not be enough memory"
+        return parts, reason
 
     def parallel_parts(self):
         cores = self.machine.cores
@@ -214,7 +217,7 @@ class _Plan:
 
     def learning_rate(self):
         if self._get("training.schedule") != "inverse_sqrt":
-            return None, "schedule paper computes it"
+            return None, "the schedule `paper` computes the rate"
         return self._size_class().learning_rate, f"for the preset {self._preset()}"
 
     def validation_steps(self):

@@ -33,6 +33,14 @@ ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Pytho
 _FINGERPRINT_PREFIX = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
+_POLICIES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "mixed_float16",
+    "mixed_bfloat16",
+)
 _MEMBERS = (_CONFIG, _WEIGHTS, "metadata.json")
 
 
@@ -53,17 +61,16 @@ class FileLimits(NamedTuple):
 def _check_policy(value):
     """Returns the name of a dtype policy, given as its name or as Keras's JSON.
 
-    Only six plain policies are allowed: no quantization and no custom classes.
+    Only `_POLICIES` are allowed: no quantization and no custom classes.
     """
     policy = value["config"] if isinstance(value, dict) and "config" in value else value
     name = policy.get("name") if isinstance(policy, dict) else policy
-    known = ("float32", "float16", "bfloat16", "float64")
-    if name not in (*known, "mixed_float16", "mixed_bfloat16"):
-        raise ValueError("must be a plain policy")
+    if name not in _POLICIES:
+        raise ValueError(f"must be one of {', '.join(_POLICIES)}, without options")
     plain = {"module": "keras", "class_name": "DTypePolicy", "registered_name": None}
     configs = ({"name": name}, {"name": name, "source_name": None})
     if value != name and value not in [{**plain, "config": each} for each in configs]:
-        raise ValueError("must be a plain policy")
+        raise ValueError(f"must be one of {', '.join(_POLICIES)}, without options")
     return name
 
 
@@ -146,9 +153,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
 
     try:
         if allow_unsafe:
-            return keras.saving.load_model(
-                path, compile=False, safe_mode=not allow_unsafe
-            )
+            return keras.saving.load_model(path, compile=False, safe_mode=False)
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
         check_size(model.count_params(), num_parameters)

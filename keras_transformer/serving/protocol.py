@@ -179,15 +179,16 @@ def _check_columns(columns, inputs, limits):
 def _encode_text(name, value, limits):
     """Returns a text as UTF-8, with question marks for lone surrogates."""
     if isinstance(value, str):
-        length, value = len(value), value.encode("utf-8", "replace")
+        value = value.encode("utf-8", "replace")
     elif _is_bytes(value):
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError, TypeError):
             raise invalid(f"Input {name}: 'b64' must be base64") from None
-        length = len(value)
     else:
         raise invalid(f"Input {name} must be a string. Received: {_type_name(value)}")
+    # Bytes that are not valid UTF-8 count as one character each.
+    length = len(value.decode("utf-8", "replace"))
     if length > limits.max_text_length:
         raise invalid(
             f"A text must have at most {limits.max_text_length:,} characters. "

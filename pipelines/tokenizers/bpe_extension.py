@@ -24,6 +24,8 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import escape
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
+# Class of a combining mark that goes with letters of any script, such as an accent.
+_ANY = "any"
 # Rarer characters and pairs are not learned.
 _MIN_COUNT = 2
 
@@ -200,19 +202,27 @@ class _Learner:
             return False
         if any(piece not in self._scores for piece in (left, right)):
             return False  # a character that is encoded as bytes
-        kinds = set(map(_kind, letters))
-        return len(kinds) == 1 and not (kinds == {"N"} and self._spec.split_digits)
+        kinds = set(map(_kind, letters)) - {_ANY}
+        return len(kinds) <= 1 and not ("N" in kinds and self._spec.split_digits)
 
 
 def _kind(character):
-    """Returns the class of a character. A piece has characters of one class only."""
+    """Returns the class of a character, its script if it is a letter or a mark.
+
+    A piece has characters of one class only. As in SentencePiece, the Japanese scripts
+    are one class, and a combining mark without a script goes with any class.
+    """
     category = unicodedata.category(character)[0]
-    if category == "M":
-        return "L"
-    if category != "L":
-        return "N" if category == "N" else "other"
-    script = unicodedata.name(character, "unknown").split()[0]
-    return "L" if script == "LATIN" else f"L {script}"
+    if category == "N":
+        return "N"
+    if category not in ("L", "M"):
+        return "other"
+    words = re.split("[ -]", unicodedata.name(character, "unknown"))
+    if words[0] in ("FULLWIDTH", "HALFWIDTH"):
+        words = words[1:]
+    if category == "M" and words[0] in ("COMBINING", "VARIATION"):
+        return _ANY
+    return "CJK" if words[0] in ("HIRAGANA", "KATAKANA") else words[0]
 
 
 def _joined_bytes(pieces):

@@ -1,5 +1,6 @@
 """`extend_bpe` adds subwords to a BPE vocabulary. Splits match sentencepiece's."""
 
+import io
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 
 OLD = ["der Hund läuft und schläft", "die Katze schläft nie", "im Jahr 1987 war es so"]
@@ -156,6 +158,29 @@ def test_symbols_are_not_split():
     grown = extend_bpe(old, ["(NP XX NP) Quark"] * 4, 9).tokenizer
     assert ids(grown, ["(NP XX NP)"]) == ids(old, ["(NP XX NP)"])
     assert len(ids(grown, ["Quark"])[0]) < len(ids(old, ["Quark"])[0])
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["हिन्दी", "ภาษาไทย", "食べるカレー", "תּוֹרָה", "e\u0301te\u0301", "ＡＢＣabc"],
+    ids=["Hindi", "Thai", "Japanese", "Hebrew", "accents", "full width"],
+)
+def test_words_become_one_piece_like_in_sentencepiece(old, word):
+    text = [word] * 20
+    theirs = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=theirs,
+        model_type="bpe",
+        vocab_size=60,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    trained = sentencepiece.SentencePieceProcessor(model_proto=theirs.getvalue())
+    assert trained.encode(word, out_type=str) == [SPACE_MARK + word]
+    extension = extend_bpe(old, text, 60).tokenizer
+    assert SPACE_MARK + word in extension.pieces()
 
 
 def test_text_without_new_pieces_adds_none(old):
