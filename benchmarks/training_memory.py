@@ -11,6 +11,8 @@ import json
 import subprocess
 import sys
 
+import interleaved
+
 # Preset, vocabulary size, source (and target) tokens per batch, tokens per sentence.
 CASES = (
     ("tiny", 8_000, 4_096, 32),
@@ -24,7 +26,6 @@ STEPS = 3
 
 def measure_peak(preset, vocabulary_size, tokens, length):
     """Trains in this process and returns its peak memory in MiB."""
-    import resource
     from types import SimpleNamespace
 
     import numpy as np

@@ -147,7 +147,7 @@ def check_writable(folder):
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise
         raise StorageError(
-            f"{folder}: no write permission ({error.strerror})"
+            f"{folder}: cannot be written to ({error.strerror})"
         ) from None
     finally:
         with contextlib.suppress(OSError):

@@ -46,7 +46,7 @@ class Transformer(PresetMixin, keras.Model):
         activation: Activation of the feed-forward networks, as in Keras's `Dense`.
         attention_window: Number of positions that self-attention attends to, r of
             section 4, in encoder and decoder. If `None`, all.
-        score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
+        score_mode: Score function of all attention layers: `"scaled_dot"` (the paper),
             `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
         output_size: If given, only the first `output_size` ids have logits. A parser,

@@ -114,7 +114,7 @@ class EncodedCorpus:
         # Reading an altered array may raise any exception.
         except Exception as error:
             raise DataError(
-                f"{os.fspath(folder)}: no encoded corpus here ({error})."
+                f"{os.fspath(folder)}: no readable encoded corpus ({error})."
             ) from None
 
     def _load(self, name, *dtypes):

@@ -23,7 +23,7 @@ FAULTS = {
     "F02": "SIGKILL between a checkpoint's write and its rotation or state file",
     "F03": "state file `checkpoint` deleted, empty or garbage",
     "F04": "newest checkpoint truncated or altered",
-    "F05": "interrupted in mid-epoch and resumed",
+    "F05": "interrupted mid-epoch and resumed",
     "F06": "resumed with other data, vocabulary, batch size or replicas",
     "F07": "SIGTERM or Ctrl-C during training",
     "F08": "disk full while something is written",

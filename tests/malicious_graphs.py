@@ -148,7 +148,7 @@ GRAPHS = {
                 graph.graph_def.library.function[0]
             )
         ),
-        "two functions of one name",
+        "two functions with the same name",
     ),
     "a saver with an operation's name": (
         _name_of_an_operation,
@@ -158,16 +158,16 @@ GRAPHS = {
     "a graph that saves": (_start_with_the_saver, "calls the function"),
     "saves when it restores": (_save_on_restore, "is not allowed"),
     "saves to a fixed file": (_fixed_filename, "variables' path"),
-    "saves elsewhere": (_constant_path("SaveV2"), "'SaveV2' reaches other files"),
+    "saves elsewhere": (_constant_path("SaveV2"), "'SaveV2' accesses files other"),
     "merges elsewhere": (
         _constant_path("MergeV2Checkpoints", 1),
-        "'MergeV2Checkpoints' reaches other files",
+        "'MergeV2Checkpoints' accesses files other",
     ),
     "restores from elsewhere": (
         _constant_path("RestoreV2"),
-        "'RestoreV2' reaches other files",
+        "'RestoreV2' accesses files other",
     ),
-    "saves beside the folder": (_other_suffix, "'SaveV2' reaches other files"),
+    "saves beside the folder": (_other_suffix, "'SaveV2' accesses files other"),
     "another machine": (
         _node("MatMul", lambda node: setattr(node, "device", "/job:worker/task:1")),
         "the device '/job:worker/task:1' is not allowed",

@@ -178,7 +178,7 @@ def is_utf8(line):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F15", "`translate` writes one line per line")
+@pytest.mark.fault("F15", "`translate` writes one output line per input line")
 @pytest.mark.fault("F16", "`translate` writes U+FFFD and names the line")
 @settings(FEW_CASES, max_examples=3)
 @given(st.lists(BYTES, min_size=9, max_size=20).map(b"\n".join))

@@ -239,7 +239,7 @@ def test_custom_objects_still_work(printed):
     assert printed(LOAD_MINE) == "FeedForward Mine FeedForward Mine"
 
 
-def test_imported_classes_replace_their_stand_ins(printed):
+def test_imported_classes_replace_their_placeholders(printed):
     assert printed(PLACEHOLDERS) == "keras_transformer>AddNorm"
 
 

@@ -295,7 +295,7 @@ def test_output_size_limits_logits():
     np.testing.assert_allclose(fewer, logits[..., :19], rtol=1e-5, atol=1e-5)
 
 
-def test_explicit_widths_need_no_divisor():
+def test_explicit_head_widths_need_not_divide_d_model():
     model = built(num_heads=5, key_dim=4, value_dim=3)
     assert np.isfinite(numpy(model(inputs()))).all()
 

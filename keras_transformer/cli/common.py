@@ -162,6 +162,6 @@ def check_device():
     found = len(tf.config.list_physical_devices("GPU"))
     if found < expected:
         raise UserError(
-            f"--device {current.device}: TensorFlow finds {found} of these GPU(s). "
+            f"--device {current.device}: TensorFlow finds {found} GPU(s). "
             f"Check `nvidia-smi`, and install CUDA: {install_hint('gpu')}"
         )

@@ -74,7 +74,7 @@ def compare(
         raise UserError("BASELINE SYSTEM...: at least two systems are needed")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("systems must differ; one of them is given twice")
+        raise UserError("systems must differ. The same file was given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}

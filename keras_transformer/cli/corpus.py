@@ -176,7 +176,7 @@ def beam(
     batch_size: BatchSize = 64,
     option: Annotated[list[str], Option("--beam")] = (),
 ):
-    """Old name of the commands `corpus prepare`, `translate` and `score`."""
+    """Old name of the command `corpus`."""
     name = "prepare" if task is Task.encode else task.value
     console.warn(f"beam {task.value} is now called corpus {name}")
     if model is None:

@@ -79,7 +79,10 @@ def evaluate(
     console.require_exists(source, reference)
     console.require_writable(output)
     if is_parsing and len(metrics) > 1:
-        raise UserError("--metric f1: cannot be combined, since its reference is trees")
+        raise UserError(
+            "--metric f1: cannot be combined with other metrics, because its reference "
+            "is a file of trees"
+        )
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference, source)
         unit, origin = "sentences", f"{reference}: tree line"
@@ -169,5 +172,5 @@ def _perplexity(translator, sources, references, warnings):
         "metric": "perplexity",
         "name": "perplexity",
         "score": perplexity_of(scored),
-        "signature": f"per subword with end ids, {num_tokens} in total",
+        "signature": f"per subword, {num_tokens} including end ids",
     }

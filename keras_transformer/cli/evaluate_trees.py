@@ -45,8 +45,8 @@ def _check_source(source, reference, lines, trees):
     sentences = [split_words(line) for line in read_lines(source)]
     if len(sentences) != len(trees):
         raise UserError(
-            f"{source} has {len(sentences)} lines but {reference} has {len(trees)} "
-            "trees. They must be aligned."
+            f"{source} must have one line per tree of {reference}. Received: "
+            f"{len(sentences)} and {len(trees)}."
         )
     pairs = zip(sentences, trees, lines, strict=True)
     for number, (words, tree, line) in enumerate(pairs, start=1):

@@ -52,7 +52,7 @@ def import_model(
     ],
     engine: Annotated[
         Engine | None,
-        Option(help="Engine whose results to match (default: the folder's own)."),
+        Option(help="Toolkit whose results to match (default: the folder's)."),
     ] = None,
     target_language: Annotated[
         str | None,

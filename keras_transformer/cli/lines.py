@@ -133,7 +133,7 @@ def read_parallel_lines(source, target):
             raise DataError(f"{path}: the file is empty")
     if len(source_lines) != len(target_lines):
         raise DataError(
-            f"{source} has {len(source_lines)} lines but {target} has "
-            f"{len(target_lines)}: they must be aligned line by line"
+            f"{source} and {target} must have the same number of lines. Received: "
+            f"{len(source_lines)} and {len(target_lines)}"
         )
     return source_lines, target_lines

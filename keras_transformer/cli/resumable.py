@@ -89,7 +89,7 @@ def _check_record(path, output, record):
         known = read_json(file, dict[str, Any])
     except UserError:
         raise UserError(
-            f"{path}: its record {file.name} is missing or damaged; remove both to "
+            f"{path}: its record {file.name} is missing or damaged. Delete both to "
             "start over"
         ) from None
     for name, value in record.items():

@@ -133,10 +133,12 @@ def _warn_of_memory(recipe):
     needed = recipe_memory(recipe, max(1, len(gpus)))
     available = gpus[0].memory if gpus else free_memory()
     if available is not None and needed > available:
+        limit = format_bytes(available)
+        limit = f"the GPU has only {limit}" if gpus else f"only {limit} is free"
         console.warn(
-            f"training takes about {format_bytes(needed)} of memory, but "
-            f"only {format_bytes(available)} is available. Increase "
-            "training.gradient_accumulation_steps or reduce training.batch_tokens"
+            f"training takes about {format_bytes(needed)} of memory, but {limit}. "
+            "Increase training.gradient_accumulation_steps or reduce "
+            "training.batch_tokens"
         )
 
 

@@ -88,7 +88,7 @@ def update_vocabulary(
         tokenizer.target, extended_tokenizer.target, "" if is_shared else "target "
     )
     console.print_status(
-        f"Run train --from {output}, so that the model learns to use them"
+        f"Run train --from {output}, so that the model learns to use the new subwords"
     )
     typer.echo(output / MODEL)
 

@@ -79,8 +79,9 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
         "activation": arguments["activation"],
     }
     if engine == "huggingface":
-        card_rows["closer to the training"] = (
-            "--engine marian: Marian trains with another epsilon and position rates"
+        card_rows["closer to Marian"] = (
+            "--engine marian: uses the normalization epsilon and position "
+            "rates of Marian"
         )
     decoding = _decoding(folder, config)
     return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))

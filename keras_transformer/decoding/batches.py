@@ -69,7 +69,7 @@ def check_pairs(sources, targets, name="targets"):
     sources, targets = check_texts(sources), check_texts(targets, name)
     if len(sources) != len(targets):
         raise ValueError(
-            f"There must be as many `{name}` as lines. "
+            f"`{name}` must have one text per line. "
             f"Received: {len(sources)} lines, {len(targets)} {name}."
         )
     return sources, targets

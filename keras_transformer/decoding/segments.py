@@ -62,7 +62,7 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
         lengths, truncated = found.lengths.numpy(), found.truncated.numpy()
         for index in np.flatnonzero(lengths >= max_source_length):
             message = (
-                f"{lengths[index] + 1} subwords with the end symbol exceed "
+                f"{lengths[index] + 1} subwords, including the end id, exceed "
                 f"max_source_length={max_source_length}. The text was translated in "
                 f"{counts[index]} segments."
             )

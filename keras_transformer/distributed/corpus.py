@@ -239,8 +239,8 @@ def line_pairs(source, target, errors="drop"):
                 (source, target) if pair[1] is _MISSING else (target, source)
             )
             raise DataError(
-                f"{shorter} has {number - 1} lines but {longer} has more: line i of "
-                "one must translate line i of the other."
+                f"{shorter} and {longer} must have the same number of lines. "
+                f"{shorter} ends after line {number - 1}."
             )
         yield number, *pair
 
@@ -351,9 +351,12 @@ def _read_metadata(path):
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:
         FileSystems.delete([path])
+        reasons = ", ".join(
+            f"{n} {reason}" for reason, n in metadata["dropped"].items()
+        )
         raise DataError(
-            f"no training examples: {metadata['num_read']} pairs read, dropped: "
-            f"{metadata['dropped']}."
+            f"no training examples: {metadata['num_read']} pairs read, all dropped "
+            f"({reasons})."
         )
     return metadata
 

@@ -84,7 +84,8 @@ class Workers:
                 self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise WorkerLost(
-                f"worker {self.index}: the others did not start within {start_seconds} "
+                f"worker {self.index}: the other workers did not start "
+                f"within {start_seconds} "
                 f"seconds: {str(error).partition(chr(10))[0]}"
             ) from error
         finally:

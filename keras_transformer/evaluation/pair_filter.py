@@ -12,7 +12,7 @@ FILTER_REASONS = {
     "empty": "empty side",
     "copy": "same text on both sides",
     "too_long": "too many subwords on a side",
-    "unlike_lengths": "very different lengths of the sides",
+    "length_ratio": "very different lengths of the sides",
     "improbable": "low model score",
 }
 
@@ -122,5 +122,5 @@ class PairFilter:
         if max(lengths) > self.max_length:
             return "too_long"
         if max(lengths) > self.max_ratio * max(1, min(lengths)):
-            return "unlike_lengths"
+            return "length_ratio"
         return None

@@ -135,9 +135,7 @@ def _curves_of_run(folder, rows):
                 zip(names, zip(*points, strict=True), strict=True)
             )
     if not curves:
-        raise RunError(
-            f"{folder}: no metrics to draw; metrics.jsonl is missing or has none yet"
-        )
+        raise RunError(f"{folder}: no metrics to draw yet in metrics.jsonl")
     return curves
 
 

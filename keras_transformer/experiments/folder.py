@@ -142,7 +142,7 @@ def lock(folder, name=_LOCK):
             owner = file.read(20).strip()
             owner = owner.decode() if owner.isdigit() else "unknown"
             raise RunBusy(
-                f"{folder}: process {owner} is already training here"
+                f"{folder}: in use by process {owner}. Wait for it to end"
             ) from None
         file.truncate(0)
         file.write(b"%d\n" % os.getpid())

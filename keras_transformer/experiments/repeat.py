@@ -119,7 +119,7 @@ def stored_translations(output):
     """
     path = output / REPORT
     if not path.is_file():
-        raise RunError(f"{output}: contains no report of `repeat`")
+        raise RunError(f"{output}: contains no results.json. Run `repeat` first")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
     translations = [_lines(folder / TRANSLATIONS) for folder in folders]
@@ -136,7 +136,10 @@ def _claim(output, recipe):
     if not path.is_file():
         dump_recipe(recipe, path)
     elif _drop_seed(load_recipe(path)) != _drop_seed(recipe):
-        raise RecipeError(f"{path}: differs from the recipe. Choose another --output")
+        raise RecipeError(
+            f"{path}: differs from the recipe in more than the seed. "
+            "Choose another --output"
+        )
 
 
 def _drop_seed(recipe):

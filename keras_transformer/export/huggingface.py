@@ -159,7 +159,7 @@ def _check(model, tokenizer):
     for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
             raise ExportError(
-                f"transformers has no variation {name}. Received: {name}={value}"
+                f"transformers does not support {name}. Received: {name}={value}"
             )
     supported_activation(model, _ACTIVATIONS, "transformers")
 

@@ -119,7 +119,9 @@ def _check(model, source, target):
     _check_training(model, source, target)
     for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
-            raise ExportError(f"Marian has no variation {name}. Received: {value}")
+            raise ExportError(
+                f"Marian does not support {name}. Received: {name}={value}"
+            )
     supported_activation(model, _ACTIVATIONS, "Marian")
 
 

@@ -229,7 +229,9 @@ class Signatures:
             (bool `[batch]`).
         """
         paired = tf.debugging.assert_equal(
-            tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
+            tf.size(inputs),
+            tf.size(targets),
+            "inputs and targets must have the same length",
         )
         with tf.control_dependencies([paired, self._assert_batch_size(inputs)]):
             inputs, targets = (

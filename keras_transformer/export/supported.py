@@ -33,8 +33,7 @@ def check_common_parts(model, library):
     for name, (value, expected) in found.items():
         if value != expected:
             raise ExportError(
-                f"{library} needs {name} {expected} for this model. "
-                f"Received: {name}={value}"
+                f"{library} requires {name}={expected}. Received: {name}={value}"
             )
 
 

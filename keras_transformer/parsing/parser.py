@@ -85,6 +85,6 @@ def repair_report(parses):
     total = sum((parse.repairs for parse in repaired), Counter())
     kinds = ", ".join(f"{total[kind]} {kind}" for kind in REPAIRS if total[kind])
     return (
-        f"{len(parses)} trees, {later} of them from a lower-ranked output, "
-        f"{len(repaired)} repaired" + (f": {kinds}" if kinds else "")
+        f"trees: {len(parses)}, from a lower-ranked output: {later}, repaired: "
+        f"{len(repaired)}" + (f" ({kinds})" if kinds else "")
     )

@@ -112,7 +112,7 @@ class TreeFiles(Pairs):
             if rest <= len(lines):
                 return f"{path}:{lines[rest - 1]}"
             rest -= len(lines)
-        raise IndexError(f"There is no tree {number}.")
+        raise IndexError(f"Tree {number} does not exist.")
 
     def fingerprint(self) -> str:
         """Returns a string that identifies the files, their order and weights."""

@@ -229,7 +229,7 @@ class _Plan:
             return None, "without a GPU"
         capability = self.machine.gpus[0].compute_capability
         if capability is None or capability < 7:
-            return None, "the GPU has no fast 16-bit products"
+            return None, "the GPU has no fast 16-bit matrix products"
         if capability < 8:
             return "float16", f"compute capability {capability}"
         return "bfloat16", f"compute capability {capability}"

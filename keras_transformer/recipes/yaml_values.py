@@ -41,7 +41,9 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise RecipeError(f"line {line}: a key must be a word, not {key!r}")
+                raise RecipeError(
+                    f"line {line}: a key must be a string. Received: {key!r}"
+                )
             if key in seen:
                 raise RecipeError(f"line {line}: the key {key} is given twice")
             seen.add(key)

@@ -134,7 +134,7 @@ def _check_model(model):
         raise ValueError("has gradient functions")
     functions = {each.signature.name: each for each in library.function}
     if len(functions) < len(library.function):
-        raise ValueError("has two functions of one name")
+        raise ValueError("has two functions with the same name")
     for name in functions:
         # TensorFlow would run the function in place of the operation.
         if op_def_registry.get(name) is not None:
@@ -207,7 +207,9 @@ def _check_saver(function, operations, rules):
         if [_spell(each, nodes, prefix) for each in node.input[: len(expected)]] != (
             expected
         ):
-            raise ValueError(f"{quote(node.op)} reaches other files than the variables")
+            raise ValueError(
+                f"{quote(node.op)} accesses files other than the variables"
+            )
 
 
 def _spell(reference, nodes, prefix, depth=0):

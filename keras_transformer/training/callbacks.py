@@ -134,8 +134,8 @@ class SkippedUpdates(keras.callbacks.Callback):
         message = self.on_skip(step_check.FAULT_REASONS[fault])
         if progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
-                f"{message}. Training stopped after {progress.skipped_in_a_row} such "
-                "steps in a row. They changed no weights"
+                f"{message}. Training stopped, because {progress.skipped_in_a_row} "
+                "consecutive steps were invalid. They changed no weights"
             )
 
 

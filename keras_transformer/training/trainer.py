@@ -272,7 +272,7 @@ class Trainer:
         places = locate_batch(step) if locate_batch else []
         message = f"step {step}: {reason}"
         if places:
-            message += f"; its batch: {', '.join(places[:_MAX_LOCATIONS])}"
+            message += f". Pairs in its batch: {', '.join(places[:_MAX_LOCATIONS])}"
         if len(places) > _MAX_LOCATIONS:
             message += f" and {len(places) - _MAX_LOCATIONS} more"
         self.log.note("skipped", {"reason": reason, "batch": places})

@@ -79,7 +79,7 @@ class TrainingModel(keras.Model):
     ):
         if "clip_norm" in kwargs:  # the name of `global_clipnorm` in version 0.1
             warnings.warn(
-                "`clip_norm` is now `global_clipnorm`.",
+                "`clip_norm=` is deprecated. Use `global_clipnorm=`.",
                 DeprecationWarning,
                 stacklevel=2,
             )

@@ -190,4 +190,4 @@ def attention_of_export(translator, source, target):
 def _check_texts(source, target):
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
-            raise ModelError(f"the {name} is empty")
+            raise ModelError(f"the {name} must not be blank")

@@ -118,18 +118,18 @@ def draw_moment(random: Random) -> datetime:
     return midnight + timedelta(seconds=random.randrange(DAY))
 
 
-def draw_days(random: Random) -> tuple[date, date]:
+def draw_date_interval(random: Random) -> tuple[date, date]:
     first = draw_day(random)
     return first, first + timedelta(days=random.randint(1, 40))
 
 
-def draw_times(random: Random) -> tuple[datetime, ...]:
+def draw_time_interval(random: Random) -> tuple[datetime, ...]:
     minutes = sorted(random.sample(range(0, 1440, 5), 2))
     midnight = datetime(2023, 3, 7)
     return tuple(midnight + timedelta(minutes=minute) for minute in minutes)
 
 
-def draw_years(random: Random) -> tuple[date, ...]:
+def draw_year_interval(random: Random) -> tuple[date, ...]:
     return tuple(date(y, 1, 1) for y in sorted(random.sample(range(1900, 2100), 2)))
 
 
@@ -251,7 +251,11 @@ def relative_forms() -> Iterator[Form]:
 
 
 def interval_forms() -> Iterator[Form]:
-    drawers = {"yMMMd": draw_days, "time": draw_times, "y": draw_years}
+    drawers = {
+        "yMMMd": draw_date_interval,
+        "time": draw_time_interval,
+        "y": draw_year_interval,
+    }
     for skeleton, draw in drawers.items():
         random = Random(7)  # a fixed seed, so that the probes are always the same
         probes = tuple(draw(random) for _ in range(19))

@@ -72,8 +72,8 @@ class RecordFolder(Pairs):
         path = os.path.join(self.folder, RECORDS)
         if not os.path.exists(path):
             raise DataError(
-                f"{path}: must be a list of records, written by keras-transformer "
-                "corpus prepare. No such file."
+                f"{path}: no such file. The folder must be written by "
+                "keras-transformer corpus prepare."
             )
         self.facts = read_json(path, _Facts, MAX_LOG_BYTES, DataError).model_dump()
         if self.facts["format"] != FORMAT:

@@ -183,7 +183,9 @@ def nested_text(value, dotted: str, key: str, place: str) -> str:
     for name in dotted.split("."):
         if not isinstance(value, dict) or name not in value:
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
-            raise DataError(f"{place}: {key} {dotted} is missing. Keys here: {known}.")
+            raise DataError(
+                f"{place}: {key} {dotted} is missing. Keys of this object: {known}."
+            )
         value = value[name]
     if not isinstance(value, str):
         raise DataError(

@@ -75,8 +75,8 @@ class TextFiles(Pairs):
                     raise DataError(f"{path}: the file is empty.")
             if counts[0] != counts[1]:
                 raise DataError(
-                    f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
-                    "line i of one must translate line i of the other."
+                    f"{source} and {target} must have the same number of lines. "
+                    f"Received: {counts[0]} and {counts[1]}."
                 )
 
 

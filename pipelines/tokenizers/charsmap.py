@@ -40,7 +40,7 @@ def check_charsmap(table: bytes) -> None:
         )
     size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
     if size == 0 or size % 4 or 4 + size >= len(table):
-        raise _damaged("its sizes do not match")
+        raise _damaged("the size in its header does not match its length")
     units = np.frombuffer(table, "<u4", size // 4, offset=4)
     texts = table[4 + size :]
     if texts[-1] != 0:

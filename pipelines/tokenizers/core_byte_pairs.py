@@ -62,7 +62,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             for character in piece:
                 if character not in normal or SPACE_MARK in piece[1:]:
                     raise DataError(
-                        f"the piece {piece!r} has characters that are not pieces."
+                        f"the piece {piece!r} contains a space or a "
+                        f"character that is not a piece."
                     )
             for place in range(1, len(piece)):
                 left, right = normal.get(piece[:place]), normal.get(piece[place:])

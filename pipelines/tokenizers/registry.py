@@ -57,7 +57,10 @@ def train_tokenizer(
     if not sampled:
         raise DataError("a tokenizer needs at least one text that is not blank.")
     if symbols and kind != BytePairTokenizer.kind:
-        raise DataError(f"symbols of trees need tokenizer.kind bpe. Received: {kind}.")
+        raise DataError(
+            f"words with ids of their own, such as the symbols of trees, "
+            f"need tokenizer.kind bpe. Received: {kind}."
+        )
     options = {"symbols": symbols} if symbols else {}
     return _TRAINERS[kind](
         sampled, vocabulary_size, split_digits=split_digits, **options

@@ -39,7 +39,7 @@ def files(tmp_path):
 # Expected part of the error for each file. Commands word some errors differently, so
 # `|` separates alternatives.
 BAD = {
-    "short": "3 lines but|2 lines|has 2",
+    "short": "the same number of lines|2 lines|one line per tree",
     "empty": "the file is empty",
     "cut.gz": "the gzip file is truncated, after line",
     "altered.gz": "not a valid gzip file, after line",

@@ -66,7 +66,7 @@ def test_values_that_no_command_can_use_are_refused(
     assert result.stderr.count("\n") == 1
 
 
-def test_files_need_no_name_in_utf8(tmp_path):
+def test_file_names_may_contain_any_bytes(tmp_path):
     (tmp_path / "config.yaml").touch()
     row = {"split": "train", "step": 1, "seconds": 2.0, "loss": 3.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
@@ -80,7 +80,7 @@ def test_files_need_no_name_in_utf8(tmp_path):
     assert b"caf\xe9.png" in os.listdir(os.fsencode(tmp_path))
 
 
-def test_recipes_need_a_name_in_utf8(run_command, tmp_path):
+def test_recipe_file_names_must_be_utf8(run_command, tmp_path):
     result = run_command("init", tmp_path / "caf\udce9.yaml")
     assert result.exit_code == 2
     assert result.stderr.endswith(r"caf\udce9.yaml: must be UTF-8" "\n")

@@ -86,7 +86,9 @@ def test_evaluate_names_files_of_different_lengths(run_command, model_path, file
     files[3].write_text("one\ntwo\n")
     result = run_command("evaluate", model_path, *files)
     assert result.exit_code == 2
-    assert f"{files[1]} has 3 lines but {files[3]} has 2" in result.stderr
+    names = f"{files[1]} and {files[3]}"
+    reason = "must have the same number of lines. Received: 3 and 2"
+    assert f"{names} {reason}" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

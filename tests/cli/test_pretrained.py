@@ -111,7 +111,7 @@ def test_notice_names_every_packaged_model():
 
 def packaged(name):
     if name not in packaged_models():
-        pytest.skip(f"the package does not contain {name} yet: make pretrained")
+        pytest.skip(f"the package does not contain {name}. Run make pretrained")
     return packaged_models()[name]
 
 

@@ -22,7 +22,7 @@ def grown(tiny_model):
     return update_vocabulary(*tiny_model, NEW, 15)
 
 
-def test_update_keeps_old_rows_and_averages_new_ones(tiny_model, grown):
+def test_new_subwords_get_the_mean_of_their_old_embeddings(tiny_model, grown):
     (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
     assert new.vocabulary_size == tokenizer.vocabulary_size == 315
     assert old.vocabulary_size == 300

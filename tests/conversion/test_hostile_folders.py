@@ -37,7 +37,7 @@ def huggingface(tmp_path):
     return write_huggingface(tmp_path / "huggingface", random_arrays())
 
 
-def test_settings_of_300_mb_are_refused_unread(marian):
+def test_settings_of_300_mb_are_refused_before_reading(marian):
     path = marian / "model.npz"
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

@@ -81,7 +81,7 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
         "length_penalty": 0.5,
         "length_penalty_kind": "power",
     }
-    assert "--engine marian" in imported.card_rows["closer to the training"]
+    assert "--engine marian" in imported.card_rows["closer to Marian"]
 
 
 def test_half_precision_and_shards_give_the_same_model(tmp_path):

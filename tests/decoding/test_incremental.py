@@ -301,7 +301,7 @@ def test_step_in_a_compiled_loop_matches_whole_decoder(
     Otherwise, the context is captured.
     """
     if max_length is None and not dropped:
-        pytest.skip("Only sentences that leave need a cache that grows.")
+        pytest.skip("Only a batch that shrinks needs a growing cache.")
     if dropped and keras.backend.backend() == "jax":
         pytest.skip("The batch cannot shrink on this backend.")
     model = shared(**VARIANTS[variant])

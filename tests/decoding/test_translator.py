@@ -195,7 +195,7 @@ def test_long_line_is_translated_in_segments(translator, warnings):
     ((index, text),) = warnings
     assert index == 1
     assert text.startswith(
-        "20 subwords with the end symbol exceed max_source_length=12"
+        "20 subwords, including the end id, exceed max_source_length=12"
     )
     assert "4 segments" in text
 

@@ -98,7 +98,9 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F30", "a batch of one row for two workers: same as one process")
+@pytest.mark.fault(
+    "F30", "two workers train like one process, even on a batch of one row"
+)
 def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property):
     folder, (chief, other) = uninterrupted
     recipe = load_recipe("phrases", [*SETTINGS, "model.dropout=0.0"])
@@ -166,7 +168,8 @@ def interrupt_run(folder, victim, number, dropout=0.0):
 @pytest.mark.slow
 @pytest.mark.fault(
     "F29",
-    "the other ends with code 75 and names it; restarted, both resume exactly",
+    "the other worker names the lost one and exits with code 75; after a "
+    "restart, training resumes exactly",
 )
 def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_property):
     code, text, seconds = interrupt_run(tmp_path, 1, signal.SIGKILL)
@@ -196,7 +199,8 @@ def uninterrupted_with_dropout(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.fault(
     "F29",
-    "the other ends with code 75 and names it; restarted, both resume exactly",
+    "the other worker names the lost one and exits with code 75; after a "
+    "restart, training resumes exactly",
 )
 @pytest.mark.parametrize(
     ("victim", "number"),

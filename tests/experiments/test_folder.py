@@ -43,7 +43,9 @@ def add_checkpoint(folder):
 
 
 @pytest.mark.fault(
-    "X01", "the second is rejected and shown the first's id; free after SIGKILL"
+    "X01",
+    "the second gets an error with the first one's process id; SIGKILL "
+    "releases the lock",
 )
 def test_lock_rejects_second_process(tmp_path):
     holder = subprocess.Popen(
@@ -54,7 +56,7 @@ def test_lock_rejects_second_process(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"process {holder.pid} is already training here"
+        message = rf"process {holder.pid}"
         for _ in range(2):
             with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
@@ -133,7 +135,9 @@ def test_claim_rejects_changed_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
-@pytest.mark.fault("F06", "another shape of model or vocabulary: always rejected")
+@pytest.mark.fault(
+    "F06", "a changed architecture or vocabulary size is always rejected"
+)
 def test_claim_rejects_changed_shape(tmp_path):
     run_folder.claim(tmp_path, recipe())
     add_checkpoint(tmp_path)
@@ -146,7 +150,9 @@ def test_claim_rejects_changed_shape(tmp_path):
         assert (tmp_path / "config.yaml").read_text() == before
 
 
-@pytest.mark.fault("X02", "a run is not restarted from a model in its own folder")
+@pytest.mark.fault(
+    "X02", "`--restart` is rejected if the initial model is in the run folder"
+)
 def test_restart_keeps_initial_model(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -159,7 +165,9 @@ def test_restart_keeps_initial_model(tmp_path):
     run_folder.check_restart(folder, recipe())
 
 
-@pytest.mark.fault("F06", "other text or subwords: an error; `--allow-changes` resumes")
+@pytest.mark.fault(
+    "F06", "changed text or subwords are an error; `--allow-changes` resumes"
+)
 def test_check_text_rejects_changed_text(tmp_path):
     progress = Progress()
     run_folder.check_text(tmp_path, progress, "a")
@@ -210,7 +218,9 @@ def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
     assert config.read_bytes() == stored
 
 
-@pytest.mark.fault("X02", "rejected, unless a new run starts with its weights")
+@pytest.mark.fault(
+    "X02", "resuming is rejected; `--from` starts a new run with its weights"
+)
 def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
     with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*--from"):
@@ -224,7 +234,7 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
     run_folder.claim(tmp_path, recipe())
 
 
-@pytest.mark.fault("F23", "a link as the lock: the file that it names is unchanged")
+@pytest.mark.fault("F23", "a symbolic link as the lock file: its target is unchanged")
 def test_lock_follows_no_link(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("somebody's")
@@ -246,7 +256,7 @@ def test_lock_follows_no_link(tmp_path):
         pytest.fail("locked a pipe")
 
 
-@pytest.mark.fault("F23", "a hard link as the lock is replaced")
+@pytest.mark.fault("F23", "a lock file that is a hard link is replaced")
 def test_lock_replaces_a_hard_link(tmp_path):
     other, run = tmp_path / "other", tmp_path / "run"
     run.mkdir()
@@ -267,7 +277,7 @@ def test_lock_replaces_a_hard_link(tmp_path):
 
 
 def test_lock_ignores_locks_of_removed_files(tmp_path):
-    with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
+    with run_folder.lock(tmp_path), pytest.raises(RunError, match="in use by process"):
         (tmp_path / ".lock").unlink()
         # A failed start removes the lock's file, and the next start creates a new one.
         with run_folder.lock(tmp_path):

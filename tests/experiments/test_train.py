@@ -80,7 +80,9 @@ def test_model_is_mean_of_last_checkpoints(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F05", "stopped and given more steps: bit-identical to one run")
+@pytest.mark.fault(
+    "F05", "a finished run that resumes with more steps equals one longer run"
+)
 def test_train_resumes_with_more_steps(run, tmp_path):
     folder, _ = run
     again = tmp_path / "again"
@@ -144,13 +146,15 @@ DIVERGING = (
 
 
 @pytest.mark.fault(
-    "F10", "a real run: names step and pairs, keeps the finite checkpoint"
+    "F10", "the error names the step and the pairs; the last finite checkpoint is kept"
 )
 def test_diverging_run_stops_and_names_pairs(tmp_path):
     recipe = small_recipe(*DIVERGING, "training.on_nonfinite=stop")
     with pytest.raises(TrainingFault) as raised:
         train(recipe, tmp_path, progress=False)
-    assert "step 2: the loss is not finite; its batch: pair " in str(raised.value)
+    assert "step 2: the loss is not finite. Pairs in its batch: pair " in str(
+        raised.value
+    )
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
     assert [row["split"] for row in rows] == ["skipped"]
     pairs = [int(place.removeprefix("pair ")) for place in rows[0]["batch"]]
@@ -249,7 +253,10 @@ def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("X02", "a run: rejected; --from starts a new one with its weights")
+@pytest.mark.fault(
+    "X02",
+    "training does not resume from it; `--from` starts a new run with its weights",
+)
 def test_new_run_starts_with_averaged_weights(run, tmp_path):
     folder, _ = run
     average = tmp_path / "average"

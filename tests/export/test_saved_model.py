@@ -62,7 +62,9 @@ def test_export_translates_without_the_package(tiny_model, tiny_export):
     assert scores[1] == scores[3] == 0.0
 
 
-@pytest.mark.fault("F26", "the same text, scores within 1e-5")
+@pytest.mark.fault(
+    "F26", "the same translation alone and in a batch; scores within 1e-5"
+)
 def test_export_result_is_independent_of_batch(tiny_signatures):
     serve = tiny_signatures["serving_default"]
     together = serve(inputs=tf.constant(TEXTS))
@@ -259,7 +261,9 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.fault("F23", "limits.json: one line with the key; pipes are not read")
+@pytest.mark.fault(
+    "F23", "invalid limits.json: a one-line error; named pipes are not read"
+)
 def test_export_with_invalid_limits_is_refused(tmp_path):
     (tmp_path / "saved_model.pb").touch()
     limits = tmp_path / "assets.extra" / "limits.json"
@@ -336,7 +340,7 @@ def test_export_versions_count_up(tiny_model, export_only, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "11", "2", "notes"]
 
 
-@pytest.mark.fault("F21", "export: an error with both sizes")
+@pytest.mark.fault("F21", "export fails with an error that names both sizes")
 def test_export_rejects_a_model_with_another_vocabulary_size(tiny_model, tmp_path):
     model = kt.Transformer(7, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="300 ids, model with 7"):

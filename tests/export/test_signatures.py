@@ -167,7 +167,9 @@ def test_signatures_reject_unknown_ids_and_unpaired_texts(signatures):
         for number in (-1, 300):
             with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 299"):
                 signatures[signature](source_ids=tf.constant([[number, 3]]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must pair up"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="must have the same length"
+    ):
         signatures["score"](inputs=tf.constant(["a"]), targets=tf.constant(["b", "c"]))
 
 

@@ -70,7 +70,7 @@ def check(path):
     return check_case
 
 
-@pytest.mark.fault("X05", "trees, or one line with file and line")
+@pytest.mark.fault("X05", "trees, or a one-line error that names the file and the line")
 def test_read_trees_gives_trees_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "a.trees"), SHORT)
     record_property("happened", describe_outcomes(outcomes))

@@ -13,7 +13,7 @@ def test_chunks_contain_all_items_in_order():
     assert list(chunks([], 3)) == []
 
 
-def test_reservoir_sample_is_uniform_and_keeps_small_texts():
+def test_reservoir_sample_is_uniform_and_returns_short_inputs_whole():
     assert reservoir_sample(iter(range(7)), 7) == list(range(7))
     counts = Counter(
         item

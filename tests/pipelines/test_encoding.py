@@ -300,10 +300,10 @@ def test_cache_of_version_0_1_is_reused(tokenizers, tmp_path):
 
 
 def test_load_rejects_folder_without_corpus(tmp_path):
-    with pytest.raises(DataError, match="no encoded corpus here"):
+    with pytest.raises(DataError, match="no readable encoded corpus"):
         EncodedCorpus.load(tmp_path / "missing")
     (tmp_path / "corpus.json").write_text(json.dumps({"a": 1}))
-    with pytest.raises(DataError, match="no encoded corpus here"):
+    with pytest.raises(DataError, match="no readable encoded corpus"):
         EncodedCorpus.load(tmp_path)
 
 

@@ -38,7 +38,7 @@ def test_damaged_cache_is_rewritten(tokenizers, files, tmp_path, name):
     encode_corpus(files, *tokenizers, tmp_path / "ids")
     path = tmp_path / "ids" / name
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(DataError, match="ids: no encoded corpus here"):
+    with pytest.raises(DataError, match="ids: no readable encoded corpus"):
         EncodedCorpus.load(tmp_path / "ids")
     corpus = encode_corpus(files, *tokenizers, tmp_path / "ids")
     assert corpus.num_pairs == EncodedCorpus.load(tmp_path / "ids").num_pairs == 12
@@ -89,7 +89,7 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         hostile += [lambda: np.save(path, np.array([-1])), lambda: np.save(path, [99])]
     for make in hostile:
         make()
-        with pytest.raises(DataError, match="ids: no encoded corpus here"):
+        with pytest.raises(DataError, match="ids: no readable encoded corpus"):
             EncodedCorpus.load(tmp_path / "ids")
         again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(3)
         assert [side.tolist() for side in again] == [side.tolist() for side in good]
@@ -117,7 +117,7 @@ def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
     if content.startswith('{"'):
         content = json.dumps({**facts, **json.loads(content)})
     path.write_text(content)
-    with pytest.raises(DataError, match="ids: no encoded corpus here"):
+    with pytest.raises(DataError, match="ids: no readable encoded corpus"):
         EncodedCorpus.load(tmp_path / "ids")
 
 

@@ -132,7 +132,7 @@ def test_parallel_parts_fit_the_cores(load, cores, expected):
     assert load(29_000, machine).training.parallel_parts == expected
 
 
-def test_workers_with_different_memory_choose_the_same(load, monkeypatch):
+def test_workers_with_different_memory_choose_the_same_settings(load, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     sizes = ("model.preset=big", "training.batch_tokens=25000")
     recipes = [load(29_000, Machine(8, gib << 30), *sizes) for gib in (4, 64)]

@@ -263,7 +263,7 @@ def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
         (b"data: {}\ndata: {}", "line 2: the key data is given twice"),
         (b"", "must be a mapping"),
         (b"a: \xff", "not UTF-8"),
-        (b"3: 4", "a key must be a word, not 3"),
+        (b"3: 4", "a key must be a string. Received: 3"),
         (b"training: {steps: 3}", "data.train must be given"),
     ],
 )

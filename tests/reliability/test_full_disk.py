@@ -181,7 +181,7 @@ def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path
         code, log = forks.run(*light_arguments, "--output", run)
         assert code == 2
         assert log.splitlines()[-1] == (
-            f"error: {run}: no write permission (Read-only file system)"
+            f"error: {run}: cannot be written to (Read-only file system)"
         )
 
 
@@ -197,5 +197,5 @@ def test_train_reports_a_folder_of_another_user(forks, light_arguments):
             code, log = forks.run(*light_arguments, "--output", run, user=65534)
             assert code == 2, log
             assert log.splitlines()[-1] == (
-                f"error: {run}: no write permission (Permission denied)"
+                f"error: {run}: cannot be written to (Permission denied)"
             )

@@ -100,7 +100,7 @@ def test_killed_run_matches_an_uninterrupted_run(
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05",
-    "a run killed at each point of the next column matches an uninterrupted run",
+    "a run killed at each listed point matches an uninterrupted run",
 )
 @pytest.mark.fault("F02", "the newest complete checkpoint is used; bit-identical")
 @pytest.mark.parametrize("chain", range(len(CHAINS)))

@@ -95,7 +95,7 @@ def test_open_model_reads_a_valid_file(good, tiny_model):
 
 @pytest.mark.fault("F23", "rejected with the reason before Keras reads the file")
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_files_with_other_content_are_refused(good, tmp_path, kind, name):
+def test_altered_files_are_refused(good, tmp_path, kind, name):
     reason = forged(good, tmp_path, kind, name)
     message = refusal(tmp_path / "model.keras")
     assert f"{tmp_path / 'model.keras'}: refused: " in message

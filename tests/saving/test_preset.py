@@ -217,7 +217,7 @@ DAMAGE = {
         lambda path: edit(path / "task.json", config__search__beam_size=0),
         "task.json: 'config.search.beam_size' is wrong",
     ),
-    "task that is no JSON": (
+    "task that is not JSON": (
         lambda path: (path / "task.json").write_text("{"),
         "task.json: cannot be read",
     ),

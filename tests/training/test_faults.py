@@ -158,7 +158,10 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
             bar=False,
             locate_batch=lambda step: [f"a.en:{10 * step + n}" for n in range(5)],
         )
-    reason = "the loss is not finite; its batch: a.en:30, a.en:31, a.en:32 and 2 more"
+    reason = (
+        "the loss is not finite. Pairs in its batch: a.en:30, a.en:31, "
+        "a.en:32 and 2 more"
+    )
     assert str(raised.value).startswith(f"step 3: {reason}. Training stopped")
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
@@ -175,7 +178,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
 
 @pytest.mark.fault(
     "F10",
-    "after too many in a row training stops; all checkpoints are finite",
+    "training stops after too many invalid steps in a row; all checkpoints are finite",
 )
 @pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
 def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at):
@@ -195,7 +198,7 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
         fit()
         assert (trainer.progress.step, trainer.progress.skipped) == (STEPS, len(bad))
         return
-    with pytest.raises(TrainingFault, match="3 such steps in a row"):
+    with pytest.raises(TrainingFault, match="because 3 consecutive steps were invalid"):
         fit()
     assert trainer.progress.step == stops_at
     # No skipped step has replaced a checkpoint, and all weights are finite.
@@ -248,7 +251,8 @@ def test_float16_overflow_at_small_scale_is_a_fault():
 
 @pytest.mark.fault(
     "X03",
-    "above `max_gradient_norm`: no update, reported; others as without the limit",
+    "above `max_gradient_norm`: step reported, no update; weights match a "
+    "run without it",
 )
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)]

@@ -145,5 +145,5 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
 
 
 def test_attention_of_rejects_blank_text(model_and_tokenizer):
-    with pytest.raises(ModelError, match="the target is empty"):
+    with pytest.raises(ModelError, match="the target must not be blank"):
         visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")

@@ -54,7 +54,7 @@ def test_records_are_read_in_order(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("number", [0, 4, NUM_RECORDS - 1])
 @pytest.mark.parametrize("how", ["content", "length", "cut", "not an example"])
-def test_damage_is_located(tmp_path, tokenizer, number, how):
+def test_errors_locate_damaged_records(tmp_path, tokenizer, number, how):
     """The message gives the number of records before the damage."""
     records = [record(each) for each in range(NUM_RECORDS)]
     if how == "not an example":

@@ -31,7 +31,7 @@ def datasets(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_pairs_come_in_the_stored_order(datasets, folder, streaming):
+def test_hugging_face_pairs_keep_the_stored_order(datasets, folder, streaming):
     source = HuggingFacePairs(str(folder), streaming=streaming)
     assert list(source) == list(source) == PAIRS
     assert source.locate(2) == f"{folder}, split train, example 2"

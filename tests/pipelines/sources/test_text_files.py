@@ -70,7 +70,7 @@ def test_different_line_counts_are_rejected_before_any_pair(write):
         [write("a.de", "1"), write("b.de.gz", "2", "3")],
     )
     # Although the first two files agree, no pair is yielded.
-    with pytest.raises(DataError, match=r"b\.en has 3 lines but .*b\.de\.gz has 2"):
+    with pytest.raises(DataError, match=r"b\.en and .*b\.de\.gz must .*: 3 and 2"):
         next(iter(files))
 
 

@@ -181,7 +181,7 @@ IDS = [
 ]
 
 
-def test_ids_are_the_same_in_all_processes_and_versions():
+def test_sample_returns_the_recorded_ids():
     """If the ids changed, a resumed run would train on other data."""
     ids, lengths = BpeDropout(model_of(PIECES)).sample(TEXT, 0.5, 11)
     rows = np.split(ids, np.cumsum(lengths)[:-1])
