@@ -37,7 +37,7 @@ def marian_agreement(result):
     head = ["search", "same ids", "rule, ours better", "rule, Marian's better", "tie"]
     searches = table([*head, "length limit", "unexplained"], rows)
     rows = [[f"SavedModel in {each}", n] for each, n in result["exports"].items()]
-    exports = table(["export", f"same texts of {result['lines']:,}"], rows)
+    exports = table(["export", f"identical lines of {result['lines']:,}"], rows)
     scores = result["scores"]
     return (
         f"{searches}\nLargest difference of {scores['words']:,} word scores: "

@@ -272,7 +272,7 @@ def parse_arguments(arguments):
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="setting of the last training only, such as training.steps=30000",
+        help="setting of the last training run only, such as training.steps=30000",
     )
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)

@@ -251,7 +251,7 @@ def main():
     real_parser.add_argument("--source", type=pathlib.Path, required=True)
     real_parser.add_argument("--reference", type=pathlib.Path, required=True)
     real_parser.add_argument("--tokenize", default="none")
-    real_parser.add_argument("--alpha", type=float, default=0.6)
+    real_parser.add_argument("--alpha", type=float, default=0.6, help="length penalty")
     real_parser.add_argument(
         "--name", default="decoding_real", help="name of the result files"
     )

@@ -134,9 +134,9 @@ def main():
     parser.add_argument("test")
     parser.add_argument("--output", default=RESULTS)
     parser.add_argument("--name", default="parsing_baselines")
-    parser.add_argument("--sample", type=int, default=50)
-    parser.add_argument("--max-words", type=int, default=10)
-    parser.add_argument("--min-count", type=int, default=3)
+    parser.add_argument("--sample", type=int, default=50, help="sentences for the PCFG")
+    parser.add_argument("--max-words", type=int, default=10, help="words per sentence")
+    parser.add_argument("--min-count", type=int, default=3, help="omit rarer rules")
     parser.add_argument(
         "--seconds", type=float, default=60, help="time limit per sentence"
     )

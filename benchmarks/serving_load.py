@@ -170,8 +170,10 @@ def main():
         "--text", type=pathlib.Path, required=True, help="file with a sentence per line"
     )
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--clients", type=int, default=8, help="clients of usual load")
-    parser.add_argument("--crowd", type=int, default=64, help="clients of overload")
+    parser.add_argument(
+        "--clients", type=int, default=8, help="clients under usual load"
+    )
+    parser.add_argument("--crowd", type=int, default=64, help="clients during overload")
     parser.add_argument(
         "--warm-up", type=int, default=400, help="requests before the measurement"
     )

@@ -24,12 +24,12 @@ STAGES = """
 import json, time
 marks = [("interpreter", time.time())]
 import tensorflow
-marks.append(("import of TensorFlow", time.time()))
+marks.append(("importing TensorFlow", time.time()))
 import keras, tensorflow_text
-marks.append(("import of Keras and tensorflow-text", time.time()))
+marks.append(("importing Keras and tensorflow-text", time.time()))
 from keras_transformer.saving.open import open_model
 model = open_model(MODEL)
-marks.append(("loading of the model", time.time()))
+marks.append(("loading the model", time.time()))
 model.translate(["A man rides a bike."])
 marks.append(("first line, compiling the search", time.time()))
 model.translate(["A dog runs on the beach."])

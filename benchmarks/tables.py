@@ -32,7 +32,7 @@ def speedup(system):
 
 
 def training(result):
-    head = ["system", "target tokens/s (range)", "speedup", "of matmul rate"]
+    head = ["system", "target tokens/s (range)", "speedup", "fraction of matmul rate"]
     rows = [
         [
             each["name"],
@@ -205,7 +205,7 @@ def serving_load(result):
             ]
         )
     head = ["load", "requests", "statuses", "p50, ms", "p95, ms", "p99, ms"]
-    text = table([*head, "p99 of 503, ms", "memory, MiB"], rows)
+    text = table([*head, "p99 of 429 and 503, ms", "memory, MiB"], rows)
     after = result["phases"]["overload"]["after"]
     return (
         f"{text}\nOne request after the overload: status {after['status']} in "

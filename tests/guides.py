@@ -97,9 +97,9 @@ def matches_output(expected, printed):
     """Returns whether `printed` matches `expected`, where `...` is a wildcard."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else line_pattern(line)
-        for line in trimmed(expected)
+        for line in trim_lines(expected)
     )
-    text = "".join(f"{line}\n" for line in trimmed(printed))
+    text = "".join(f"{line}\n" for line in trim_lines(printed))
     return re.fullmatch(pattern, text) is not None
 
 
@@ -107,7 +107,7 @@ def line_pattern(line):
     return ".*".join(re.escape(part) for part in line.split("...")) + r"\n"
 
 
-def trimmed(text):
+def trim_lines(text):
     """Returns the lines without trailing spaces and without blank lines at the ends."""
     return [line.rstrip() for line in text.strip("\n").rstrip().splitlines()]
 
@@ -133,7 +133,7 @@ def commands(code):
                 command.append(word)
 
 
-def problems(command):
+def find_problems(command):
     """Yields a message for each unknown name in a command, e.g. an option or a file."""
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]

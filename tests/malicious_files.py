@@ -55,7 +55,7 @@ def with_weights(path, target, change):
     write_archive(target, content.items())
 
 
-def lambda_model(path, marker):
+def write_lambda_model(path, marker):
     """Writes a model with a layer whose code creates the file `marker`."""
     import keras
 
@@ -273,7 +273,7 @@ ARCHIVES = {
 }
 
 
-def zip_bomb(path, target, num_bytes=1 << 26):
+def write_zip_bomb(path, target, num_bytes=1 << 26):
     """Copies a file with `num_bytes` zeros as weights, compressed about 1000:1."""
     content = members(path)
     content.pop(WEIGHTS)
@@ -282,7 +282,7 @@ def zip_bomb(path, target, num_bytes=1 << 26):
         archive.writestr(WEIGHTS, bytes(num_bytes))
 
 
-def overlapping(path, target):
+def write_overlapping_archive(path, target):
     """Copies a file so that metadata.json refers to the same bytes as the weights."""
     content = members(path)
     write_archive(target, [*content.items()])

@@ -15,7 +15,7 @@ SIZES = {
 _SHARED = {}  # models by their arguments
 
 
-def built(seed=5, **options):
+def build_model(seed=5, **options):
     """Returns a new `Transformer` with `SIZES`, `options` and random weights."""
     keras.utils.set_random_seed(seed)
     model = kt.Transformer(**{**SIZES, **options})
@@ -24,9 +24,9 @@ def built(seed=5, **options):
     return model
 
 
-def shared(seed=5, **options):
+def shared_model(seed=5, **options):
     """Returns a model that tests share and must not change."""
     key = repr((seed, options))
     if key not in _SHARED:
-        _SHARED[key] = built(seed, **options)
+        _SHARED[key] = build_model(seed, **options)
     return _SHARED[key]

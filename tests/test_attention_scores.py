@@ -15,7 +15,7 @@ SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
 TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
 
 
-def built(**options):
+def build_model(**options):
     keras.utils.set_random_seed(6)
     model = kt.Transformer(
         **{"vocabulary_size": 41, "num_layers": 3, "d_model": 12, "d_ff": 17},
@@ -119,7 +119,7 @@ def expected_scores(model, source_ids, target_ids):
 )
 def test_attention_scores_match_the_paper_in_numpy(options):
     # float64, because the large logits cause large rounding errors in float32.
-    model = built(dtype="float64", **options)
+    model = build_model(dtype="float64", **options)
     scores = {
         kind: numpy(found)
         for kind, found in model.attention_scores(inputs(model.pad_id)).items()
@@ -143,7 +143,7 @@ def test_attention_scores_match_the_paper_in_numpy(options):
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_attention_scores_sum_to_one_over_tokens(dtype):
-    for kind, scores in built(dtype=dtype).attention_scores(inputs()).items():
+    for kind, scores in build_model(dtype=dtype).attention_scores(inputs()).items():
         assert keras.backend.standardize_dtype(scores.dtype) == "float32"
         for row, (source_ids, target_ids) in enumerate(
             zip(SOURCES, TARGETS, strict=True)
@@ -156,7 +156,7 @@ def test_attention_scores_sum_to_one_over_tokens(dtype):
 
 
 def test_attention_scores_with_window_match_the_paper_in_numpy():
-    model = built(dtype="float64", attention_window=3)
+    model = build_model(dtype="float64", attention_window=3)
     scores = model.attention_scores(inputs())
     for kind, ids, stack, positions in (
         ("encoder", SOURCES[0], model.encoder, model.source_positions),
@@ -170,7 +170,7 @@ def test_attention_scores_with_window_match_the_paper_in_numpy():
 
 
 def test_attention_scores_run_the_model_once(monkeypatch):
-    model = built()
+    model = build_model()
     calls = []
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
@@ -186,7 +186,7 @@ def test_attention_scores_run_the_model_once(monkeypatch):
 
 @pytest.mark.parametrize("scores", [False, True])
 def test_decoder_output_is_the_same_with_scores(scores):
-    model = built()
+    model = build_model()
     found = model.decoder_output(inputs(), return_attention_scores=scores)
     if scores:
         found, layers = found

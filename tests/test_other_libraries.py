@@ -28,7 +28,7 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-5)
 
 
-def built(layer, *inputs):
+def build_layer(layer, *inputs):
     layer(*inputs)
     randomize(layer)
     return layer
@@ -98,7 +98,7 @@ def torch_options(normalization):
 @NORMALIZATIONS
 def test_encoder_layer_matches_torch(normalization):
     torch = pytest.importorskip("torch")
-    ours = built(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
+    ours = build_layer(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
     theirs = torch.nn.TransformerEncoderLayer(
         WIDTH, HEADS, **torch_options(normalization)
     )
@@ -113,7 +113,9 @@ def test_encoder_layer_matches_torch(normalization):
 @NORMALIZATIONS
 def test_decoder_layer_matches_torch(normalization):
     torch = pytest.importorskip("torch")
-    ours = built(DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE)
+    ours = build_layer(
+        DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE
+    )
     theirs = torch.nn.TransformerDecoderLayer(
         WIDTH, HEADS, **torch_options(normalization)
     )
@@ -200,7 +202,7 @@ def hub_options(normalization):
 @NORMALIZATIONS
 def test_encoder_layer_matches_keras_hub(normalization):
     keras_hub = pytest.importorskip("keras_hub")
-    ours = built(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
+    ours = build_layer(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
     theirs = keras_hub.layers.TransformerEncoder(**hub_options(normalization))
     theirs(SOURCE)
     copy_into_keras_hub(ours, theirs)
@@ -211,7 +213,9 @@ def test_encoder_layer_matches_keras_hub(normalization):
 @NORMALIZATIONS
 def test_decoder_layer_matches_keras_hub(normalization):
     keras_hub = pytest.importorskip("keras_hub")
-    ours = built(DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE)
+    ours = build_layer(
+        DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE
+    )
     theirs = keras_hub.layers.TransformerDecoder(**hub_options(normalization))
     theirs(TARGET, SOURCE)
     copy_into_keras_hub(ours, theirs)
@@ -223,7 +227,7 @@ def test_embedding_matches_keras_hub():
     """KerasHub does not multiply by sqrt(d_model); the logits are the same."""
     keras_hub = pytest.importorskip("keras_hub")
     ids = np.array([[3, 1, 4], [1, 5, 0]])
-    ours = built(kt.layers.TokenEmbedding(9, WIDTH), ids)
+    ours = build_layer(kt.layers.TokenEmbedding(9, WIDTH), ids)
     theirs = keras_hub.layers.ReversibleEmbedding(9, WIDTH)
     theirs.build()
     theirs.embeddings.assign(numpy(ours.embeddings))

@@ -11,8 +11,8 @@ from layer_checks import check_saving
 from layer_checks import numpy
 from layer_checks import shapes
 from small_transformers import SIZES
-from small_transformers import built
-from small_transformers import shared
+from small_transformers import build_model
+from small_transformers import shared_model
 
 import keras_transformer as kt
 
@@ -63,7 +63,7 @@ def assert_close(logits, others, tolerance=1e-4):
     "option", ["defaults", "widths", "one width", "pre-norm", "learned"]
 )
 def test_transformer_matches_the_paper_in_numpy(option):
-    model = shared(**OPTIONS[option])
+    model = shared_model(**OPTIONS[option])
     logits = real_logits(model(inputs()))
     for row, source_ids, target_ids in zip(logits, SOURCES, TARGETS, strict=True):
         expected = paper_in_numpy.transformer(model, source_ids, target_ids)
@@ -76,7 +76,7 @@ def test_transformer_matches_the_paper_in_numpy(option):
 def test_transformer_logits_are_independent_of_padding(
     source_extra, target_extra, pad_id
 ):
-    model = shared(pad_id=pad_id)
+    model = shared_model(pad_id=pad_id)
     expected = real_logits(model(inputs(pad_id=pad_id)))
     more = model(inputs(source_extra, target_extra, pad_id))
     assert more.shape[1] == 7 + target_extra
@@ -89,7 +89,7 @@ def test_transformer_logits_are_independent_of_padding(
 
 @pytest.mark.parametrize("changed", [1, 4, 6])
 def test_transformer_ignores_later_target_tokens(changed):
-    model = shared()
+    model = shared_model()
     expected = numpy(model(inputs()))[1]
     other = inputs()
     other["target_ids"][1, changed] = 20
@@ -100,7 +100,7 @@ def test_transformer_ignores_later_target_tokens(changed):
 
 @pytest.mark.parametrize("changed", range(5))
 def test_every_source_token_changes_all_logits(changed):
-    model = shared()
+    model = shared_model()
     expected = numpy(model(inputs()))
     other = inputs()
     other["source_ids"][0, changed] = 20
@@ -111,7 +111,7 @@ def test_every_source_token_changes_all_logits(changed):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_saved_transformer_gives_the_same_logits(option):
-    model = shared(**OPTIONS[option])
+    model = shared_model(**OPTIONS[option])
     pad_id = OPTIONS[option].get("pad_id", 0)
     reloaded = check_saving(model, inputs(1, 1, pad_id))
     config = model.get_config()
@@ -125,7 +125,7 @@ def test_saved_transformer_gives_the_same_logits(option):
 
 
 def test_saved_weights_load_into_a_new_transformer(tmp_path):
-    model, other = built(seed=5), built(seed=6)
+    model, other = build_model(seed=5), build_model(seed=6)
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
     assert (numpy(other(inputs())) != numpy(model(inputs()))).any()
@@ -136,7 +136,7 @@ def test_saved_weights_load_into_a_new_transformer(tmp_path):
 @pytest.mark.parametrize("option", ["bfloat16", "float16"])
 def test_transformer_computes_in_mixed_precision(option):
     options = dict(OPTIONS[option])
-    model = shared(**options)
+    model = shared_model(**options)
     policy = options.pop("dtype")
     for layer in model._flatten_layers():
         assert layer.dtype_policy.name == policy, layer.path
@@ -146,7 +146,7 @@ def test_transformer_computes_in_mixed_precision(option):
     compute_dtype = policy.removeprefix("mixed_")
     encoded = model.encode(padded(SOURCES))
     assert keras.backend.standardize_dtype(encoded.dtype) == compute_dtype
-    exact = built(**options)
+    exact = build_model(**options)
     exact.set_weights(model.get_weights())
     # Rounding in each layer changes the logits by less than 5% of their spread.
     close, expected = numpy(logits)[1], numpy(exact(inputs()))[1]
@@ -157,7 +157,7 @@ def test_transformer_computes_in_mixed_precision(option):
 def test_build_creates_all_weights(option):
     called = kt.Transformer(**SIZES, **OPTIONS[option])
     called(inputs())
-    model = built(**OPTIONS[option])
+    model = build_model(**OPTIONS[option])
     assert shapes(model) == shapes(called)
     model(inputs())
     assert shapes(model) == shapes(called)
@@ -169,7 +169,7 @@ def test_transformer_accepts_symbolic_inputs():
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("source_ids", "target_ids")
     }
-    model = built()
+    model = build_model()
     logits = model(symbolic)
     assert (logits.shape, logits.dtype) == ((None, None, 41), "float32")
     functional = keras.Model(symbolic, logits)
@@ -178,7 +178,7 @@ def test_transformer_accepts_symbolic_inputs():
 
 def test_fit_step_changes_every_weight():
     """Runs one compiled step on labels that are padded like the targets."""
-    model = built(**OPTIONS["learned"])
+    model = build_model(**OPTIONS["learned"])
     before = [numpy(weight) for weight in model.weights]
     labels = np.roll(padded(TARGETS), -1, axis=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -191,7 +191,7 @@ def test_fit_step_changes_every_weight():
 
 
 def test_encode_and_decode_match_call():
-    model = shared(pad_id=7)
+    model = shared_model(pad_id=7)
     expected = numpy(model(inputs(pad_id=7)))
     source_ids, target_ids = inputs(pad_id=7).values()
     encoder_output = model.encode(source_ids)
@@ -206,13 +206,13 @@ def test_encode_and_decode_match_call():
 
 
 def test_predict_matches_call():
-    model = built()
+    model = build_model()
     predicted = model.predict(inputs(), batch_size=1, verbose=0)
     assert_close(real_logits(predicted), real_logits(model(inputs())), 1e-5)
 
 
 def test_dropout_applies_in_training_only():
-    model = shared(**OPTIONS["dropouts"])
+    model = shared_model(**OPTIONS["dropouts"])
     still = [numpy(model(inputs(), training=False)) for _ in range(2)]
     np.testing.assert_array_equal(*still)
     np.testing.assert_array_equal(numpy(model(inputs())), still[0])
@@ -221,7 +221,7 @@ def test_dropout_applies_in_training_only():
     # One seed variable for the sums of embeddings and positions, 3 per encoder layer
     # and 5 per decoder layer: one per sublayer and one per attention.
     assert len(model.variables) - len(model.weights) == 1 + 2 * 3 + 2 * 5
-    none = shared(dropout=0.0)
+    none = shared_model(dropout=0.0)
     np.testing.assert_array_equal(
         numpy(none(inputs(), training=True)), numpy(none(inputs()))
     )
@@ -230,7 +230,7 @@ def test_dropout_applies_in_training_only():
 
 def test_dropout_applies_to_sums_of_embeddings_and_positions():
     """About half of the first layer's inputs are dropped, and the others doubled."""
-    model = built(dropout=0.5)
+    model = build_model(dropout=0.5)
     arrived = []
     first = model.encoder.layers[0]
     call = first.call
@@ -250,7 +250,7 @@ def test_dropout_applies_to_sums_of_embeddings_and_positions():
 
 def test_embeddings_and_logits_share_one_matrix():
     """A change to one row changes the encoder output and the logits of that id."""
-    model = built()
+    model = build_model()
     sizes = [tuple(weight.shape) for weight in model.weights]
     assert [41 in size for size in sizes].count(True) == 1
     before = numpy(model.encode(padded(SOURCES))), numpy(model(inputs()))
@@ -288,7 +288,7 @@ def test_transformer_rejects_invalid_arguments(options, message):
 
 
 def test_output_size_limits_logits():
-    whole, part = shared(), built(output_size=19)
+    whole, part = shared_model(), build_model(output_size=19)
     part.set_weights(whole.get_weights())
     logits, fewer = numpy(whole(inputs())), numpy(part(inputs()))
     assert fewer.shape == (2, 7, 19)
@@ -296,7 +296,7 @@ def test_output_size_limits_logits():
 
 
 def test_explicit_head_widths_need_not_divide_d_model():
-    model = built(num_heads=5, key_dim=4, value_dim=3)
+    model = build_model(num_heads=5, key_dim=4, value_dim=3)
     assert np.isfinite(numpy(model(inputs()))).all()
 
 

@@ -37,7 +37,7 @@ SOURCE_LENGTHS, TARGET_LENGTHS = (5, 3), (3, 4)  # without padding
 INPUTS = {"source_ids": SOURCE_IDS, "target_ids": TARGET_IDS}
 
 
-def built(**options):
+def build_model(**options):
     """Returns a `Transformer` with `SIZES`, `WIDTHS`, and `options`, random weights."""
     model = Transformer(**{**SIZES, **WIDTHS, **options})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -156,14 +156,14 @@ def check_file_from_another_backend(path, numbers):
 
 check_attention()
 for variant in VARIANTS:
-    model = built(**variant)
+    model = build_model(**variant)
     check_forward(model)
     check_saving(model, INPUTS)
 # JAX compiles every step of a growing cache, so only two steps are checked.
-check_cache(built(normalization="pre"), None, steps=2)
-check_cache(built(normalization="pre"), 6, steps=4)
-check_saving(built(dtype="mixed_bfloat16"), INPUTS)
-check_losses(built())
-check_fit(built(dropout=0.0, num_layers=1))
+check_cache(build_model(normalization="pre"), None, steps=2)
+check_cache(build_model(normalization="pre"), 6, steps=4)
+check_saving(build_model(dtype="mixed_bfloat16"), INPUTS)
+check_losses(build_model())
+check_fit(build_model(dropout=0.0, num_layers=1))
 check_file_from_another_backend(*sys.argv[-2:])
 print(f"checked on {keras.backend.backend()}")

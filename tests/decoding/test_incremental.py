@@ -56,8 +56,8 @@ STEPS = 7
 
 # With a few other seeds, the quantized decoder rounds a number to another int8 value
 # than its model does.
-built = functools.partial(small_transformers.built, seed=1)
-shared = functools.partial(small_transformers.shared, seed=1)
+built = functools.partial(small_transformers.build_model, seed=1)
+shared_model = functools.partial(small_transformers.shared_model, seed=1)
 
 
 def sources(model):
@@ -137,7 +137,7 @@ def assert_steps_match(model, decoder, beam_size=3, max_length=None, steps=STEPS
     ],
 )
 def test_step_matches_whole_decoder(variant, max_length):
-    model = shared(**VARIANTS[variant])
+    model = shared_model(**VARIANTS[variant])
     assert_steps_match(model, IncrementalDecoder(model), max_length=max_length)
 
 
@@ -147,13 +147,13 @@ def test_step_matches_whole_decoder(variant, max_length):
 @pytest.mark.parametrize("variant", ["widths", "bfloat16"])
 @pytest.mark.parametrize("weights", ["arranged", "packed"])
 def test_step_with_arranged_weights_matches_whole_decoder(weights, variant, max_length):
-    model = shared(**VARIANTS[variant])
+    model = shared_model(**VARIANTS[variant])
     assert_steps_match(model, decoder_of(model, weights), max_length=max_length)
 
 
 def test_packed_weights_are_packed():
     """Guards the test above, since matrices of `SIZES` are too small to be packed."""
-    model = built(d_model=64, d_ff=96, num_heads=2, vocabulary_size=128)
+    model = build_model(d_model=64, d_ff=96, num_heads=2, vocabulary_size=128)
     weights = arrange_weights(model, packed=True)
     for kernel in (*weights.layers[0], weights.output):
         assert isinstance(kernel, tuple)
@@ -166,7 +166,7 @@ def test_packed_weights_are_packed():
 )
 @pytest.mark.parametrize("weights", ["layers", "arranged"])
 def test_step_of_one_hypothesis_matches_whole_decoder(weights, max_length):
-    model = shared(normalization="pre")
+    model = shared_model(normalization="pre")
     decoder = decoder_of(model, weights)
     assert_steps_match(model, decoder, beam_size=1, max_length=max_length)
 
@@ -176,7 +176,7 @@ def test_step_of_one_hypothesis_matches_whole_decoder(weights, max_length):
 def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
     if max_length not in (*CAPACITIES, 20):
         pytest.skip("The cache cannot grow on this backend.")
-    model = shared(attention_window=window)
+    model = shared_model(attention_window=window)
     decoder = IncrementalDecoder(model)
     assert_steps_match(model, decoder, max_length=max_length, steps=20)
 
@@ -186,7 +186,7 @@ def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
 )
 def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
     """The layers of a quantized model keep their int8 kernels."""
-    model = built(num_layers=1)
+    model = build_model(num_layers=1)
     model.quantize("int8")
     decoder = decoder_of(model, weights)
     for layer in decoder.weights.layers:
@@ -211,7 +211,7 @@ def test_step_with_biased_attention_matches_whole_decoder(weights):
 
 def test_decoder_accepts_an_encoder():
     """The argument `encode` replaces the model's encoder."""
-    model, calls = shared(), []
+    model, calls = shared_model(), []
     zeros = np.zeros((3, 6, 12), "float32")
 
     def encode(source_ids):
@@ -230,7 +230,7 @@ def test_decoder_accepts_an_encoder():
 
 
 def test_step_creates_no_weights():
-    model = built()
+    model = build_model()
     paths = [weight.path for weight in model.weights]
     decoder = decoder_of(model, "arranged")
     cache, context = decoder.begin(sources(model), max_length=CAPACITIES[-1])
@@ -304,7 +304,7 @@ def test_step_in_a_compiled_loop_matches_whole_decoder(
         pytest.skip("Only a batch that shrinks needs a growing cache.")
     if dropped and keras.backend.backend() == "jax":
         pytest.skip("The batch cannot shrink on this backend.")
-    model = shared(**VARIANTS[variant])
+    model = shared_model(**VARIANTS[variant])
     source_ids = sources(model)
     target_ids = random_ids(np.random.default_rng(8), (3, STEPS), model)
     lengths = np.array([STEPS, 5, 2], "int32")

@@ -51,7 +51,7 @@ TRAINING = {"train", "ablate", "demo"}
 SERVERS = []
 
 
-def shortened(words):
+def shorten_training(words):
     """Returns the words of a command, with settings that shorten its training."""
     if words[0] not in TRAINING or words == ["train"]:
         return words
@@ -102,7 +102,7 @@ def run_command(words, stdin, as_written):
 
     from keras_transformer.cli.app import app
 
-    words = words if as_written else shortened(words)
+    words = words if as_written else shorten_training(words)
     result = CliRunner().invoke(app, words, input=stdin)
     print(result.stdout, end="")
     print(result.stderr, file=sys.stderr)
@@ -118,7 +118,7 @@ def run_line(line, as_written):
         print(run_in_bash(line), end="")
         return
     stdin = run_in_bash(" | ".join(before)).encode() if before else None
-    run_command([expanded(word) for word in words[1:]], stdin, as_written)
+    run_command([expand_variables(word) for word in words[1:]], stdin, as_written)
 
 
 def run_in_bash(line):
@@ -131,7 +131,7 @@ def run_in_bash(line):
         return output.read().decode()
 
 
-def expanded(word):
+def expand_variables(word):
     """Returns a word with its shell variables expanded."""
     quoted = subprocess.run(
         ["bash", "-c", f'printf %s "{word}"'], check=True, stdout=subprocess.PIPE

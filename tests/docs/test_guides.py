@@ -18,7 +18,7 @@ from guides import SHELLS
 from guides import blocks
 from guides import commands
 from guides import matches_output
-from guides import problems
+from guides import find_problems
 from guides import unchecked_outputs
 from guides import write_corpus
 from tree_samples import random_tree
@@ -51,7 +51,7 @@ def test_commands_name_existing_options_and_files(guide, monkeypatch):
         for block in blocks(text_of(guide))
         if block.language in SHELLS
         for command in commands(block.code)
-        for problem in problems(command)
+        for problem in find_problems(command)
     ]
     for block in blocks(text_of(guide)):
         if block.language == "python":
@@ -283,4 +283,4 @@ def test_run_guide_trains_as_written(monkeypatch):
     for block in blocks(f"{fence}\n<!-- test: as written -->\n{fence}"):
         run_guide.run_block(block, "page", {})
     assert calls == [(["demo"], None, False), (["demo"], None, True)]
-    assert run_guide.shortened(["demo"])[1:3] == ["--set", "training.steps=4"]
+    assert run_guide.shorten_training(["demo"])[1:3] == ["--set", "training.steps=4"]

@@ -195,7 +195,7 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
                 np.array([[tokenizer.start_id, *target_ids]]),
             )
         )[0, : len(target_ids), : len(source_ids)]
-        own = [units(tokenizer, ids) for ids in (source_ids, target_ids)]
+        own = [group_by_character(tokenizer, ids) for ids in (source_ids, target_ids)]
         expected = [
             [scores[np.ix_(t, s)].sum(axis=1).mean() for s in own[0]] for t in own[1]
         ]
@@ -209,7 +209,7 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
     assert {"😀", " 😀"} & set(texts_of(found["source_pieces"][0]))
 
 
-def units(tokenizer, ids):
+def group_by_character(tokenizer, ids):
     """Groups the indices of ids, so that each group spells whole characters."""
     groups, pending = [], b""
     # Tokenization adds a leading space. If it is a separate subword, it belongs to the

@@ -106,7 +106,7 @@ def test_altered_files_are_refused(good, tmp_path, kind, name):
 def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
     marker = tmp_path / "marker"
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
-    malicious.lambda_model(tmp_path / "model.keras", marker)
+    malicious.write_lambda_model(tmp_path / "model.keras", marker)
     keras.config.enable_unsafe_deserialization()
     try:
         assert "Received: 'Sequential'" in refusal(tmp_path / "model.keras")
@@ -127,11 +127,11 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
 )
 def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     path = tmp_path / "model.keras"
-    malicious.zip_bomb(good / "model.keras", path)
+    malicious.write_zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(ModelError, match=r"compressed: 67,108,864 bytes from"):
         check(path)
-    malicious.overlapping(good / "model.keras", path)
+    malicious.write_overlapping_archive(good / "model.keras", path)
     with pytest.raises(ModelError, match="overlap"):
         check(path, FileLimits(max_settings_bytes=1 << 30))
     size = (good / "model.keras").stat().st_size
