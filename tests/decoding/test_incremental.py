@@ -56,7 +56,7 @@ STEPS = 7
 
 # With a few other seeds, the quantized decoder rounds a number to another int8 value
 # than its model does.
-built = functools.partial(small_transformers.build_model, seed=1)
+build_model = functools.partial(small_transformers.build_model, seed=1)
 shared_model = functools.partial(small_transformers.shared_model, seed=1)
 
 

@@ -17,8 +17,8 @@ from guides import ROOT
 from guides import SHELLS
 from guides import blocks
 from guides import commands
-from guides import matches_output
 from guides import find_problems
+from guides import matches_output
 from guides import unchecked_outputs
 from guides import write_corpus
 from tree_samples import random_tree
