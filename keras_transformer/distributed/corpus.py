@@ -235,11 +235,9 @@ def line_pairs(source, target, errors="drop"):
     )
     for number, pair in enumerate(sides, start=1):
         if _MISSING in pair:
-            longer, shorter = (
-                (source, target) if pair[1] is _MISSING else (target, source)
-            )
+            shorter = source if pair[0] is _MISSING else target
             raise DataError(
-                f"{shorter} and {longer} must have the same number of lines. "
+                f"{source} and {target} must have the same number of lines. "
                 f"{shorter} ends after line {number - 1}."
             )
         yield number, *pair
@@ -351,9 +349,8 @@ def _read_metadata(path):
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:
         FileSystems.delete([path])
-        reasons = ", ".join(
-            f"{n} {reason}" for reason, n in metadata["dropped"].items()
-        )
+        dropped = metadata["dropped"].items()
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped)
         raise DataError(
             f"no training examples: {metadata['num_read']} pairs read, all dropped "
             f"({reasons})."

@@ -43,9 +43,7 @@ def add_checkpoint(folder):
 
 
 @pytest.mark.fault(
-    "X01",
-    "the second gets an error with the first one's process id; SIGKILL "
-    "releases the lock",
+    "X01", "an error with the process id of the first; SIGKILL releases the lock"
 )
 def test_lock_rejects_second_process(tmp_path):
     holder = subprocess.Popen(
@@ -56,7 +54,7 @@ def test_lock_rejects_second_process(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"process {holder.pid}"
+        message = rf"in use by process {holder.pid}"
         for _ in range(2):
             with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
@@ -135,9 +133,7 @@ def test_claim_rejects_changed_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
-@pytest.mark.fault(
-    "F06", "a changed architecture or vocabulary size is always rejected"
-)
+@pytest.mark.fault("F06", "changed architecture or vocabulary size: always an error")
 def test_claim_rejects_changed_shape(tmp_path):
     run_folder.claim(tmp_path, recipe())
     add_checkpoint(tmp_path)
@@ -165,9 +161,7 @@ def test_restart_keeps_initial_model(tmp_path):
     run_folder.check_restart(folder, recipe())
 
 
-@pytest.mark.fault(
-    "F06", "changed text or subwords are an error; `--allow-changes` resumes"
-)
+@pytest.mark.fault("F06", "changed text or subwords: error; `--allow-changes` resumes")
 def test_check_text_rejects_changed_text(tmp_path):
     progress = Progress()
     run_folder.check_text(tmp_path, progress, "a")
@@ -218,9 +212,7 @@ def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
     assert config.read_bytes() == stored
 
 
-@pytest.mark.fault(
-    "X02", "resuming is rejected; `--from` starts a new run with its weights"
-)
+@pytest.mark.fault("X02", "not resumed; `--from` starts a new run with its weights")
 def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
     with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*--from"):
