@@ -67,8 +67,7 @@ def slow_client_protocol(limits):
 
         def timeout_keep_alive_handler(self):
             super().timeout_keep_alive_handler()
-            # uvicorn's handler closes the connection only after the client has read the
-            # rest of the response.
+            # uvicorn's close waits until the client has read the rest of the response.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
         def _is_between_requests(self):
