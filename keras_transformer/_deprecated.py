@@ -4,6 +4,7 @@ After that release, delete this module and its call in the package's `__init__`.
 """
 
 import importlib
+import os
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
@@ -186,6 +187,19 @@ def _table(text):
     lines = filter(None, text.splitlines())
     pairs = (line.split(" -> ") for line in lines)
     return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
+
+
+def warn_deprecated(old, new):
+    """Warns that `old` is now `new`. The warning points to the caller of the package.
+
+    Python shows a `DeprecationWarning` by default only if it points to `__main__`.
+    """
+    folder = os.path.dirname(__file__) + os.sep
+    frame, stacklevel = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(folder):
+        frame, stacklevel = frame.f_back, stacklevel + 1
+    message = f"`{old}` is deprecated. Use `{new}`."
+    warnings.warn(message, DeprecationWarning, stacklevel)
 
 
 MODULES = _table(_MODULES)

@@ -54,6 +54,8 @@ class _Unloaded:
 
 
 def _register(keras):
+    # Keras uses a registered function as it is, so it needs the function itself.
+    importlib.import_module(f"{_PACKAGE}.numerics.activations")
     registered = keras.saving.get_custom_objects()
     for module, names in CLASSES.items():
         for name in names:

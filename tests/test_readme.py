@@ -10,7 +10,7 @@ from guides import ROOT
 from guides import SHELLS
 from guides import blocks
 from guides import commands
-from guides import problems
+from guides import find_problems
 from guides import write_corpus
 
 
@@ -31,7 +31,7 @@ def test_readme_commands_name_existing_options_and_files(readme):
         if block.language in SHELLS:
             for command in commands(block.code):
                 checked += 1
-                found += [f"README.md:{block.line} {p}" for p in problems(command)]
+                found += [f"README.md:{block.line} {p}" for p in find_problems(command)]
     assert checked > 5
     assert found == []
 
@@ -70,7 +70,7 @@ run_guide.main(sys.argv[1], languages=["python"])
     assert int(result.stdout.split()[-1]) == len(python)
 
 
-# A page with wrong commands. `blocks` and `problems` are functions of guides.py.
+# A page with wrong commands. `blocks` and `find_problems` are functions of guides.py.
 EXAMPLE = """Text.
 
 ```bash
@@ -109,23 +109,25 @@ def test_blocks_have_languages_lines_and_test_comments():
 
 def test_problems_finds_wrong_commands():
     bash, _, console = blocks(EXAMPLE)
-    found = [p for b in (bash, console) for c in commands(b.code) for p in problems(c)]
+    found = [
+        p for b in (bash, console) for c in commands(b.code) for p in find_problems(c)
+    ]
     assert found == [
         "make tset: no such target",
         "keras-transformer train: no option --nonsense",
         "keras-transformer train: no recipe 'no_recipe'",
         "tests/no_such_file.py: no such file in the project",
     ]
-    assert list(problems(["keras-transformer", "bake"])) == [
+    assert list(find_problems(["keras-transformer", "bake"])) == [
         "keras-transformer bake: no such command"
     ]
-    assert list(problems(["pip", "install", "-e", ".[no_extra]"])) == [
+    assert list(find_problems(["pip", "install", "-e", ".[no_extra]"])) == [
         "pip install: no extra 'no_extra'"
     ]
     right = "keras-transformer train phrases --output runs/a --set training.steps=10"
-    assert list(problems(right.split())) == []
-    assert list(problems([*right.split(), "--set", "training.stepz=1"]))
-    assert list(problems(["pip", "install", ".[test,dev]"])) == []
+    assert list(find_problems(right.split())) == []
+    assert list(find_problems([*right.split(), "--set", "training.stepz=1"]))
+    assert list(find_problems(["pip", "install", ".[test,dev]"])) == []
 
 
 def test_readme_has_at_most_150_lines(readme):

@@ -76,6 +76,19 @@ with keras.saving.custom_object_scope({{"Mine": Mine}}):
 other = keras.saving.load_model("mine.keras", custom_objects={{"Mine": Mine}})
 print(*(type(layer).__name__ for layer in model.layers + other.layers))
 """
+WRITE_FUNCTION = """
+import keras
+from keras_transformer.numerics.activations import quick_gelu
+dense = keras.layers.Dense(3, activation=quick_gelu)
+keras.Sequential([keras.Input([2]), dense]).save("function.keras")
+print("saved")
+"""
+LOAD_FUNCTION = """
+import keras, keras_transformer
+model = keras.saving.load_model("function.keras")
+model.save("again.keras")
+print(keras.saving.load_model("again.keras").layers[0].activation.__name__)
+"""
 PLACEHOLDERS = """
 import keras_transformer, keras
 name = "keras_transformer>AddNorm"
@@ -148,7 +161,7 @@ def folder(tmp_path_factory):
 def printed(folder):
     """Function that returns the last line that one of the programs printed."""
     programs = [WRITE, WRITE_MINE, *(f"{each}\n{LOAD}" for each in IMPORTS)]
-    programs += [LOAD_MINE, PLACEHOLDERS, UNKNOWN]
+    programs += [LOAD_MINE, WRITE_FUNCTION, LOAD_FUNCTION, PLACEHOLDERS, UNKNOWN]
     results = json.loads(run(FORKS, folder, stdin=json.dumps(programs)))
     results = dict(zip(programs, results, strict=True))
 
@@ -237,6 +250,11 @@ print(float(model(inputs)[0, 0, 0]))
 def test_custom_objects_still_work(printed):
     assert printed(WRITE_MINE) == "saved"
     assert printed(LOAD_MINE) == "FeedForward Mine FeedForward Mine"
+
+
+def test_functions_load_in_a_fresh_process(printed):
+    assert printed(WRITE_FUNCTION) == "saved"
+    assert printed(LOAD_FUNCTION) == "quick_gelu"
 
 
 def test_imported_classes_replace_their_placeholders(printed):

@@ -28,10 +28,10 @@ ALLOWED = {
     "files": {"errors"},
     "untrusted": {"errors"},
     "pipelines": {"errors", "untrusted"},
-    "layers": {"numerics"},
+    "layers": {"numerics", "_deprecated"},
     "transformer": {"layers", "numerics", "presets", "variations"},
     # Searches receive the model as an argument and never import it.
-    "decoding": {"numerics", "layers", "errors"},
+    "decoding": {"numerics", "layers", "errors", "_deprecated"},
     "recipes": {"presets", "errors", "files", "untrusted"},
     "evaluation": {"decoding", "errors"},
     "visualization": {"decoding", "errors"},
@@ -44,7 +44,7 @@ ALLOWED = {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
         "errors",
     },
-    "training": {"saving", "files", "untrusted", "errors"},
+    "training": {"saving", "files", "untrusted", "errors", "_deprecated"},
     "distributed": {"training", "saving", "pipelines", "files", "errors"},
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
@@ -60,7 +60,7 @@ ALLOWED = {
 # The command line may import everything, including the package itself ("").
 ALLOWED["cli"] = {*ALLOWED, ""}
 ALLOWED["__main__"] = {"cli"}
-# Only the package's `__init__` imports these.
+# Only the package's `__init__` imports `_imports` and `_registration`.
 ALLOWED |= {"_imports": set(), "_registration": {"_imports"}}
 ALLOWED["_deprecated"] = {"_imports"}
 
@@ -76,12 +76,16 @@ WITHOUT_TENSORFLOW = (
     "transformer",
     "decoding.alignment",
     "decoding.beam_search",
+    "decoding.cache",
     "decoding.constraints",
+    "decoding.deprecated",
     "decoding.ensemble",
     "decoding.forbidden",
+    "decoding.incremental",
     "decoding.length_penalty",
     "decoding.loop",
     "decoding.batches",
+    "decoding.options",
     "decoding.sampling",
     "decoding.scoring",
     "decoding.search",

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import inspect
-import warnings
 
+from keras_transformer._deprecated import warn_deprecated
 from keras_transformer.decoding.loop import StepDecoder
 
 # Old names of arguments, and the fields of `SpecialIds` and `StepDecoder` that replace
@@ -18,33 +18,24 @@ _STEP = {
 }
 
 
-def warn_renamed(old, new, stacklevel=3):
-    """Warns that `old` is now `new`. The warning points to the caller's caller."""
-    warnings.warn(
-        f"`{old}` is deprecated. Use `{new}`.", DeprecationWarning, stacklevel
-    )
-
-
-def take_renamed(options, old, new, value, stacklevel=4):
+def take_renamed(options, old, new, value):
     """Removes the argument `old` from `options` and returns its value.
 
     If `options` does not contain it, returns `value`.
     """
     if old not in options:
         return value
-    warn_renamed(f"{old}=", f"{new}=", stacklevel)
+    warn_deprecated(f"{old}=", f"{new}=")
     return options.pop(old)
 
 
-def replace_fields(settings, options, argument, stacklevel=4):
+def replace_fields(settings, options, argument):
     """Returns `settings` with fields that were passed as old keyword arguments.
 
     Args:
         settings: `BeamSearch` or `Sampling`.
         options: Mapping of field names to values.
         argument: Name of the argument that takes `settings` now.
-        stacklevel: See `warnings.warn`. With 4, the warning points to the caller of the
-            function that calls this one.
 
     Raises:
         TypeError: If `settings` has no such field.
@@ -54,7 +45,7 @@ def replace_fields(settings, options, argument, stacklevel=4):
         if name not in names:
             raise TypeError(f"unexpected keyword argument {name!r}")
         new = f"{argument}={type(settings).__name__}({name}=...)"
-        warn_renamed(f"{name}=", new, stacklevel)
+        warn_deprecated(f"{name}=", new)
     return dataclasses.replace(settings, **options)
 
 
@@ -83,8 +74,7 @@ def _convert(arguments, options):
         TypeError: If a name is unknown.
         ValueError: If `forbidden_ids` has more than one id.
     """
-    # The warning points to the caller of the search, beyond `_convert` and `wrapper`.
-    take = functools.partial(take_renamed, options, stacklevel=5)
+    take = functools.partial(take_renamed, options)
     if not options.keys().isdisjoint(_STEP):
         step = {"step": arguments.get("decoder")}
         for old, new in _STEP.items():
@@ -105,4 +95,4 @@ def _convert(arguments, options):
     drop_finished = arguments["drop_finished"]
     arguments["drop_finished"] = take("compaction", "drop_finished", drop_finished)
     name = "search" if "search" in arguments else "sampling"
-    arguments[name] = replace_fields(arguments[name], options, name, stacklevel=5)
+    arguments[name] = replace_fields(arguments[name], options, name)

@@ -8,6 +8,7 @@ import random
 import keras
 import numpy as np
 
+from keras_transformer._deprecated import warn_deprecated
 from keras_transformer.decoding.alignment import align_subwords
 from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
@@ -25,7 +26,6 @@ from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.deprecated import take_renamed
-from keras_transformer.decoding.deprecated import warn_renamed
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.options import BeamSearch
@@ -329,7 +329,7 @@ class Translator:
 
     def translate_n_best(self, lines, n_best=None, prefixes=None):
         """Deprecated name of `n_best`."""
-        warn_renamed("translate_n_best", "n_best")
+        warn_deprecated("translate_n_best", "n_best")
         return self.n_best(lines, n_best, prefixes)
 
     def _forbid(self, phrases):

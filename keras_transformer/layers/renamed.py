@@ -1,6 +1,6 @@
 """Support for `score`, the old name of `score_mode`, until the next release."""
 
-import warnings
+from keras_transformer._deprecated import warn_deprecated
 
 
 def take_score_mode(kwargs, score_mode):
@@ -10,9 +10,7 @@ def take_score_mode(kwargs, score_mode):
     """
     if "score" not in kwargs:
         return score_mode
-    warnings.warn(
-        "`score=` is deprecated. Use `score_mode=`.", DeprecationWarning, stacklevel=3
-    )
+    warn_deprecated("score=", "score_mode=")
     return kwargs.pop("score")
 
 

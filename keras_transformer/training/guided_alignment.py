@@ -1,8 +1,8 @@
 """Guided alignment: supervised cross-attention (Chen et al., 2016)."""
 
-import warnings
-
 import tensorflow as tf
+
+from keras_transformer._deprecated import warn_deprecated
 
 # Keeps the logarithm finite if the aligned positions have no attention weight.
 _EPSILON = 1e-6
@@ -57,8 +57,7 @@ class GuidedAlignment:
 
     def layer_of(self, transformer):
         """Deprecated name of `layer_index`."""
-        message = "`layer_of` is deprecated. Use `layer_index`."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_deprecated("layer_of", "layer_index")
         return self.layer_index(transformer)
 
     def loss(self, scores, inputs, weights):

@@ -1,10 +1,9 @@
 """Training step of a `Transformer`, as a `keras.Model` for `model.fit`."""
 
-import warnings
-
 import keras
 import tensorflow as tf
 
+from keras_transformer._deprecated import warn_deprecated
 from keras_transformer.training import step_check
 from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
@@ -78,11 +77,7 @@ class TrainingModel(keras.Model):
         **kwargs,
     ):
         if "clip_norm" in kwargs:  # the name of `global_clipnorm` in version 0.1
-            warnings.warn(
-                "`clip_norm=` is deprecated. Use `global_clipnorm=`.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            warn_deprecated("clip_norm=", "global_clipnorm=")
             global_clipnorm = kwargs.pop("clip_norm")
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer

@@ -115,7 +115,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert parallel_counts == [2, 2]
     expected = toy.read_text().splitlines()[:4]
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
-    assert "4 trees, " in result.stderr
+    assert "trees: 4, " in result.stderr
 
     # The model predicts only the symbols of trees, whose ids precede those of the byte
     # tokens and of the words' subwords.

@@ -213,9 +213,9 @@ def test_axes_are_in_marians_order(exported):
         ),
         (
             {"variations": {**ZERO_START, "layer_norm_epsilon": 1e-5}},
-            "no variation layer_norm_epsilon. Received: 1e-05",
+            "does not support layer_norm_epsilon. Received: layer_norm_epsilon=1e-05",
         ),
-        ({"key_dim": 4}, "Marian needs key_dim 8 for this model"),
+        ({"key_dim": 4}, "Marian requires key_dim=8"),
         ({"attention_window": 3}, "attention_window=3"),
         ({"activation": "quick_gelu"}, "relu, gelu, silu, swish. Received: 'quick_"),
     ],

@@ -282,8 +282,8 @@ def test_imported_model_with_normalization_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"variations": {"position_rates": "tensor2tensor"}}, "position_rates"),
-        ({"variations": {"embedding_norm": True}}, "no variation embedding_norm"),
-        ({"key_dim": 4}, "needs key_dim 8 for this model. Received: key_dim=4"),
+        ({"variations": {"embedding_norm": True}}, "does not support embedding_norm"),
+        ({"key_dim": 4}, "requires key_dim=8. Received: key_dim=4"),
         ({"value_dim": 4}, "value_dim=4"),
         ({"positions": "learned", "max_length": 40}, "positions=learned"),
         ({"attention_window": 3}, "attention_window=3"),

@@ -239,6 +239,11 @@ def test_package_never_unpickles():
         if forbidden.search(line)
     ]
     assert set(found) == {
+        # Only with `allow_unsafe`.
+        (
+            "keras_file.py",
+            "return keras.saving.load_model(path, compile=False, safe_mode=False)",
+        ),
         # This loader is a `yaml.SafeLoader`.
         ("yaml_values.py", "return yaml.load(text, _Loader)"),
         # torch's restricted unpickler calls nothing that a file names.

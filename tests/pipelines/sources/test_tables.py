@@ -78,8 +78,12 @@ def test_tsv_names_the_line_without_a_column(tmp_path):
     [
         ("{", r"a.jsonl:2: not a JSON object"),
         ("[" * 100_000, r"a.jsonl:2: not a JSON object"),
-        ("[1]", r"a.jsonl:2: data.source source is missing. Keys here: none"),
-        ('{"target": "b"}', r"data.source source is missing. Keys here: target"),
+        ("[1]", r"a.jsonl:2: data.source source is missing. Keys of this object: none"),
+        (
+            '{"target": "b"}',
+            r"data.source source is missing. Keys of this "
+            r"object: target",
+        ),
         ('{"source": 1, "target": "b"}', r"data.source source must be text. .*int"),
     ],
 )
