@@ -70,8 +70,8 @@ def compare_seeds(
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
     the same resamples of the sentences. The p-value is computed as in sacreBLEU: the
     fraction of resamples whose absolute difference, minus the mean absolute difference,
-    exceeds the observed absolute difference, with 1 added to both counts. It is 1 if the
-    mean scores are equal.
+    exceeds the observed absolute difference, with 1 added to both counts. It is 1 if
+    the mean scores are equal.
 
     Args:
         systems: Mapping of names to lists of runs, one run per seed. A run is a list of
