@@ -37,11 +37,11 @@ class Versions:
         self.model = model
 
     async def run(self, batcher):
-        """Warms up, then checks for newer versions until it is canceled."""
+        """Warms up, then checks for newer versions until the batcher closes."""
         await self._warm_up(self.model, batcher)
-        self.is_warm = True
+        self.is_warm = batcher.is_open
         broken = None
-        while self._limits.reload_interval is not None:
+        while self._limits.reload_interval is not None and batcher.is_open:
             await asyncio.sleep(self._limits.reload_interval)
             newer = None
             try:
@@ -50,6 +50,8 @@ class Versions:
                     continue
                 model = await asyncio.to_thread(self.model.reload)
                 await self._warm_up(model, batcher)
+                if not batcher.is_open:
+                    return
                 self._serve(model)
                 _LOG.warning("%s: now serving version %s", model.name, model.version)
             except Exception:
@@ -64,4 +66,7 @@ class Versions:
                 future = batcher.submit((model, signature), columns, math.inf)
                 await asyncio.wrap_future(future)
             except Exception:
+                # A server that shuts down refuses the remaining requests.
+                if not batcher.is_open:
+                    return
                 _LOG.warning("warm-up of %s failed", signature, exc_info=True)
