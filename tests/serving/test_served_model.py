@@ -143,7 +143,7 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
-def test_server_loads_a_newer_version(tiny_export, tmp_path):
+def test_server_follows_the_newest_version(tiny_export, tmp_path):
     folder = tmp_path / "mine"
     shutil.copytree(tiny_export, folder / "1")
     with served(ServedModel(folder), Limits(reload_interval=0.1)) as port:
@@ -155,6 +155,11 @@ def test_server_loads_a_newer_version(tiny_export, tmp_path):
 
         wait_until(lambda: state()["version"] == "2", "version 2", 60)
         assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+        shutil.rmtree(folder / "2")
+        wait_until(lambda: state()["version"] == "1", "version 1", 60)
+        shutil.rmtree(folder / "1")
+        assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+        assert state()["version"] == "1"
 
 
 def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
