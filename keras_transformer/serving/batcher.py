@@ -30,7 +30,6 @@ class _Job:
         self.future = concurrent.futures.Future()
         self.num_taken = 0  # rows that are in a batch
         self.num_done = 0  # rows that are computed
-        self.num_values = 0  # values in the outputs so far
         self.parts = []  # outputs, one dict per batch
 
     @property
@@ -47,15 +46,13 @@ class _Job:
         """Adds the outputs of the next rows. The last rows complete the future."""
         self.parts.append(outputs)
         self.num_done += num_rows
-        self.num_values += sum(array.size for array in outputs.values())
-        if self.num_values > max_values:
+        arrays = {name: [part[name] for part in self.parts] for name in outputs}
+        # Padding to the longest part may add many values.
+        if sum(math.prod(_joined_shape(each)) for each in arrays.values()) > max_values:
             self.parts.clear()
             self.fail(too_many_values(max_values))
         elif self.num_done == self.num_rows:
-            all_outputs = {
-                name: _concatenate([part[name] for part in self.parts])
-                for name in outputs
-            }
+            all_outputs = {name: _concatenate(each) for name, each in arrays.items()}
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 self.future.set_result(all_outputs)
 
@@ -67,14 +64,18 @@ def too_many_values(max_values):
     )
 
 
+def _joined_shape(arrays):
+    """Returns the shape of the result of `_concatenate`."""
+    _, *axes = zip(*(array.shape for array in arrays), strict=True)
+    return sum(map(len, arrays)), *map(max, axes)
+
+
 def _concatenate(arrays):
     """Joins arrays along the rows and pads their other axes to the longest."""
     if len(arrays) == 1:
         return arrays[0]
-    shape = np.max([array.shape for array in arrays], axis=0)
-    shape[0] = sum(map(len, arrays))
     empty = b"" if arrays[0].dtype == object else 0
-    joined = np.full(shape, empty, arrays[0].dtype)
+    joined = np.full(_joined_shape(arrays), empty, arrays[0].dtype)
     start = 0
     for array in arrays:
         part = joined[start : start + len(array)]

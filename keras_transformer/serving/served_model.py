@@ -64,12 +64,16 @@ class ServedModel:
         }
         self.metadata = _metadata(path)
 
-    def find_newer(self):
-        """Returns the number and the size in bytes of a newer version, or `None`."""
+    def find_replacement(self):
+        """Returns the number and the size in bytes of the version to serve instead.
+
+        It is the newest version: a newer one, or an older one if the served version was
+        deleted. Returns `None` if the served version is the newest.
+        """
         # Other processes may write or delete versions at the same time.
         with contextlib.suppress(OSError):
             path = newest_version(self._folder)
-            if path not in (None, self._folder) and int(path.name) > self.version:
+            if path not in (None, self._folder) and int(path.name) != self.version:
                 files = [file for file in path.rglob("*") if file.is_file()]
                 return int(path.name), sum(file.stat().st_size for file in files)
         return None

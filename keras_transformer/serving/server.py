@@ -64,6 +64,8 @@ def build_server(model, limits, hosts=()):
             http=slow_client_protocol(limits),
             loop="asyncio",
             ws="none",
+            # uvicorn's own configuration closes the handlers of other libraries.
+            log_config=None,
             log_level="error",
             access_log=False,
             server_header=False,

@@ -1,4 +1,4 @@
-"""The served version of a model, and its replacement by newer versions."""
+"""The served version of a model, and its replacement by other versions."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _LOG = logging.getLogger("keras_transformer.serving")
 
 
 class Versions:
-    """Tracker of a model's served version, which newer ones replace after a warm-up.
+    """Tracker of a model's served version, which the newest replaces after a warm-up.
 
     A queued request runs on the version that validated it.
 
@@ -37,25 +37,27 @@ class Versions:
         self.model = model
 
     async def run(self, batcher):
-        """Warms up, then checks for newer versions until it is canceled."""
+        """Warms up, then follows the newest version until the batcher closes."""
         await self._warm_up(self.model, batcher)
-        self.is_warm = True
+        self.is_warm = batcher.is_open
         broken = None
-        while self._limits.reload_interval is not None:
+        while self._limits.reload_interval is not None and batcher.is_open:
             await asyncio.sleep(self._limits.reload_interval)
-            newer = None
+            replacement = None
             try:
-                newer = await asyncio.to_thread(self.model.find_newer)
-                if newer in (None, broken):
+                replacement = await asyncio.to_thread(self.model.find_replacement)
+                if replacement in (None, broken):
                     continue
                 model = await asyncio.to_thread(self.model.reload)
                 await self._warm_up(model, batcher)
+                if not batcher.is_open:
+                    return
                 self._serve(model)
                 _LOG.warning("%s: now serving version %s", model.name, model.version)
             except Exception:
-                # `newer` contains the size of the files, so a version that is still
-                # being copied is tried again once its size has changed.
-                broken = newer
+                # `replacement` contains the size of the files, so a version that is
+                # still being copied is tried again once its size has changed.
+                broken = replacement
                 _LOG.warning("the new version cannot be loaded", exc_info=True)
 
     async def _warm_up(self, model, batcher):
@@ -64,4 +66,7 @@ class Versions:
                 future = batcher.submit((model, signature), columns, math.inf)
                 await asyncio.wrap_future(future)
             except Exception:
+                # A server that shuts down refuses the remaining requests.
+                if not batcher.is_open:
+                    return
                 _LOG.warning("warm-up of %s failed", signature, exc_info=True)

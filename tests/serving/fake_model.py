@@ -52,7 +52,7 @@ class FakeModel:
     def can_merge(self, signature):
         return signature in ("serving_default", "translate_n_best")
 
-    def find_newer(self):
+    def find_replacement(self):
         return self.newer and self.newer.version
 
     def reload(self):

@@ -123,6 +123,22 @@ def test_batcher_stops_a_request_with_too_many_values(model):
     assert len(model.batches) <= 5  # all 3 + 8 rows would take 2 + 4
 
 
+def test_batcher_counts_the_padding_of_a_request():
+    def run(signature, columns):
+        longest = max(columns["x"])
+        return {"y": np.ones((len(columns["x"]), longest, longest))}
+
+    # Six batches of 2 values and one of 200 have 1400 values after padding.
+    rows, shape = [1] * 12 + [10] * 2, (14, 10, 10)
+    batcher = Batcher(run, max_batch_size=2, max_wait=0, max_values=1400)
+    assert submit(batcher, *rows).result(20)["y"].shape == shape
+    batcher.close(20)
+    batcher = Batcher(run, max_batch_size=2, max_wait=0, max_values=1399)
+    with pytest.raises(RequestError, match="at most 1,399 values"):
+        submit(batcher, *rows).result(20)
+    batcher.close(20)
+
+
 def test_batcher_refuses_when_full_and_recovers(model):
     batcher = Batcher(model, max_wait=0, queue_size=4)
     first = hold(model, batcher)

@@ -12,6 +12,7 @@ import sys
 import threading
 import urllib.request
 
+import prepared
 import pytest
 from fake_model import ask
 from fake_model import predict
@@ -142,7 +143,7 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
-def test_server_loads_a_newer_version(tiny_export, tmp_path):
+def test_server_follows_the_newest_version(tiny_export, tmp_path):
     folder = tmp_path / "mine"
     shutil.copytree(tiny_export, folder / "1")
     with served(ServedModel(folder), Limits(reload_interval=0.1)) as port:
@@ -154,32 +155,43 @@ def test_server_loads_a_newer_version(tiny_export, tmp_path):
 
         wait_until(lambda: state()["version"] == "2", "version 2", 60)
         assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+        shutil.rmtree(folder / "2")
+        wait_until(lambda: state()["version"] == "1", "version 1", 60)
+        shutil.rmtree(folder / "1")
+        assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+        assert state()["version"] == "1"
 
 
-def test_serve_stops_cleanly_on_sigterm(tiny_export):
+def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
     # If this variable is set, the command shows TensorFlow's messages. They would come
     # before the line that is read below.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from keras_transformer.cli import main; main()"),
-            *("serve", str(tiny_export.parent), "--port", "0"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={key: value for key, value in os.environ.items() if key not in hidden},
-    )
-    try:
-        line = process.stderr.readline()
-        found = re.fullmatch(
-            r"tiny, version 1, at (http://127\.0\.0\.1:(\d+)/)\n", line
+    folder, errors = tmp_path / "tiny", tmp_path / "errors"
+    shutil.copytree(tiny_export, folder / "1")
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", prepared.COMMAND, "serve", str(folder), "--port=0"],
+            stderr=stderr,
+            env={key: value for key, value in os.environ.items() if key not in hidden},
         )
-        assert found, line
+    try:
+        wait_until(
+            lambda: "\n" in errors.read_text() or process.poll() is not None,
+            "the first line",
+            60,
+        )
+        found = re.fullmatch(
+            r"tiny, version 1, at (http://127\.0\.0\.1:(\d+)/)\n", errors.read_text()
+        )
+        assert found, errors.read_text()
         port = int(found[2])
         with urllib.request.urlopen(found[1], timeout=60) as page:
             assert b"<title>" in page.read()
         assert predict(port, {"inputs": ["ein Hund"]}, "tiny")[0] == 200
         assert addresses_of(port) == {"0100007F"}  # 127.0.0.1 and no other
+        shutil.copytree(tiny_export, tmp_path / "copy")
+        (tmp_path / "copy").rename(folder / "2")
+        wait_until(lambda: "version 2" in errors.read_text(), "version 2", 60)
         answers = []
         texts = ["Hund " * 300] * 60
         asking = threading.Thread(
@@ -194,8 +206,9 @@ def test_serve_stops_cleanly_on_sigterm(tiny_export):
         assert answers and answers[0][0] == 200
         assert len(answers[0][1]["outputs"]["translations"]) == 60
         assert process.wait(60) == 0
-        stderr_text = process.stderr.read()
-        assert stderr_text.endswith("stopped\n") and "Traceback" not in stderr_text
+        _, logged, last = errors.read_text().splitlines()
+        assert logged.endswith("tiny: now serving version 2")
+        assert last == "stopped"
     finally:
         process.kill()
         process.wait()

@@ -163,6 +163,20 @@ def test_failed_warm_up_does_not_stop_the_server(caplog):
     assert "warm-up of serving_default failed" in caplog.text
 
 
+def test_shutdown_ends_the_warm_up_without_a_message(caplog):
+    warm_up = [("serving_default", {"inputs": [b"a"]})] * 5
+    model = FakeModel(seconds=0.5, warm_up=warm_up)
+    with served(model, Limits()) as port:
+        assert ask(port, "GET", "/ready")[::2] == (503, {"status": "warming up"})
+    assert len(model.batches) < 5
+    old, new = FakeModel(), FakeModel(seconds=0.5, warm_up=warm_up)
+    old.newer, new.version = new, 8
+    with served(old, Limits(reload_interval=0.02)):
+        wait_until(lambda: new.batches, "the warm-up of the new version", 20)
+    assert len(new.batches) < 5
+    assert caplog.text == ""
+
+
 def test_newer_version_replaces_the_served_one():
     """Every request is answered, after the change by the new version."""
     old, new = FakeModel(seconds=0.02), FakeModel(seconds=0.02)
