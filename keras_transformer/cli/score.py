@@ -25,8 +25,6 @@ def score(
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(source, target)
 
-    from keras_transformer.evaluation.perplexity import perplexity_of
-
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []
     warnings = console.LineWarnings(f"{source}: line")
@@ -37,6 +35,8 @@ def score(
             warnings=warnings,
             allow_unsafe=allow_unsafe,
         )
+        from keras_transformer.evaluation.perplexity import perplexity_of
+
         for pair in score_in_chunks(translator, pairs, warnings):
             if not as_json:
                 write_line(f"{pair.log_prob:.6f}")
