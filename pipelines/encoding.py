@@ -85,7 +85,9 @@ def encode_corpus(
     if fingerprints:
         with contextlib.suppress(DataError):
             corpus = EncodedCorpus.load(folder)
-            if corpus.inputs in fingerprints:
+            special_ids = corpus.pad_id, corpus.start_id
+            expected_ids = target_tokenizer.pad_id, target_tokenizer.start_id
+            if corpus.inputs in fingerprints and special_ids == expected_ids:
                 corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
     temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"

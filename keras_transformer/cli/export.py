@@ -170,15 +170,16 @@ def _read_scores(path):
     """Returns the name, signature and score of each result of `evaluate --json`."""
     from pydantic import create_model
 
-    from keras_transformer.untrusted import parse_json
+    from keras_transformer.untrusted import read_json
 
+    console.require_exists(path)
     optional = (int | None, None)
     result = create_model(
         "Result", name=str, signature=str, score=float, max_words=optional
     )
     output = create_model("Output", results=list[result])
     try:
-        results = parse_json(path.read_bytes(), output, path).results
+        results = read_json(path, output).results
     except UserError as error:
         raise UserError(f"{error}; not an output of `evaluate --json`") from None
     return [

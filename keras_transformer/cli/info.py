@@ -20,7 +20,9 @@ def info(model: options.Model, as_json: options.Json = False):
     model = console.find_model(model)
     from keras_transformer.saving.info import model_info
 
-    description = model_info(model)
+    # Describing a run that has only checkpoints loads TensorFlow.
+    with console.quiet_libraries():
+        description = model_info(model)
     if as_json:
         # ASCII, because untrusted names may contain characters that control a terminal.
         typer.echo(json.dumps(description, indent=2))

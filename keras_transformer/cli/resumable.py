@@ -35,9 +35,13 @@ def resumable_lines(output, record, num_inputs, numbered):
 
     Raises:
         UserError: If the `.part` file has a different record, has the output of more
-            than `num_inputs` lines, is a link, or is in use by another process.
+            than `num_inputs` lines, is a link or not a regular file, or is in use by
+            another process.
     """
     part = _part(output)
+    # Opening a pipe would wait for its reader.
+    if part.exists() and not part.is_file():
+        raise UserError(f"{part}: must be a regular file; remove it to start over")
     if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
         raise UserError(f"{part}: must not be a link; remove it to start over")
     with convert_disk_full_errors(part), open(part, "ab") as file:

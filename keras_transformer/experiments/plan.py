@@ -20,6 +20,7 @@ from keras_transformer.recipes.memory import recipe_memory
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import configure_threads
+from keras_transformer.untrusted import open_regular
 
 # Tokens per side of the batches whose time is measured, without and with a GPU.
 _MEASURED_TOKENS = 4096
@@ -91,7 +92,7 @@ def _text_size(data):
         return None
     for path in (*data.train.source, *data.train.target):
         try:
-            with open(path, "rb") as file:
+            with open_regular(path, DataError) as file:
                 file.read(1)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}") from None

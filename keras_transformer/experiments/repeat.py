@@ -29,7 +29,9 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model
+from keras_transformer.untrusted import MAX_LOG_BYTES
 from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import read_text
 
 SEED_RESULT = "result.json"
 TRANSLATIONS = "test.txt"
@@ -115,19 +117,28 @@ def stored_translations(output):
         the list of references.
 
     Raises:
-        RunError: If there is no report.
+        RunError: If there is no report, a file cannot be read, or the numbers of lines
+            differ.
     """
     path = output / REPORT
     if not path.is_file():
         raise RunError(f"{output}: contains no results.json. Run `repeat` first")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
+    references = _lines(folders[0] / REFERENCES)
     translations = [_lines(folder / TRANSLATIONS) for folder in folders]
-    return translations, _lines(folders[0] / REFERENCES)
+    for folder, lines in zip(folders, translations, strict=True):
+        if len(lines) != len(references):
+            raise RunError(
+                f"{folder / TRANSLATIONS}: must have one line per reference. Received: "
+                f"{len(lines)} lines and {len(references)} references. Delete "
+                f"{folder / SEED_RESULT} and run `repeat` again"
+            )
+    return translations, references
 
 
 def _lines(path):
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+    return read_text(path, MAX_LOG_BYTES, RunError).split("\n")[:-1]
 
 
 def _claim(output, recipe):

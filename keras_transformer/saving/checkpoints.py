@@ -1,7 +1,9 @@
 """Reading and averaging of checkpoints (section 6.1)."""
 
 import logging
+import math
 import pathlib
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Reasons for which a checkpoint is written.
 SCHEDULE, END, INTERRUPTION = "schedule", "end", "interruption"
+_WEIGHT = re.compile(r"weights/[^/]+/\.ATTRIBUTES/VARIABLE_VALUE")
 _PROGRESS = "progress/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -79,6 +82,46 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
     for name, value in weights.items():
         value.assign((sums[name] / len(paths)).astype("float32"))
     return paths
+
+
+def count_stored_weights(folder):
+    """Counts the weights in the newest readable checkpoint without a model.
+
+    Args:
+        folder: Folder of the checkpoints.
+
+    Returns:
+        `(num_arrays, num_parameters)`: the number of weights and the number of their
+        elements.
+
+    Raises:
+        CheckpointError: If no checkpoint can be read.
+    """
+    damaged = {}
+    for path in reversed(checkpoint_paths(folder)):
+        files = checkpoint_files(path)
+        try:
+            require_regular(files, CheckpointError)
+            reader = tf.train.load_checkpoint(path)
+            shapes, dtypes = (
+                reader.get_variable_to_shape_map(),
+                reader.get_variable_to_dtype_map(),
+            )
+        except DAMAGE as error:
+            damaged[path] = error
+            continue
+        sizes = {
+            name: math.prod(shape)
+            for name, shape in shapes.items()
+            if _WEIGHT.fullmatch(name)
+        }
+        num_bytes = sum(size * dtypes[name].size for name, size in sizes.items())
+        if num_bytes <= sum(file.stat().st_size for file in files):
+            return len(sizes), sum(sizes.values())
+        damaged[path] = "its files are smaller than its weights"
+    for path, error in damaged.items():
+        warn_of_damage(path, error)
+    raise CheckpointError(f"{folder}: no readable checkpoint")
 
 
 def regular_paths(paths):

@@ -1,6 +1,6 @@
 """Description of a stored model, without loading its weights.
 
-Only a run without `model.keras` needs TensorFlow, to count its parameters. Exports and
+Only a run without `model.keras` needs TensorFlow, to read its checkpoint. Exports and
 presets may contain a model card, the file `MODEL_CARD.md`, whose tables describe the
 model.
 """
@@ -14,14 +14,16 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from keras_transformer.errors import CheckpointError
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.load import load_run
+from keras_transformer.saving.load import model_settings
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
@@ -158,12 +160,16 @@ def _describe_weights(path):
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
     info = ModelInfo(path=str(path), kind="run" if path.is_dir() else "keras file")
-    recipe = load_recipe(folder / CONFIG) if is_run else None
+    recipe = load_recipe(folder / CONFIG) if is_run or file is None else None
     if file is None:
-        _, tokenizer, model = load_run(folder)
-        info.parameters = model.count_params()
-        config = recipe.model.constructor_arguments()
-        info.vocabulary = vocabulary_info(tokenizer.kind, model.get_config())
+        from keras_transformer import pipelines
+        from keras_transformer.saving.checkpoints import count_stored_weights
+
+        tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
+        config = model_settings(recipe, tokenizer)
+        info.vocabulary = vocabulary_info(tokenizer.kind, config)
+        with contextlib.suppress(CheckpointError):
+            _, info.parameters = count_stored_weights(folder / "checkpoints")
     else:
         config, info.parameters = keras_file.check(file)
         info.written = _describe_origin(file)

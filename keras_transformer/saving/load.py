@@ -92,32 +92,55 @@ def load_run(folder):
     Raises:
         RecipeError: If `config.yaml` is missing or invalid.
         DataError: If the tokenizer is missing or damaged.
+        CheckpointError: If no checkpoint can be read.
+        ModelError: If the newest checkpoint is too small for the recipe.
     """
     from keras_transformer import pipelines
+    from keras_transformer.saving.checkpoints import count_stored_weights
 
     folder = pathlib.Path(folder)
     recipe = load_recipe(folder / CONFIG)
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
+    settings = model_settings(recipe, tokenizer)
+    # The recipe may be untrusted, and building a huge model would take minutes.
+    num_arrays, num_parameters = count_stored_weights(folder / "checkpoints")
+    try:
+        minimum = keras_file.min_arrays(settings)
+        keras_file.check_size(minimum, num_arrays, "arrays of weights")
+        keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
+    except ModelError as error:
+        raise ModelError(
+            f"{folder}: the checkpoint does not match config.yaml: {error}. Check that "
+            "the recipe and the vocabulary are unchanged."
+        ) from None
     return recipe, tokenizer, build_model(recipe, tokenizer)
 
 
-def build_model(recipe, tokenizer):
-    """Builds the recipe's `Transformer` with random weights.
+def model_settings(recipe, tokenizer):
+    """Returns the arguments of the recipe's `Transformer`, except its dtype.
 
     If the targets are trees, only their symbols have logits.
     """
     from keras_transformer.decoding.batches import target_of
+
+    trees = recipe.data.kind == "trees"
+    target = target_of(tokenizer)
+    return {
+        "vocabulary_size": target.vocabulary_size,
+        **recipe.model.constructor_arguments(),
+        "pad_id": target.pad_id,
+        "output_size": target.num_symbols() if trees else target.num_outputs,
+    }
+
+
+def build_model(recipe, tokenizer):
+    """Builds the recipe's `Transformer` with random weights."""
     from keras_transformer.transformer import Transformer
 
     precision = recipe.training.mixed_precision
     mixed = precision in ("bfloat16", "float16")
-    trees = recipe.data.kind == "trees"
-    target = target_of(tokenizer)
     model = Transformer(
-        target.vocabulary_size,
-        **recipe.model.constructor_arguments(),
-        pad_id=target.pad_id,
-        output_size=target.num_symbols() if trees else target.num_outputs,
+        **model_settings(recipe, tokenizer),
         dtype=f"mixed_{precision}" if mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})

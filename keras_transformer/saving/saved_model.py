@@ -72,8 +72,9 @@ def load_saved_model(path, allow_unsafe=False):
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
-        # Opening a named pipe would block forever.
-        require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
+        # Opening a named pipe would block forever. `rglob` skips folders that are
+        # links, but TensorFlow opens the files in them.
+        require_regular([*path.rglob("*"), *path.glob("*/*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
         with hide_normalizer_message():

@@ -1,6 +1,7 @@
 """Commands name an unusable input file in one line and exit with code 2."""
 
 import gzip
+import os
 import pathlib
 
 import pytest
@@ -103,3 +104,24 @@ def test_score_names_the_invalid_byte(files, run_command, model_path):
     result = run_command("score", model_path, "-s", good, "-t", files / "utf16")
     place = "utf16:1: not UTF-8 (byte 0xff at position 1"
     assert_one_line_error(result, place, "not UTF-8")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pipe", "must be a regular file, not a pipe"),
+        ("huge", "must have at most 1,048,576 bytes"),
+        ("folder", "must be a file, not a folder"),
+        ("latin", "cannot be read"),
+        ("missing", "no such file"),
+    ],
+)
+def test_export_names_a_bad_file_of_scores(
+    files, run_command, model_path, name, reason
+):
+    os.mkfifo(files / "pipe")
+    (files / "huge").write_bytes(b" " * 2**20 + b"{}")
+    command = ("export", model_path, files / "new", "--scores", files / name)
+    assert_one_line_error(run_command(*command), name, reason)
+    assert not (files / "new").exists()

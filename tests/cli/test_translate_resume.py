@@ -377,3 +377,14 @@ def test_resume_refuses_a_part_that_is_a_link(translate, files, link):
         f"error: {part}: must not be a link; remove it to start over\n"
     )
     assert other.read_text() == "somebody's\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_resume_refuses_a_part_that_is_not_a_file(translate, files, make):
+    part = files[1].with_name("out.part")
+    make(part)
+    result = translate()
+    assert result.exit_code == 2
+    expected = f"{part}: must be a regular file; remove it to start over"
+    assert result.stderr == f"error: {expected}\n"

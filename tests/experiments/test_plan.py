@@ -3,6 +3,7 @@
 A plan estimates the data, size, speed, time and memory of a training before it starts.
 """
 
+import os
 import re
 
 import pytest
@@ -72,7 +73,12 @@ def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
     assert found["time"] == f"about {expected}, without validation"
 
 
-def test_plan_names_a_missing_file(recipe, tmp_path):
+@pytest.mark.timeout(60)
+def test_plan_names_a_file_that_cannot_be_read(recipe, tmp_path):
     (tmp_path / "b").unlink()
-    with pytest.raises(DataError, match=r"/b: No such file or directory"):
+    with pytest.raises(DataError, match=r"/b: no such file"):
+        plan_training(recipe)
+    # Opening a pipe would wait for its writer.
+    os.mkfifo(tmp_path / "b")
+    with pytest.raises(DataError, match=r"/b: must be a regular file, not a pipe"):
         plan_training(recipe)

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import shutil
 import statistics
 
@@ -117,6 +118,48 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     seeds = len(json.loads((output / "results.json").read_text())["seeds"])
     assert f"mean over seeds ({seeds}, {seeds})" in found.output
     assert "p = 1.0000" in found.output
+
+
+def write_report_of_two_seeds(output):
+    """Writes the files of `repeat` that `compare` reads."""
+    numbers = dict.fromkeys(("bleu", "chrf", "perplexity", "seconds"), 1.0)
+    rest = {"bleu_interval": [0.0, 1.0], "parameters": 1, "signatures": []}
+    for seed in (1, 2):
+        folder = output / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "test.txt").write_text("ein Hund\nzwei\n")
+        (folder / "references.txt").write_text("ein Hund\ndrei\n")
+    seeds = [{"seed": seed, **numbers, **rest} for seed in (1, 2)]
+    (output / "results.json").write_text(json.dumps({"seeds": seeds}))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["test.txt", "references.txt"])
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: path.unlink(), r"{name}: no such file"),
+        (lambda path: path.unlink() or os.mkfifo(path), r"{name}: must be a regular"),
+        (lambda path: path.write_bytes(b"\xff\n"), r"{name}: not UTF-8 \(byte 0xff"),
+        (
+            lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
+            r"test\.txt: must have one line per reference\. Received: \d+ lines",
+        ),
+    ],
+    ids=["missing", "pipe", "not UTF-8", "shorter"],
+)
+def test_compare_names_a_damaged_file(tmp_path, name, damage, reason):
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        write_report_of_two_seeds(folder)
+    command = ["compare", *map(str, folders), "--samples=9"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    damage(folders[1] / "seed-1" / name)
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 2, found.exception
+    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
+    assert re.search(reason.format(name=re.escape(f"seed-1/{name}")), found.stderr)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")

@@ -290,14 +290,25 @@ def test_export_with_invalid_limits_is_refused(tmp_path):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize(
-    "name", ["saved_model.pb", "fingerprint.pb", "variables/variables.index"]
+    "name",
+    [
+        *("saved_model.pb", "fingerprint.pb", "variables/variables.index"),
+        *("debug/saved_model_debug_info.pb", "assets.extra/other"),
+    ],
 )
-def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name):
+def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name, is_link):
     folder = tmp_path / "1"
     shutil.copytree(tiny_export, folder)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
+    parent = (folder / name).parent
+    # The folder of the pipe, or the whole export, may be a link.
+    if is_link:
+        parent = parent.rename(tmp_path / "elsewhere")
+        (folder / name).parent.symlink_to(parent)
     # If the graph is not a regular file, the folder is not an export.
     reason = f"{name}: must be a regular file"
     if name == "saved_model.pb":

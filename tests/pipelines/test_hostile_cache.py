@@ -136,3 +136,17 @@ def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
         EncodedCorpus.load(tmp_path / "ids").check_ids(*sizes)
     again = encode_corpus(files, *tokenizers, tmp_path / "ids")
     assert again.pair(0)[0].tolist() == good
+
+
+@pytest.mark.parametrize("name", ["pad_id", "start_id"])
+@pytest.mark.parametrize("wrong", [5, 399, 10**15])
+def test_cached_special_ids_of_another_tokenizer_are_rewritten(
+    tokenizers, files, tmp_path, name, wrong
+):
+    good = encode_corpus(files, *tokenizers, tmp_path / "ids")
+    expected = getattr(tokenizers[1], name)
+    path = tmp_path / "ids" / "corpus.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: wrong}))
+    again = encode_corpus(files, *tokenizers, tmp_path / "ids")
+    for corpus in (again, EncodedCorpus.load(tmp_path / "ids")):
+        assert getattr(corpus, name) == getattr(good, name) == expected

@@ -1,0 +1,94 @@
+"""A run's checkpoint is compared with its recipe before a model is built."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import UserError
+from keras_transformer.experiments.average import average_run
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import weights_by_path
+from keras_transformer.saving.info import model_info
+from keras_transformer.saving.load import load_model
+from keras_transformer.transformer import Transformer
+
+MODEL = {
+    **{"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3},
+    "normalization": "post",
+}
+
+
+@pytest.fixture
+def write_run(tiny_model, tmp_path):
+    """Function that writes a run without `model.keras`, with other sizes in its recipe.
+
+    The checkpoint contains the weights of the tiny model.
+    """
+    model, tokenizer = tiny_model
+
+    def write_run(**changes):
+        keys = [f"model.{name}={value}" for name, value in {**MODEL, **changes}.items()]
+        recipe = load_recipe("phrases", [*keys, "tokenizer.vocabulary_size=300"])
+        folder = tmp_path / "run"
+        (folder / "checkpoints").mkdir(parents=True)
+        dump_recipe(recipe, folder / "config.yaml")
+        tokenizer.save(folder / "tokenizer")
+        weights = weights_by_path(model)["weights"]
+        tf.train.Checkpoint(weights=weights).write(str(folder / "checkpoints/ckpt-1"))
+        return folder
+
+    return write_run
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """List that receives each `Transformer` that is built."""
+    built, real = [], Transformer.build
+
+    def build(model, *arguments, **options):
+        built.append(model)
+        return real(model, *arguments, **options)
+
+    monkeypatch.setattr(Transformer, "build", build)
+    return built
+
+
+def test_checkpoint_of_a_matching_run_is_loaded(tiny_model, write_run, built):
+    folder = write_run()
+    _, _, model = load_model(folder)
+    assert len(built) == 1
+    for found, expected in zip(model.weights, tiny_model[0].weights, strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("changes", [{"num_layers": 500}, {"d_ff": 2_000_000}])
+@pytest.mark.parametrize("load", [load_model, average_run])
+def test_recipe_with_more_weights_than_the_checkpoint_builds_no_model(
+    write_run, built, changes, load
+):
+    folder = write_run(**changes)
+    with pytest.raises(UserError, match=r"the settings describe at least [\d,]+ "):
+        load(folder)
+    assert built == []
+
+
+@pytest.mark.timeout(120)
+def test_info_counts_weights_without_building_a_model(tiny_model, write_run, built):
+    folder = write_run(num_layers=500)
+    assert model_info(folder)["parameters"] == tiny_model[0].count_params()
+    assert built == []
+
+
+@pytest.mark.timeout(120)
+def test_checkpoint_without_its_data_builds_no_model(write_run, built, caplog):
+    folder = write_run()
+    (data,) = folder.glob("checkpoints/*.data-*")
+    data.write_bytes(b"")
+    for load in (load_model, average_run):
+        with pytest.raises(UserError, match="no readable checkpoint"):
+            load(folder)
+    assert "ckpt-1: damaged" in caplog.text
+    assert model_info(folder)["parameters"] is None
+    assert built == []
