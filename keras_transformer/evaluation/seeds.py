@@ -70,7 +70,8 @@ def compare_seeds(
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
     the same resamples of the sentences. The p-value is computed as in sacreBLEU: the
     fraction of resamples whose absolute difference, minus the mean absolute difference,
-    exceeds the observed absolute difference, with 1 added to both counts.
+    exceeds the observed absolute difference, with 1 added to both counts. If the mean
+    scores are equal, it is 1.
 
     Args:
         systems: Mapping of names to lists of runs, one run per seed. A run is a list of
@@ -105,8 +106,10 @@ def compare_seeds(
 
 
 def _p_value(differences, observed):
-    if not observed and not differences.any():
-        return 1.0  # identical translations
+    # A tie is no difference, as in `compare_systems`. Rounding depends on the order of
+    # the seeds.
+    if abs(observed) < 1e-9:
+        return 1.0
     sizes = np.abs(differences)
     extreme = sizes - sizes.mean() > abs(observed)
     return float((np.sum(extreme) + 1) / (len(differences) + 1))

@@ -76,6 +76,22 @@ def test_compare_seeds_of_equal_systems_finds_no_difference():
     assert found[1].p_value == 1.0
 
 
+def test_compare_seeds_of_different_texts_with_equal_scores_finds_no_difference():
+    references, one = corpus(0.2, 1)
+    systems = {"a": [one + references], "b": [references + one]}
+    found = evaluation.compare_seeds(systems, references * 2)
+    assert found[0].score == found[1].score
+    assert found[1].p_value == 1.0
+
+
+def test_compare_seeds_ignores_the_order_of_seeds():
+    references, _ = corpus(0.2, 1)
+    seeds = [corpus(0.2, number)[1] for number in range(1, 8)]
+    systems = {"a": seeds, **{str(n): seeds[n:] + seeds[:n] for n in range(1, 7)}}
+    _, *found = evaluation.compare_seeds(systems, references, num_samples=50)
+    assert [each.p_value for each in found] == [1.0] * 6
+
+
 def test_spread_is_the_mean_and_sample_standard_deviation():
     assert str(evaluation.spread([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
     assert evaluation.spread([41.0]) == (41.0, None)
