@@ -337,9 +337,9 @@ def recipe_page():
         "German, and of its other models where they differ. It is empty where the "
         "paper gives no value.\n\n"
         "`data.validation` and `data.test` have the same keys as `data.train`.\n\n"
-        "With text files, these keys may be `auto`, for a value that fits the text and "
+        "For text, these keys may be `auto`, for a value that fits the text and "
         f"the machine: {', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. They are in "
-        "the recipe `files`, and in recipes for text files without a section `model`.\n"
+        "the recipe `files`, and in recipes for text without a section `model`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}"
     for title, section, prefix in sections:

@@ -15,9 +15,9 @@ from keras_transformer.recipes.automatic import TOKEN_BYTES
 from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.machine import free_memory
-from keras_transformer.recipes.machine import measure_text
 from keras_transformer.recipes.memory import recipe_memory
 from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import configure_threads
 from keras_transformer.untrusted import open_regular
@@ -88,15 +88,19 @@ def plan_training(recipe):
 
 def _text_size(data):
     """Returns the `TextSize` of the training text, or `None` if it is not measured."""
-    if data.kind != "files":
+    if data.kind == "files":
+        paths = [*data.train.source, *data.train.target]
+    elif data.kind in ("tsv", "jsonl"):
+        paths = data.train
+    else:
         return None
-    for path in (*data.train.source, *data.train.target):
+    for path in paths:
         try:
             with open_regular(path, DataError) as file:
                 file.read(1)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}") from None
-    return measure_text(data.train.source, data.train.target)
+    return measure_training_text(data.model_dump())
 
 
 def _training_model(recipe):

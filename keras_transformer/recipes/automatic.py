@@ -10,9 +10,9 @@ from typing import NamedTuple
 from keras_transformer.errors import RecipeError
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
-from keras_transformer.recipes.machine import TextSize
 from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.memory import training_memory
+from keras_transformer.recipes.training_text import TextSize
 
 AUTO = "auto"
 # Keys that may be `auto`, in the order of choice: later ones depend on earlier ones.
@@ -67,9 +67,9 @@ class Choice(NamedTuple):
         return f"{self.key}: {value} ({self.reason})"
 
 
-# Kinds of data for which settings can be chosen. Only the text of `files` is measured.
-# The text of other kinds counts as `_UNKNOWN_TEXT`.
-_TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
+# Kinds of data for which settings can be chosen. Text that `measure_training_text` does
+# not measure counts as `_UNKNOWN_TEXT`.
+TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
 
 
 def automatic_keys(values: dict) -> list[str]:
@@ -84,7 +84,7 @@ def automatic_keys(values: dict) -> list[str]:
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
-    if found and kind not in _TEXT_KINDS:
+    if found and kind not in TEXT_KINDS:
         raise RecipeError(
             f"{found[0]}: auto needs a data.kind of text, such as files. "
             f"Received: {kind}"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
+from keras_transformer.recipes.automatic import TEXT_KINDS
 from keras_transformer.recipes.automatic import automatic_keys
 from keras_transformer.recipes.automatic import choose
 from keras_transformer.recipes.data_sections import DATA_KINDS
@@ -17,10 +18,10 @@ from keras_transformer.recipes.keys import key_hint
 from keras_transformer.recipes.keys import known_keys
 from keras_transformer.recipes.keys import name_hint
 from keras_transformer.recipes.machine import find_machine
-from keras_transformer.recipes.machine import measure_text
 from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_text
 
@@ -63,10 +64,10 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     `training.initial_model` are resolved against the current directory. In `data`,
     `${NAME}` is replaced by the environment variable NAME.
 
-    If `data.kind` is `files` and the recipe has no section `model`, keys missing from
-    `tokenizer`, `model` and `training` are taken from the recipe stored in `run`, or
-    else from the recipe `files`. Keys that are `auto` get values that fit the text and
-    the machine. GPUs are found only if TensorFlow has been imported.
+    If `data.kind` is a kind of text and the recipe has no section `model`, keys missing
+    from `tokenizer`, `model` and `training` are taken from the recipe stored in `run`,
+    or else from the recipe `files`. Keys that are `auto` get values that fit the text
+    and the machine. GPUs are found only if TensorFlow has been imported.
 
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.
@@ -163,12 +164,12 @@ def _values_of_run(run):
 
 
 def _add_template(values: dict, stored) -> None:
-    """If `data.kind` is `files`, adds missing keys from a stored recipe.
+    """If `data.kind` is a kind of text, adds missing keys from a stored recipe.
 
     If `stored` is `None`, the keys are taken from the recipe `files`.
     """
     data = values.get("data")
-    if not isinstance(data, dict) or data.get("kind", "files") != "files":
+    if not isinstance(data, dict) or data.get("kind", "files") not in TEXT_KINDS:
         return
     template = stored or _read("files")[1]
     for section in _TEMPLATE_SECTIONS:
@@ -199,26 +200,13 @@ def _choose_values(values: dict, stored, report) -> None:
             values[section][name] = stored[section].get(name)
         return
     machine = find_machine()
-    text = _measure_training_text(values["data"])
+    text = measure_training_text(values["data"])
     choices = choose(values, keys, text, machine)
     if report is not None:
         pairs = f"{text.pairs:,} pairs" if text else "text of unknown size"
         report(f"settings for {pairs} on {machine}:")
         for choice in choices:
             report(f"  {choice}")
-
-
-def _measure_training_text(data):
-    """Returns the `TextSize` of the training files, or `None` if it is unknown."""
-    train = data.get("train") if isinstance(data, dict) else None
-    sides = []
-    for side in ("source", "target"):
-        paths = train.get(side) if isinstance(train, dict) else None
-        paths = [paths] if isinstance(paths, str) else paths
-        if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
-            return None
-        sides.append([_absolute(path) for path in paths])
-    return measure_text(*sides)
 
 
 def _apply_override(values: dict, override: str) -> None:

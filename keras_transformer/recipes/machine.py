@@ -1,22 +1,16 @@
-"""Sizes of the machine and of the training text, for choosing automatic settings.
+"""Size of the machine, for choosing automatic settings.
 
 This module does not import TensorFlow. It finds GPUs only if TensorFlow has already
 been imported.
 """
 
-import gzip
 import os
-import re
 import shutil
 import subprocess
 import sys
-import zlib
 from typing import NamedTuple
 
 import psutil
-
-# Bytes of text to read from each file. The sizes of larger files are extrapolated.
-_SAMPLE_BYTES = 1 << 23
 
 
 class Gpu(NamedTuple):
@@ -41,15 +35,6 @@ class Machine(NamedTuple):
             size = f" with {format_bytes(gpu.memory)}" if gpu.memory else ""
             parts.append(f"{len(self.gpus)} GPU(s){size}")
         return ", ".join(parts)
-
-
-class TextSize(NamedTuple):
-    """Size of a parallel corpus, extrapolated from its beginning."""
-
-    pairs: int
-    bytes: int  # of the longer side
-    characters: int  # distinct characters in the samples of both sides
-    words: int  # distinct words in the samples of both sides
 
 
 def format_bytes(number):
@@ -122,53 +107,3 @@ def _smallest_gpu_memory():
         return None
     sizes = [int(line) for line in done.stdout.split("\n") if line.strip().isdigit()]
     return min(sizes) * 2**20 if sizes else None
-
-
-def measure_text(sources, targets) -> TextSize | None:
-    """Estimates the size of a corpus from the beginning of its files.
-
-    Args:
-        sources: Paths of text files, plain or `.gz`.
-        targets: Paths of the other side's files.
-
-    Returns:
-        `TextSize`, or `None` if a file is missing or cannot be read.
-    """
-    sides, characters, words = [], set(), set()
-    for paths in (sources, targets):
-        lines = size = 0
-        for path in paths:
-            try:
-                measured = _measure_file(path, characters, words)
-            except (OSError, EOFError, zlib.error):
-                return None
-            if measured is None:
-                return None
-            lines, size = lines + measured[0], size + measured[1]
-        sides.append((lines, size))
-    (pairs, source_bytes), (_, target_bytes) = sides
-    return TextSize(pairs, max(source_bytes, target_bytes), len(characters), len(words))
-
-
-def _measure_file(path, characters, words):
-    """Estimates the number of lines and bytes of a file from its beginning.
-
-    Adds the characters and words of the beginning to the sets `characters` and `words`.
-
-    Returns:
-        `(lines, bytes)`, or `None` if `path` is not a regular file.
-    """
-    if not os.path.isfile(path):
-        return None
-    stored = os.path.getsize(path)
-    with open(path, "rb") as file:
-        is_compressed = os.fspath(path).endswith(".gz")
-        stream = gzip.GzipFile(fileobj=file) if is_compressed else file
-        sample = stream.read(_SAMPLE_BYTES)
-        has_more = bool(stream.read(1))
-        num_read = file.tell()  # compressed bytes of a .gz file
-    text = sample.decode("utf-8", "ignore")
-    characters.update(text)
-    words.update(re.findall(r"\S+", text))
-    factor = stored / num_read if has_more and num_read else 1.0
-    return round(sample.count(b"\n") * factor), round(len(sample) * factor)

@@ -46,6 +46,22 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     assert re.match(r"about [\d.]+ [KMG]iB of [\d.]+ GiB", found["memory"])
 
 
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_plan_measures_pairs_on_one_line(tmp_path, kind):
+    text = "a cat sat on it"
+    pair = (
+        f"{text}\t{text}" if kind == "tsv" else f'{{"source": "{text}", "target": ""}}'
+    )
+    path = tmp_path / "pairs"
+    path.write_text(f"{pair}\n" * 20)
+    data = f"data={{kind: {kind}, train: {path}}}"
+    plan = plan_training(load_recipe("files", [data, *SMALL]))
+    assert plan["data"] == "20 pairs, about 80 tokens per side"
+    path.unlink()
+    with pytest.raises(DataError, match="No such file"):
+        plan_training(load_recipe("files", [data, *SMALL]))
+
+
 @pytest.mark.parametrize(
     ("first", "second", "seconds"),
     [

@@ -4,9 +4,6 @@ The recipe `files` sets all `AUTOMATIC_KEYS` to `auto`. The expected values foll
 docs/how-to/train-on-your-data.md.
 """
 
-import gzip
-import random
-
 import pytest
 
 from keras_transformer.recipes import RecipeError
@@ -16,8 +13,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import machine as machines
 from keras_transformer.recipes.machine import Gpu
 from keras_transformer.recipes.machine import Machine
-from keras_transformer.recipes.machine import TextSize
-from keras_transformer.recipes.machine import measure_text
+from keras_transformer.recipes.training_text import TextSize
 
 # A `Machine` has cores, bytes of memory and GPUs. A `Gpu` has bytes of memory and a
 # compute capability.
@@ -31,16 +27,17 @@ def load(monkeypatch):
     """Function that loads a recipe as if its text had `pairs` pairs, on `machine`."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
-    def load(pairs, machine=LAPTOP, *overrides, recipe="files", **options):
+    def load(pairs, machine=LAPTOP, *overrides, recipe="files", data=FILES, **options):
         # 70 bytes per pair, 100 distinct characters, and a distinct word per pair.
         text = TextSize(pairs, 70 * pairs, 100, pairs) if pairs else None
         monkeypatch.setattr(
-            "keras_transformer.recipes.load.measure_text", lambda *_: text
+            "keras_transformer.recipes.load.measure_training_text", lambda _: text
         )
         monkeypatch.setattr(
             "keras_transformer.recipes.load.find_machine", lambda: machine
         )
-        return load_recipe(recipe, [FILES, *overrides], **options)
+        overrides = [*([data] if data else []), *overrides]
+        return load_recipe(recipe, overrides, **options)
 
     return load
 
@@ -153,6 +150,24 @@ def test_recipe_without_a_model_extends_the_files_recipe(load, tmp_path):
     assert recipe == load(29_000, LAPTOP, *overrides, "tokenizer.kind=word_piece")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{kind: tsv, train: [a.tsv]}",
+        "{kind: jsonl, train: [a.jsonl]}",
+        "{kind: hf, name: a/b}",
+        "{kind: records, train: a}",
+    ],
+)
+def test_recipe_without_a_model_extends_the_files_recipe_for_any_text(
+    load, tmp_path, data
+):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"data: {data}")
+    recipe = load(29_000, recipe=path, data=None)
+    assert recipe.model_dump(exclude="data") == load(29_000).model_dump(exclude="data")
+
+
 def test_recipe_with_a_model_has_the_defaults_of_the_paper(load, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data: {train: {source: a, target: b}}\nmodel: {dropout: 0.2}")
@@ -220,47 +235,6 @@ def test_started_run_without_a_model_section_resumes(load, tmp_path):
     dump_recipe(started, run / "config.yaml")
     path.write_text("data: {train: {source: a.en, target: a.de}}")
     assert load(29_000, recipe=path, run=run) == started
-
-
-def write_text(path, lines):
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    return str(path)
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_measure_text_counts_small_files_exactly(tmp_path, suffix):
-    source = write_text(tmp_path / f"s{suffix}", ["a b", "é", "", "b c"])
-    target = write_text(tmp_path / f"t{suffix}", ["aa", "b", "c d e f", "g"])
-    size = measure_text([source, source], [target, target])
-    # Pairs, bytes of the longer side, and distinct characters (8 letters, space and
-    # newline) and words of both sides.
-    assert size == (8, 2 * len("aa\nb\nc d e f\ng\n"), 10, 9)
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_measure_text_extrapolates_large_files(tmp_path, monkeypatch, suffix):
-    random.seed(1)
-    words = [f"{random.randrange(10**6)}" for _ in range(50_000)]
-    path = write_text(tmp_path / f"s{suffix}", words)
-    monkeypatch.setattr(machines, "_SAMPLE_BYTES", 100_000)
-    size = measure_text([path], [path])
-    # The size of a compressed file is estimated less exactly, since gzip reads ahead.
-    assert size.pairs == pytest.approx(50_000, rel=0.15 if suffix else 0.01)
-    assert size.bytes == pytest.approx(sum(map(len, words)) + 50_000, rel=0.15)
-
-
-def test_measure_text_returns_none_for_unreadable_files(tmp_path):
-    good = write_text(tmp_path / "good", ["a"])
-    cut = write_text(tmp_path / "cut.gz", ["a" * 100])
-    with open(cut, "rb+") as file:
-        file.truncate(20)
-    no_gzip = write_text(tmp_path / "plain", ["a"])
-    (tmp_path / "plain").rename(tmp_path / "plain.gz")
-    for bad in ("nowhere", str(tmp_path), cut, f"{no_gzip}.gz"):
-        assert measure_text([good], [bad]) is None
-    assert measure_text([good], [good]) is not None
 
 
 def test_find_machine_respects_the_limit_of_a_container(monkeypatch):

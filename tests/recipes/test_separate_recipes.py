@@ -6,7 +6,7 @@ from recipe_errors import recipe_error
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.automatic import choose
 from keras_transformer.recipes.machine import Machine
-from keras_transformer.recipes.machine import TextSize
+from keras_transformer.recipes.training_text import TextSize
 
 SEPARATE = (
     "tokenizer={shared: false, vocabulary_size: 380, source_vocabulary_size: 370}"

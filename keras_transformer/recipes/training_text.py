@@ -1,0 +1,226 @@
+"""Size of a recipe's training text, estimated without TensorFlow.
+
+The files are not checked. If one cannot be read, training reports why.
+"""
+
+import gzip
+import json
+import os
+import re
+import zlib
+from typing import NamedTuple
+
+from pydantic import BaseModel
+from pydantic import NonNegativeInt
+
+from keras_transformer.errors import UserError
+from keras_transformer.untrusted import MAX_LOG_BYTES
+from keras_transformer.untrusted import read_json
+
+# Bytes of text to read from each file. The sizes of larger files are extrapolated.
+_SAMPLE_BYTES = 1 << 23
+
+
+class TextSize(NamedTuple):
+    """Size of a parallel corpus, extrapolated from its beginning."""
+
+    pairs: int
+    bytes: int  # of the longer side
+    characters: int  # distinct characters in the samples of both sides
+    words: int  # distinct words in the samples of both sides
+
+
+def measure_training_text(data) -> TextSize | None:
+    """Estimates the size of the training text of a recipe.
+
+    Args:
+        data: Section `data` as a mapping, which need not be valid.
+
+    Returns:
+        `TextSize`, or `None` if the text cannot be read or has another kind than
+        `files`, `tsv`, `jsonl` and `records`.
+    """
+    kind = data.get("kind", "files") if isinstance(data, dict) else None
+    if kind == "files":
+        train = data.get("train")
+        if not isinstance(train, dict):
+            return None
+        sides = [_as_paths(train.get(side)) for side in ("source", "target")]
+        return measure_text(*sides) if all(sides) else None
+    if kind in ("tsv", "jsonl"):
+        paths = _as_paths(data.get("train"))
+        return measure_pairs(data, paths) if paths else None
+    if kind == "records" and isinstance(data.get("train"), str):
+        return _measure_records(os.path.expanduser(data["train"]))
+    return None
+
+
+def measure_text(sources, targets) -> TextSize | None:
+    """Estimates the size of a corpus from the beginning of its files.
+
+    Args:
+        sources: Paths of text files, plain or `.gz`.
+        targets: Paths of the other side's files.
+
+    Returns:
+        `TextSize`, or `None` if a file is missing or cannot be read.
+    """
+    sides, vocabulary = [], _Vocabulary()
+    for paths in (sources, targets):
+        lines = size = 0
+        for path in paths:
+            sample = _read_sample(path)
+            if sample is None:
+                return None
+            vocabulary.add(sample.text)
+            lines += round(sample.text.count("\n") * sample.factor)
+            size += round(sample.num_bytes * sample.factor)
+        sides.append((lines, size))
+    (pairs, source_bytes), (_, target_bytes) = sides
+    return vocabulary.text_size(pairs, source_bytes, target_bytes)
+
+
+def measure_pairs(data, paths) -> TextSize | None:
+    """Like `measure_text`, for files with both sides on one line.
+
+    Args:
+        data: Section `data` as a mapping, with the kind `tsv` or `jsonl`.
+        paths: Paths of the training files, plain or `.gz`.
+
+    Returns:
+        `TextSize`, or `None` if a file cannot be read or has no pair in its beginning.
+    """
+    is_tsv = data["kind"] == "tsv"
+    places = [
+        data.get("source", 1 if is_tsv else "source"),
+        data.get("target", 2 if is_tsv else "target"),
+    ]
+    read_pairs = _tsv_pairs if is_tsv else _json_pairs
+    num_pairs, sizes, vocabulary = 0, [0, 0], _Vocabulary()
+    for path in paths:
+        sample = _read_sample(path)
+        if sample is None:
+            return None
+        pairs = list(read_pairs(sample.text.split("\n"), places))
+        if not pairs:
+            return None
+        num_pairs += round(len(pairs) * sample.factor)
+        for side, texts in enumerate(zip(*pairs, strict=True)):
+            text = "".join(f"{each}\n" for each in texts)
+            vocabulary.add(text)
+            num_bytes = len(text.encode("utf-8", "replace"))
+            sizes[side] += round(num_bytes * sample.factor)
+    return vocabulary.text_size(num_pairs, *sizes)
+
+
+class _Shard(BaseModel):
+    name: str
+    num_pairs: NonNegativeInt
+
+
+class _Records(BaseModel):
+    """The part of `records.json` that has the sizes."""
+
+    shards: list[_Shard]
+
+
+def _measure_records(folder):
+    """Returns the `TextSize` of a folder of encoded pairs, or `None`.
+
+    The numbers of characters and words are unknown. They must not limit the vocabulary,
+    so each pair counts as a word.
+    """
+    try:
+        path = os.path.join(folder, "records.json")
+        shards = read_json(path, _Records, MAX_LOG_BYTES).shards
+        names = [os.path.basename(shard.name) for shard in shards]
+        size = sum(os.path.getsize(os.path.join(folder, name)) for name in names)
+    except (OSError, ValueError, UserError):
+        return None
+    # Records take about two bytes for each id of both sides, which is as much as the
+    # text of one side.
+    num_pairs = sum(shard.num_pairs for shard in shards)
+    return TextSize(num_pairs, size, 0, num_pairs)
+
+
+class _Vocabulary:
+    """Distinct characters and words of texts."""
+
+    def __init__(self):
+        self._characters = set()
+        self._words = set()
+
+    def add(self, text):
+        self._characters.update(text)
+        self._words.update(re.findall(r"\S+", text))
+
+    def text_size(self, pairs, source_bytes, target_bytes):
+        longer = max(source_bytes, target_bytes)
+        return TextSize(pairs, longer, len(self._characters), len(self._words))
+
+
+class _Sample(NamedTuple):
+    """Beginning of a file."""
+
+    text: str
+    num_bytes: int  # of the text in the file
+    factor: float  # size of the file relative to the sample
+
+
+def _read_sample(path):
+    """Returns a `_Sample`, or `None` if `path` is not a regular file or is damaged."""
+    try:
+        if not os.path.isfile(path):
+            return None
+        stored = os.path.getsize(path)
+        with open(path, "rb") as file:
+            is_compressed = os.fspath(path).endswith(".gz")
+            stream = gzip.GzipFile(fileobj=file) if is_compressed else file
+            content = stream.read(_SAMPLE_BYTES)
+            has_more = bool(stream.read(1))
+            num_read = file.tell()  # compressed bytes of a .gz file
+    except (OSError, EOFError, ValueError, zlib.error):
+        return None
+    factor = stored / num_read if has_more and num_read else 1.0
+    return _Sample(content.decode("utf-8", "ignore"), len(content), factor)
+
+
+def _tsv_pairs(lines, columns):
+    """Yields the pairs of lines that have both columns, given by number or name."""
+    if all(isinstance(column, str) for column in columns):
+        header, *lines = (line.split("\t") for line in lines)
+        if not all(column in header for column in columns):
+            return
+        columns = [header.index(column) + 1 for column in columns]
+    else:
+        lines = (line.split("\t") for line in lines)
+    if not all(isinstance(column, int) and column > 0 for column in columns):
+        return
+    for line in lines:
+        if max(columns) <= len(line):
+            yield tuple(line[column - 1] for column in columns)
+
+
+def _json_pairs(lines, keys):
+    """Yields the pairs of lines that have text at both keys, whose dots are nesting."""
+    if not all(isinstance(key, str) for key in keys):
+        return
+    for line in lines:
+        try:
+            # The last line of a sample may be incomplete.
+            pair = [json.loads(line)] * 2
+            for side, key in enumerate(keys):
+                for name in key.split("."):
+                    pair[side] = pair[side][name]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            continue
+        if all(isinstance(text, str) for text in pair):
+            yield tuple(pair)
+
+
+def _as_paths(value):
+    """Returns a path or list of paths as a list, or `None` for any other value."""
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        return None
+    return [os.path.expanduser(path) for path in paths]

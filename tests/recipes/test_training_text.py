@@ -1,0 +1,144 @@
+"""Estimates of the size of the training text, for files of every kind."""
+
+import gzip
+import json
+import random
+
+import pytest
+
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import training_text
+from keras_transformer.recipes.training_text import measure_text
+from keras_transformer.recipes.training_text import measure_training_text
+
+PAIRS = [("a b", "aa"), ("é", "b"), ("x", "c d e f"), ("b c", "g")]
+
+
+def write_text(path, lines):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_measure_text_counts_small_files_exactly(tmp_path, suffix):
+    source = write_text(tmp_path / f"s{suffix}", ["a b", "é", "", "b c"])
+    target = write_text(tmp_path / f"t{suffix}", ["aa", "b", "c d e f", "g"])
+    size = measure_text([source, source], [target, target])
+    # Pairs, bytes of the longer side, and distinct characters (8 letters, space and
+    # newline) and words of both sides.
+    assert size == (8, 2 * len("aa\nb\nc d e f\ng\n"), 10, 9)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_measure_text_extrapolates_large_files(tmp_path, monkeypatch, suffix):
+    random.seed(1)
+    words = [f"{random.randrange(10**6)}" for _ in range(50_000)]
+    path = write_text(tmp_path / f"s{suffix}", words)
+    monkeypatch.setattr(training_text, "_SAMPLE_BYTES", 100_000)
+    size = measure_text([path], [path])
+    # The size of a compressed file is estimated less exactly, since gzip reads ahead.
+    assert size.pairs == pytest.approx(50_000, rel=0.15 if suffix else 0.01)
+    assert size.bytes == pytest.approx(sum(map(len, words)) + 50_000, rel=0.15)
+
+
+def test_measure_text_returns_none_for_unreadable_files(tmp_path):
+    good = write_text(tmp_path / "good", ["a"])
+    cut = write_text(tmp_path / "cut.gz", ["a" * 100])
+    with open(cut, "rb+") as file:
+        file.truncate(20)
+    no_gzip = write_text(tmp_path / "plain", ["a"])
+    (tmp_path / "plain").rename(tmp_path / "plain.gz")
+    for bad in ("nowhere", str(tmp_path), cut, f"{no_gzip}.gz"):
+        assert measure_text([good], [bad]) is None
+    assert measure_text([good], [good]) is not None
+
+
+def write_pairs(folder, kind, suffix=""):
+    """Writes `PAIRS` in the form of a kind of data and returns the section `data`."""
+    train = {}
+    for side, texts in zip(("source", "target"), zip(*PAIRS, strict=True), strict=True):
+        train[side] = write_text(folder / f"{side}{suffix}", texts)
+    data = {"kind": kind, "train": train}
+    if kind == "tsv":
+        lines = [f"-\t{target}\t{source}" for source, target in PAIRS]
+        data |= {"source": 3, "target": 2}
+    if kind == "tsv with names":
+        lines = ["to\tfrom", *(f"{target}\t{source}" for source, target in PAIRS)]
+        data |= {"kind": "tsv", "source": "from", "target": "to"}
+    if kind == "jsonl":
+        lines = [json.dumps({"id": 1, "t": {"en": s, "de": t}}) for s, t in PAIRS]
+        data |= {"source": "t.en", "target": "t.de"}
+    if kind != "files":
+        data["train"] = [write_text(folder / f"pairs{suffix}", lines)]
+    return data
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["tsv", "tsv with names", "jsonl"])
+def test_pairs_on_one_line_have_the_size_of_two_files(tmp_path, kind, suffix):
+    expected = measure_training_text(write_pairs(tmp_path, "files"))
+    assert expected is not None
+    data = write_pairs(tmp_path, kind, suffix)
+    assert measure_training_text(data) == expected
+    doubled = measure_training_text({**data, "train": data["train"] * 2})
+    assert doubled == (2 * expected.pairs, 2 * expected.bytes, *expected[2:])
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_large_files_of_pairs_are_extrapolated(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(f"{__name__}.PAIRS", PAIRS * 5_000)
+    expected = measure_training_text(write_pairs(tmp_path, "files"))
+    monkeypatch.setattr(training_text, "_SAMPLE_BYTES", 20_000)
+    size = measure_training_text(write_pairs(tmp_path, kind))
+    assert size[:2] == pytest.approx(expected[:2], rel=0.05)
+
+
+def test_records_have_the_pairs_of_their_shards(tmp_path):
+    shards = [{"name": f"{each}.tfrecord", "num_pairs": 300_000} for each in "ab"]
+    for shard in shards:
+        (tmp_path / shard["name"]).write_bytes(b"x" * 100)
+    path = tmp_path / "records.json"
+    data = {"kind": "records", "train": str(tmp_path)}
+    assert measure_training_text(data) is None
+    path.write_text(json.dumps({"shards": shards, "format": 1}))
+    assert measure_training_text(data)[:2] == (600_000, 200)
+    (tmp_path / "b.tfrecord").unlink()
+    assert measure_training_text(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(None, [], {}, {"train": {"source": "a"}}, {"kind": "hf", "name": "a/b"}),
+        *({"kind": "tsv"}, {"kind": "tsv", "train": [1]}, {"kind": ["tsv"]}),
+        *({"kind": "tsv", "train": "nowhere"}, {"kind": "records", "train": 1}),
+    ],
+)
+def test_invalid_sections_have_no_size(data):
+    assert measure_training_text(data) is None
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        *({"source": 9}, {"source": "a", "target": "b"}, {"source": -1}),
+        *({"source": []}, {"source": None}, {"source": "a", "target": 1}),
+    ],
+)
+def test_wrong_columns_have_no_size(tmp_path, kind, columns):
+    data = {**write_pairs(tmp_path, kind), **columns}
+    assert measure_training_text(data) is None
+
+
+@pytest.mark.parametrize("kind", ["files", "tsv", "jsonl"])
+def test_settings_of_a_recipe_with_only_data_fit_its_text(tmp_path, kind):
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps({"data": write_pairs(tmp_path, kind)}))
+    lines = []
+    recipe = load_recipe(path, report=lines.append)
+    assert lines[0].startswith("settings for 4 pairs on ")
+    assert recipe.model.preset == "tiny"
+    assert (recipe.training.batch_tokens, recipe.training.steps) == (1024, 1000)
