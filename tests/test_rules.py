@@ -33,7 +33,7 @@ ALLOWED = {
     # Searches receive the model as an argument and never import it.
     "decoding": {"numerics", "layers", "errors", "_deprecated"},
     "recipes": {"presets", "errors", "files", "untrusted"},
-    "evaluation": {"decoding", "errors"},
+    "evaluation": {"decoding", "errors", "_deprecated"},
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},
     "saving": {
@@ -45,7 +45,9 @@ ALLOWED = {
         "errors",
     },
     "training": {"saving", "files", "untrusted", "errors", "_deprecated"},
-    "distributed": {"training", "saving", "pipelines", "files", "errors"},
+    "distributed": {
+        *("training", "saving", "pipelines", "files", "errors", "_deprecated"),
+    },
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
         *("conversion", "errors", "untrusted"),
