@@ -14,15 +14,19 @@ __version__ = "0.1.0"
 # Public subpackages and modules.
 _MODULES = (
     "decoding",
+    "distributed",
     "errors",
     "evaluation",
+    "experiments",
     "export",
     "layers",
     "parsing",
     "pipelines",
     "presets",
     "recipes",
+    "saving",
     "training",
+    "visualization",
 )
 # Public classes and functions, and the modules that contain them.
 _NAMES = {

@@ -124,6 +124,28 @@ training.checkpoints.checkpoint_paths -> saving.checkpoints.checkpoint_paths
 training.checkpoints.warn_of_damage -> saving.checkpoints.warn_of_damage
 training.sustained_flops -> experiments.cost.measure_flops
 
+corpus_filter.REASONS -> evaluation.pair_filter.FILTER_REASONS
+decoding.beam_search.NEVER -> decoding.beam_search.NEG_INF
+decoding.forbidden.forbidden_texts -> decoding.forbidden.build_text_table
+decoding.rows.CHARACTERS_AT_ONCE -> decoding.batches.MAX_CHARACTERS
+decoding.rows.LINES_AT_ONCE -> decoding.batches.MAX_LINES
+exported_model.open_saved_model -> saving.open.open_model
+layers.decoding_cache.SETTLE_STEPS -> decoding.cache.COMPACT_INTERVAL
+layers.decoding_cache.slots_in_use -> decoding.cache.reachable_slots
+layers.decoding_cache.take_slots -> decoding.cache.gather_slots
+layers.dense.BLOCK -> numerics.matrices.BLOCK_COLUMNS
+layers.multi_head_attention.SCORES -> layers.multi_head_attention.SCORE_MODES
+recipes.schema.FilesData -> recipes.data_sections.FilesData
+recipes.schema.PhrasesData -> recipes.data_sections.PhrasesData
+recipes.schema.RecordsData -> recipes.data_sections.RecordsData
+recipes.schema.TextPair -> recipes.data_sections.TextPair
+recipes.schema.TfdsData -> recipes.data_sections.TfdsData
+recipes.schema.TreePaths -> recipes.data_sections.TreePaths
+recipes.schema.TreesData -> recipes.data_sections.TreesData
+recipes.schema.WeightedTreePaths -> recipes.data_sections.WeightedTreePaths
+safe_loading.note_tokenizer -> saving.keras_file.store_fingerprint
+stored_models.MODEL -> saving.names.MODEL
+
 corpora.prepare -> experiments.corpora.prepare_corpora
 corpora.prepared -> experiments.corpora.load_corpora
 decoding.alignment.alignable -> decoding.alignment.alignable_pairs
@@ -200,6 +222,16 @@ def warn_deprecated(old, new):
         frame, stacklevel = frame.f_back, stacklevel + 1
     message = f"`{old}` is deprecated. Use `{new}`."
     warnings.warn(message, DeprecationWarning, stacklevel)
+
+
+def renamed_attribute(old, new):
+    """Returns a property that warns and returns the attribute `new`."""
+
+    def get(self):
+        warn_deprecated(f"{type(self).__name__}.{old}", new)
+        return getattr(self, new)
+
+    return property(get, doc=f"Deprecated name of `{new}`.")
 
 
 MODULES = _table(_MODULES)

@@ -27,6 +27,7 @@ from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
     CoreOpsBytePairTokenizer,
 )
+from keras_transformer.pipelines.tokenizers.kerashub import KerasHubTokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
@@ -37,6 +38,7 @@ __all__ = [
     "EncodedCorpus",
     "HuggingFacePairs",
     "JsonLines",
+    "KerasHubTokenizer",
     "Pairs",
     "RecordFolder",
     "SeparateTokenizers",

@@ -5,14 +5,29 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import prepared
 import pytest
 
 from keras_transformer._deprecated import MODULES
 from keras_transformer._deprecated import NAMES
 from keras_transformer._deprecated import successor
+from keras_transformer.distributed.workers import Workers
+from keras_transformer.evaluation.pair_filter import PairFilter
 
 PUBLIC_NAMES = pathlib.Path(__file__).parent / "frozen" / "v1" / "public_names.txt"
+
+# Names of version 0.1 that its reference did not list.
+OTHER_NAMES = """
+keras_transformer.corpus_filter: REASONS
+keras_transformer.decoding.beam_search: NEVER
+keras_transformer.decoding.rows: LINES_AT_ONCE CHARACTERS_AT_ONCE
+keras_transformer.exported_model: open_saved_model
+keras_transformer.layers.decoding_cache: SETTLE_STEPS take_slots slots_in_use
+keras_transformer.recipes.schema: FilesData PhrasesData RecordsData TextPair TfdsData
+keras_transformer.recipes.schema: TreePaths TreesData WeightedTreePaths
+keras_transformer.stored_models: MODEL
+"""
 
 # Prints {path: list of warnings} for all modules and names. If a path cannot be loaded,
 # the error's text replaces the list.
@@ -63,6 +78,7 @@ def loaded():
     All paths are loaded in one fresh process.
     """
     lines = PUBLIC_NAMES.read_text("utf-8").splitlines()
+    lines += OTHER_NAMES.split("\n")[1:-1]
     # `NAMES` and `MODULES` also contain paths that were not public.
     lines += [": ".join(old.rpartition(".")[::2]) for old in NAMES]
     lines += [f"{old}:" for old in MODULES]
@@ -147,3 +163,25 @@ except ModuleNotFoundError as error:
         "False False",
         "No module named 'keras_transformer.absent'",
     ]
+
+
+def test_old_methods_warn_and_work():
+    workers = Workers.__new__(Workers)
+    workers.count = 1
+    with pytest.warns(DeprecationWarning, match="Workers.share.* `broadcast_from_ch"):
+        assert workers.share(lambda: 7) == 7
+    with pytest.warns(DeprecationWarning, match="Workers.total.*Use `all_reduce_sum`"):
+        assert workers.total([1, 2]) == [1, 2]
+    with pytest.warns(DeprecationWarning, match="Use `convert_worker_errors`"):
+        context = workers.told_when_lost()
+    with context:
+        pass
+    pair_filter = PairFilter(None)
+    scores = np.array([-1.0, np.nan, -3.0], "float32")
+    with pytest.warns(DeprecationWarning, match="Use `select_above`"):
+        assert pair_filter.kept(scores, -2).tolist() == [True, False, False]
+    with pytest.warns(DeprecationWarning, match="Use `select_best`"):
+        passed, _ = pair_filter.best(scores, 0.5)
+    assert passed.tolist() == [True, False, False]
+    with pytest.warns(DeprecationWarning, match="Use `score`"):
+        assert pair_filter.scores == pair_filter.score

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 
+from keras_transformer._deprecated import renamed_attribute
 from keras_transformer.decoding.batches import encode_texts
 
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
@@ -101,6 +102,10 @@ class PairFilter:
         passed[order[:count]] = True
         self._count(scores, passed)
         return passed, float(scores[order[count - 1]]) if count else None
+
+    scores = renamed_attribute("scores", "score")
+    kept = renamed_attribute("kept", "select_above")
+    best = renamed_attribute("best", "select_best")
 
     def _count(self, scores, passed):
         """Updates the counts of kept pairs and of pairs whose score is too low."""

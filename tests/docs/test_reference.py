@@ -3,13 +3,16 @@
 Generated pages match in full. Handwritten pages list the names that the code uses.
 """
 
+import importlib
 import importlib.util
+import inspect
 import re
 import signal
 
 import pytest
 from guides import ROOT
 
+import keras_transformer as kt
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 from keras_transformer.experiments import folder
@@ -113,3 +116,21 @@ def test_run_folder_page_names_every_file():
 def test_glossary_is_sorted():
     terms = [row[0] for row in table_rows(page("glossary.md"))]
     assert terms == sorted(terms, key=str.lower)
+
+
+def homes_of(module):
+    """Yields each public class and function, with the paths that may document it."""
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            path = f"{value.__module__}.{value.__qualname__}"
+            yield f"{module.__name__}.{name}", {value.__module__, path}
+
+
+@pytest.mark.parametrize("name", kt._MODULES)
+def test_reference_documents_every_public_name(name):
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    text = "\n".join(path.read_text("utf-8") for path in pages)
+    shown = set(re.findall(r"^::: (\S+)", text, re.MULTILINE))
+    names = homes_of(importlib.import_module(f"keras_transformer.{name}"))
+    assert [name for name, paths in names if not paths & shown] == []

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer import Transformer
 from keras_transformer import Translator
+from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import encode_corpus
 from keras_transformer.pipelines import training_dataset
@@ -237,3 +238,8 @@ def test_adapter_imports_kerashub_only_when_needed(tmp_path):
     )
     result = prepared.run(code, folder=tmp_path)
     assert result.stdout.strip() == "set()", result.stderr
+
+
+def test_adapter_is_a_public_name():
+    assert pipelines.KerasHubTokenizer is KerasHubTokenizer
+    assert "KerasHubTokenizer" in pipelines.__all__
