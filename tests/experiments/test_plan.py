@@ -58,7 +58,7 @@ def test_plan_measures_pairs_on_one_line(tmp_path, kind):
     plan = plan_training(load_recipe("files", [data, *SMALL]))
     assert plan["data"] == "20 pairs, about 80 tokens per side"
     path.unlink()
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         plan_training(load_recipe("files", [data, *SMALL]))
 
 
