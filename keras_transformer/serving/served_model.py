@@ -20,6 +20,9 @@ _WARM_UP = {
     Input("string", 1): [b"a", b"a b c d e f g"],
     Input("int32", 2): [[4, 5, 3]],
 }
+# Lengths of a single row for which an export with `jit_compile` compiles programs. All
+# signatures that translate share them.
+_COMPILED_LENGTHS = (16, 32, 48, 64)
 
 
 class ServedModel:
@@ -62,7 +65,9 @@ class ServedModel:
             signature: _inputs(function)
             for signature, function in self._signatures.items()
         }
-        self.metadata = _metadata(path)
+        definition = _definition(path)
+        self._is_compiled = _is_compiled(definition)
+        self.metadata = _metadata(definition)
 
     def find_replacement(self):
         """Returns the number and the size in bytes of the version to serve instead.
@@ -106,10 +111,18 @@ class ServedModel:
         return len(column) * sum(sizes)
 
     def warm_up_requests(self):
-        """Yields (signature, columns) of a small request per supported signature."""
+        """Yields (signature, columns) of small requests for the supported signatures.
+
+        If XLA compiles the search of single rows, there is a request for each program.
+        """
         for signature, inputs in self.inputs.items():
-            if all(each in _WARM_UP for each in inputs.values()):
-                yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}
+            if not all(each in _WARM_UP for each in inputs.values()):
+                continue
+            yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}
+            if self._is_compiled and {*inputs.values()} == {Input("int32", 2)}:
+                for length in _COMPILED_LENGTHS:
+                    row = [4] * (length - 1) + [3]
+                    yield signature, {name: [row] for name in inputs}
 
     def run(self, signature, columns):
         """Runs a signature on the columns from `parse_request`.
@@ -150,16 +163,28 @@ def _assertion(message):
     return found[1] if found else "The model rejects these inputs"
 
 
-def _metadata(path):
+def _definition(path):
+    """Reads the graph and the signatures of a SavedModel, a `MetaGraphDef`."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((path / "saved_model.pb").read_bytes())
+    return model.meta_graphs[0]
+
+
+def _is_compiled(definition):
+    """Returns whether XLA compiles a function of a `MetaGraphDef`."""
+    functions = definition.graph_def.library.function
+    return any(function.attr["_XlaMustCompile"].b for function in functions)
+
+
+def _metadata(definition):
+    """Returns TF-Serving's description of the signatures of a `MetaGraphDef`."""
     signatures = {}
-    for name, definition in model.meta_graphs[0].signature_def.items():
+    for name, signature in definition.signature_def.items():
         signatures[name] = json.loads(
             json_format.MessageToJson(
-                definition,
+                signature,
                 preserving_proto_field_name=True,
                 always_print_fields_with_no_presence=True,
             )

@@ -14,12 +14,15 @@ import urllib.request
 
 import prepared
 import pytest
+import tensorflow as tf
 from fake_model import ask
 from fake_model import predict
 from fake_model import queue_rows
 from fake_model import served
 from waiting import wait_until
 
+from keras_transformer.export.searches import JIT_MAX_LENGTH
+from keras_transformer.export.searches import JIT_STEP
 from keras_transformer.saving.open import ModelError
 from keras_transformer.serving import Limits
 from keras_transformer.serving import ServedModel
@@ -116,6 +119,26 @@ def test_warm_up_requests_cover_every_signature(model):
     assert set(requests) == set(model.inputs)
     for signature, columns in requests.items():
         assert model.run(signature, columns)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_warm_up_requests_cover_every_compiled_length(tmp_path, jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def search(source_ids):
+        return source_ids + 1
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "source_ids")])
+    def translate_ids(source_ids):
+        return {"target_ids": search(source_ids)}
+
+    module = tf.Module()
+    module.translate_ids = translate_ids
+    tf.saved_model.save(module, tmp_path / "1", {"serving_default": translate_ids})
+    model = ServedModel(tmp_path, allow_unsafe=True)
+    requests = [columns["source_ids"] for _, columns in model.warm_up_requests()]
+    lengths = {len(rows[0]) for rows in requests if len(rows) == 1}
+    compiled = {*range(JIT_STEP, JIT_MAX_LENGTH + 1, JIT_STEP)}
+    assert lengths & compiled == (compiled if jit_compile else set())
 
 
 def test_server_reports_assertions_in_one_line(port):
