@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import statistics
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -90,6 +91,34 @@ def test_repeat_reports_why_a_training_failed(tmp_path):
     with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
         repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=2)
     assert other.read_text() == ""
+
+
+@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_repeat_keeps_the_recipe_of_trained_seeds(
+    repeated, tmp_path, monkeypatch, jobs
+):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    output = tmp_path / "seeds"
+    with pytest.raises(RunError, match=r"seed \d: training ended with exit code 1"):
+        repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=jobs)
+    assert not (output / "config.yaml").exists()
+    assert output.exists() == (jobs > 1)  # with the logs
+    # Two seeds are trained, and the third fails.
+    shutil.copytree(repeated[0], output, dirs_exist_ok=True)
+    (output / "config.yaml").unlink()
+    with pytest.raises(RunError, match=r"seed 3: training ended with exit code 1"):
+        repeat(load_recipe("phrases", TINY), [1, 2, 3], output, jobs=jobs)
+    assert (output / "config.yaml").exists()
+
+
+def test_failed_repeat_leaves_no_folder(tmp_path):
+    files = f"data={{train: {{source: {tmp_path}/a, target: {tmp_path}/b}}}}"
+    test = f"data.test={{source: {tmp_path}/a, target: {tmp_path}/b}}"
+    command = ["repeat", "files", "--seeds=1", "-o", str(tmp_path / "new" / "seeds")]
+    found = CliRunner().invoke(app, [*command, "--set", files, "--set", test])
+    assert found.exit_code == 2, found.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_repeat_needs_test_data(tmp_path):
