@@ -12,6 +12,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from keras_transformer.cli import console
 from keras_transformer.cli.app import app
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
@@ -19,6 +20,7 @@ from keras_transformer.evaluation import bleu
 from keras_transformer.experiments.repeat import LOG
 from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import machine
 
 TINY = [
     *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
@@ -119,6 +121,25 @@ def test_failed_repeat_leaves_no_folder(tmp_path):
     found = CliRunner().invoke(app, [*command, "--set", files, "--set", test])
     assert found.exit_code == 2, found.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
+def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch):
+    """They fit the GPUs, which only TensorFlow finds, as with `train`."""
+    gpus = [()]
+    monkeypatch.setattr(machine, "_find_gpus", lambda: gpus[-1])
+    monkeypatch.setattr(
+        console, "load_tensorflow", lambda: gpus.append((machine.Gpu(8 << 30, 8.0),))
+    )
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    text = tmp_path / "text"
+    text.write_text("a\n")
+    command = ["repeat", "files", "-o", str(tmp_path / "seeds")]
+    for split in ("train", "test"):
+        command += ["--set", f"data.{split}={{source: {text}, target: {text}}}"]
+    found = CliRunner().invoke(app, command)
+    assert "settings for 1 pairs on " in found.stderr
+    assert "training.mixed_precision: bfloat16 (" in found.stderr
 
 
 def test_repeat_needs_test_data(tmp_path):
