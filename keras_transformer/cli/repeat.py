@@ -8,6 +8,7 @@ from typer import Option
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
 
@@ -34,13 +35,10 @@ def repeat(
     \b
     keras-transformer repeat multi30k_en_de --seeds 1,2,3 --output seeds --jobs 2
     """
-    from keras_transformer.recipes import load_recipe
-
     console.refuse_workers("repeat")
     numbers = _parse_seeds(seeds)
     console.require_new_folder(output)
-    loaded = load_recipe(recipe, overrides)
-    console.load_tensorflow()
+    loaded = AdaptiveRecipe(recipe, overrides, None, output).adapt()
     from keras_transformer.experiments.repeat import repeat
 
     def on_seed(result):

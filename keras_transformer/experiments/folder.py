@@ -79,7 +79,7 @@ def create(folder):
 
 
 @contextlib.contextmanager
-def start(folder, lock_name=_LOCK):
+def start(folder, lock_name=_LOCK, runs=()):
     """Creates and locks a run folder inside the context.
 
     If a `UserError` is raised inside the context before a training step is logged or
@@ -89,6 +89,7 @@ def start(folder, lock_name=_LOCK):
     Args:
         folder: The run folder.
         lock_name: Same as `name` of `lock`.
+        runs: Folders of runs inside `folder`. Their logs and checkpoints also count.
 
     Raises:
         RunBusy: If another process has locked the folder.
@@ -105,7 +106,8 @@ def start(folder, lock_name=_LOCK):
         except WorkerLost:
             raise  # all workers will restart, so the output stays
         except UserError:
-            if not _has_begun(folder) and not (folder / METRICS).exists():
+            runs = [folder, *map(pathlib.Path, runs)]
+            if not any(_has_begun(run) or (run / METRICS).exists() for run in runs):
                 for path in output:
                     if path not in existing:
                         _remove(path)

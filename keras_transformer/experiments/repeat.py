@@ -91,10 +91,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         raise RecipeError("data.kind trees: `repeat` scores translators only")
     if getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given: the models are scored on it")
-    run_folder.create(output)
-    with run_folder.lock(output, ".repeat.lock"):
+    folders = {seed: output / f"seed-{seed}" for seed in seeds}
+    with run_folder.start(output, ".repeat.lock", folders.values()):
         _claim(output, recipe)
-        folders = {seed: output / f"seed-{seed}" for seed in seeds}
         results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]
         for seed in _train_all(output / CONFIG, folders, pending, jobs):
@@ -194,11 +193,11 @@ def _train_all(config, folders, seeds, jobs):
 
 def _start(config, folder, seed, shows_progress):
     """Starts a seed's training, with output to `train.log` unless `shows_progress`."""
-    folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
     if shows_progress:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    folder.mkdir(exist_ok=True)
     remove_link(folder / LOG)
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)

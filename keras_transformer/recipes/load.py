@@ -73,8 +73,8 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         name_or_path: The name of a shipped recipe or the path of a YAML file.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
-        run: Run folder. If it has a checkpoint, missing keys (see above) and keys that
-            are `auto` take their values from its `config.yaml`.
+        run: Folder of a run or of `repeat`. If it has a checkpoint, missing keys (see
+            above) and keys that are `auto` take their values from its `config.yaml`.
         report: Function that is called with each line of a report on the chosen
             values: a heading, and a line per value.
 
@@ -151,7 +151,7 @@ def _values_of_run(run):
     Returns `None` before the first checkpoint, or if the recipe cannot be read or lacks
     a section.
     """
-    if run is None or not any(pathlib.Path(run, "checkpoints").glob("ckpt-*.index")):
+    if run is None or not _has_checkpoint(pathlib.Path(run)):
         return None
     try:
         label, values = _read(pathlib.Path(run, "config.yaml"))
@@ -161,6 +161,12 @@ def _values_of_run(run):
         return None
     is_complete = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
     return values if is_complete else None
+
+
+def _has_checkpoint(folder):
+    """Returns whether a run folder, or a run of a seed inside it, has a checkpoint."""
+    patterns = ("checkpoints/ckpt-*.index", "seed-*/checkpoints/ckpt-*.index")
+    return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _add_template(values: dict, stored) -> None:

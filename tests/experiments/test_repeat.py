@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 import statistics
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from keras_transformer.cli import console
 from keras_transformer.cli.app import app
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
@@ -19,6 +21,7 @@ from keras_transformer.evaluation import bleu
 from keras_transformer.experiments.repeat import LOG
 from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import machine
 
 TINY = [
     *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
@@ -91,6 +94,53 @@ def test_repeat_reports_why_a_training_failed(tmp_path):
     with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
         repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=2)
     assert other.read_text() == ""
+
+
+@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_repeat_keeps_the_recipe_of_trained_seeds(
+    repeated, tmp_path, monkeypatch, jobs
+):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    output = tmp_path / "seeds"
+    with pytest.raises(RunError, match=r"seed \d: training ended with exit code 1"):
+        repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=jobs)
+    assert not (output / "config.yaml").exists()
+    assert output.exists() == (jobs > 1)  # with the logs
+    # Two seeds are trained, and the third fails.
+    shutil.copytree(repeated[0], output, dirs_exist_ok=True)
+    (output / "config.yaml").unlink()
+    with pytest.raises(RunError, match=r"seed 3: training ended with exit code 1"):
+        repeat(load_recipe("phrases", TINY), [1, 2, 3], output, jobs=jobs)
+    assert (output / "config.yaml").exists()
+
+
+def test_failed_repeat_leaves_no_folder(tmp_path):
+    files = f"data={{train: {{source: {tmp_path}/a, target: {tmp_path}/b}}}}"
+    test = f"data.test={{source: {tmp_path}/a, target: {tmp_path}/b}}"
+    command = ["repeat", "files", "--seeds=1", "-o", str(tmp_path / "new" / "seeds")]
+    found = CliRunner().invoke(app, [*command, "--set", files, "--set", test])
+    assert found.exit_code == 2, found.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
+def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch):
+    """They fit the GPUs, which only TensorFlow finds, as with `train`."""
+    gpus = [()]
+    monkeypatch.setattr(machine, "_find_gpus", lambda: gpus[-1])
+    monkeypatch.setattr(
+        console, "load_tensorflow", lambda: gpus.append((machine.Gpu(8 << 30, 8.0),))
+    )
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    text = tmp_path / "text"
+    text.write_text("a\n")
+    command = ["repeat", "files", "-o", str(tmp_path / "seeds")]
+    for split in ("train", "test"):
+        command += ["--set", f"data.{split}={{source: {text}, target: {text}}}"]
+    found = CliRunner().invoke(app, command)
+    assert "settings for 1 pairs on " in found.stderr
+    assert "training.mixed_precision: bfloat16 (" in found.stderr
 
 
 def test_repeat_needs_test_data(tmp_path):

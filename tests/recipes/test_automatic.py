@@ -203,16 +203,17 @@ def test_wrong_values_next_to_automatic_ones_are_reported(load, override):
         load(29_000, LAPTOP, override)
 
 
-def test_started_run_keeps_its_values(load, tmp_path):
+@pytest.mark.parametrize("folder", ["checkpoints", "seed-2/checkpoints"])
+def test_started_run_keeps_its_values(load, tmp_path, folder):
     run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
+    (run / folder).mkdir(parents=True)
     started = load(29_000)
     dump_recipe(started, run / "config.yaml")
     lines = []
     options = {"run": run, "report": lines.append}
     # Before its first checkpoint, a run's settings may still change with its text.
     assert load(4_500_000, GPU, **options).model.preset == "base"
-    (run / "checkpoints" / "ckpt-1.index").touch()
+    (run / folder / "ckpt-1.index").touch()
     lines.clear()
     assert load(4_500_000, GPU, **options) == started
     assert lines == []
