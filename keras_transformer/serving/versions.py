@@ -51,7 +51,7 @@ class Versions:
                 model = await asyncio.to_thread(self.model.reload)
                 await self._warm_up(model, batcher)
                 self._serve(model)
-                _LOG.warning("%s: now serving version %s", model.name, model.version)
+                _LOG.info("%s: now serving version %s", model.name, model.version)
             except Exception:
                 # `newer` contains the size of the files, so a version that is still
                 # being copied is tried again once its size has changed.
