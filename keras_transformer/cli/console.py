@@ -16,6 +16,7 @@ import traceback
 import typer
 
 from keras_transformer.cli import common
+from keras_transformer.cli.library_log import print_library_log
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 from keras_transformer.untrusted import escape_controls
@@ -49,9 +50,7 @@ def warn(message: str) -> None:
 
 
 def command(function=None, *, uses_device=True):
-    """Turns a function into a command: user errors become one line, not a traceback.
-
-    The command also has the options of `common`.
+    """Turns a function into a command with one-line errors and the options of `common`.
 
     Args:
         function: Function to wrap. If `None`, a decorator is returned.
@@ -70,7 +69,7 @@ def command(function=None, *, uses_device=True):
             sys.stdout.reconfigure(errors="surrogateescape")
         try:
             _check_values(kwargs)
-            with common.override_settings(**given):
+            with common.override_settings(**given), print_library_log():
                 result = function(*args, **kwargs)
             sys.stdout.flush()
             return result

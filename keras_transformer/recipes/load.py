@@ -1,5 +1,6 @@
 """Reading and writing of recipes. Each error is one line that names the key."""
 
+import functools
 import logging
 import os
 import pathlib
@@ -261,7 +262,13 @@ def _rename_old_keys(values: dict, label: str) -> None:
 
 def _warn_of_renamed(old_keys, label: str) -> None:
     changes = ", ".join(f"{key} is now {RENAMED_KEYS[key]}" for key in old_keys)
-    logger.warning("%s: %s", label, changes)
+    _warn_once(f"{label}: {changes}")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    # A command may read the same recipe several times.
+    logger.warning("%s", message)
 
 
 def _expand_variables(value, key):

@@ -53,7 +53,7 @@ class Versions:
                 if not batcher.is_open:
                     return
                 self._serve(model)
-                _LOG.warning("%s: now serving version %s", model.name, model.version)
+                _LOG.info("%s: now serving version %s", model.name, model.version)
             except Exception:
                 # `replacement` contains the size of the files, so a version that is
                 # still being copied is tried again once its size has changed.

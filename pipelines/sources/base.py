@@ -75,9 +75,17 @@ class Pairs:
         return None
 
 
+# Methods that an iterable may have without being a `Pairs`.
+_METHODS = [name for name in vars(Pairs) if not name.startswith("_")]
+
+
 class _IterablePairs(Pairs):
     def __init__(self, pairs: Iterable[Pair]):
         self._pairs = pairs
+        for name in _METHODS:
+            # An attribute of the object, such as its tokenizer, is no such method.
+            if callable(getattr(type(pairs), name, None)):
+                setattr(self, name, getattr(pairs, name))
 
     def __iter__(self):
         return iter(self._pairs)
@@ -86,6 +94,7 @@ class _IterablePairs(Pairs):
 def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
     """Wraps an iterable as `Pairs`. A `Pairs` is returned unchanged.
 
-    A wrapped iterator, unlike a list, can be read only once.
+    If the iterable's class defines methods of `Pairs`, such as `fingerprint`, they
+    replace the defaults. A wrapped iterator, unlike a list, can be read only once.
     """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import logging
 import os
 
 import pytest
@@ -38,6 +39,28 @@ def test_quiet_hides_status_but_neither_warnings_nor_errors(run_command, monkeyp
     assert result.stderr == "warning: a warning\nerror: an error\n"
     result = run_command("train")
     assert result.stderr == "a status\nwarning: a warning\nerror: an error\n"
+
+
+def test_commands_print_the_log_of_the_package(run_command, monkeypatch):
+    logger = logging.getLogger("keras_transformer.any")
+
+    def recipes():
+        logger.debug("unimportant")
+        logger.info("a status")
+        logger.warning("%s: a\x1b warning", "config.yaml")
+        try:
+            raise ValueError("reason")
+        except ValueError:
+            logger.exception("an error")
+        raise UserError("another error")
+
+    monkeypatch.setattr("keras_transformer.recipes.shipped_recipes", recipes)
+    lines = run_command("train").stderr.splitlines()
+    assert lines[:2] == ["a status", r"warning: config.yaml: a\x1b warning"]
+    assert lines[2:4] == ["error: an error", "Traceback (most recent call last):"]
+    assert lines[-2:] == ["ValueError: reason", "error: another error"]
+    assert run_command("train", "--quiet").stderr.splitlines() == lines[1:]
+    assert not logging.getLogger("keras_transformer").handlers
 
 
 def test_verbose_prints_the_traceback_of_an_error(run_command):

@@ -7,7 +7,9 @@ import tarfile
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from keras_transformer.cli.app import app
 from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.open import open_model
@@ -109,6 +111,17 @@ def test_version_0_1_translates_the_same(version_0_1, run_of_version_0_1, form):
 def test_keras_file_of_version_0_1_equals_its_run(version_0_1, run_of_version_0_1):
     opened = open_model(version_0_1[0] / "run" / "model.keras")
     assert_same_translator(opened, run_of_version_0_1)
+
+
+@pytest.mark.parametrize("command", ["info {}", "export {} {}-preset --format preset"])
+def test_version_0_1_warns_once_of_old_recipe_keys(version_0_1, tmp_path, command):
+    """A command prints one line, although it may read the recipe several times."""
+    run = tmp_path / "run"
+    shutil.copytree(version_0_1[0] / "run", run)
+    result = CliRunner().invoke(app, command.format(run, run).split())
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("is now training.global_clipnorm") == 1
+    assert result.stderr.startswith(f"warning: {run / 'config.yaml'}: ")
 
 
 def test_version_0_1_scores_the_same(version_0_1, run_of_version_0_1):

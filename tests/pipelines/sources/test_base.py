@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 
 from keras_transformer.pipelines import Pairs
 from keras_transformer.pipelines import as_pairs
@@ -22,6 +23,38 @@ def test_as_pairs_wraps_a_list_with_the_defaults():
     assert list(pairs.symbols()) == []
     assert pairs.tokenizer() is None
     assert pairs.id_chunks(None) is None
+
+
+METHODS = [name for name in vars(Pairs) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_as_pairs_keeps_the_methods_of_other_classes(method):
+    class Numbers(list):
+        def count_to(self, *arguments):
+            return method, len(self), *arguments
+
+    setattr(Numbers, method, Numbers.count_to)
+    arguments = [3] if method in ("locate", "weights", "id_chunks") else []
+    pairs = as_pairs(Numbers(PAIRS))
+    assert isinstance(pairs, Pairs) and list(pairs) == PAIRS
+    assert getattr(pairs, method)(*arguments) == (method, 2, *arguments)
+    for other in {"locate", "fingerprint"} - {method}:
+        default = "pair 7" if other == "locate" else None
+        assert getattr(pairs, other)(*[7] * (other == "locate")) == default
+
+
+def test_as_pairs_ignores_attributes_that_are_not_methods():
+    class Dataset(list):
+        weights = np.ones(2)
+        symbols = property(len)
+
+    dataset = Dataset(PAIRS)
+    dataset.tokenizer = str.split
+    pairs = as_pairs(dataset)
+    assert pairs.weights(np.array([1])) is None
+    assert pairs.tokenizer() is None
+    assert pairs.symbols() == []
 
 
 def test_as_pairs_returns_a_source_unchanged():

@@ -1,0 +1,43 @@
+"""Messages that the package logs, printed in the form of a command's own messages."""
+
+import contextlib
+import logging
+import traceback
+
+
+@contextlib.contextmanager
+def print_library_log():
+    """Prints what the package logs inside the context, on standard error.
+
+    Warnings and errors begin with their level. Other messages are hidden by --quiet.
+    """
+    logger = logging.getLogger("keras_transformer")
+    if any(isinstance(handler, _Handler) for handler in logger.handlers):
+        yield  # a command has called another one
+        return
+    handler, level = _Handler(), logger.level
+    logger.addHandler(handler)
+    if level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Handler(logging.Handler):
+    def emit(self, record):
+        from keras_transformer.cli import console
+
+        message = record.getMessage()
+        if record.levelno < logging.WARNING:
+            console.print_status(message)
+        elif record.levelno < logging.ERROR:
+            console.warn(message)
+        else:
+            console.print_error(f"error: {message}")
+        if record.exc_info:
+            for text in traceback.format_exception(*record.exc_info):
+                for line in text.splitlines():
+                    console.print_error(line)
