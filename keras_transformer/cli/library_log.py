@@ -15,8 +15,10 @@ def print_library_log():
     if any(isinstance(handler, _Handler) for handler in logger.handlers):
         yield  # a command has called another one
         return
-    handler, level = _Handler(), logger.level
+    handler, level, propagate = _Handler(), logger.level, logger.propagate
     logger.addHandler(handler)
+    # The root logger's handler, absl's, would print each message a second time.
+    logger.propagate = False
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     try:
@@ -24,6 +26,7 @@ def print_library_log():
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        logger.propagate = propagate
 
 
 class _Handler(logging.Handler):
