@@ -1,4 +1,4 @@
-"""Import hook that runs functions after a module is imported."""
+"""Lazy submodules, and an import hook that runs functions after an import."""
 
 import importlib
 import sys
@@ -61,3 +61,24 @@ def after_import(name, action):
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
     _FINDER.actions[name] = action
+
+
+def lazy_modules(package, names):
+    """Returns the `__getattr__` and `__dir__` of a package with lazy submodules.
+
+    Importing one of the submodules then does not load the others.
+
+    Args:
+        package: Full name of the package.
+        names: Names of the submodules to import on first use.
+    """
+
+    def import_module(name):
+        if name in names:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def list_names():
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return import_module, list_names

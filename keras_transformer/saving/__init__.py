@@ -1,16 +1,8 @@
 """Models on disk: run folders, `.keras` files, presets, and SavedModels."""
 
-import importlib
+from keras_transformer._imports import lazy_modules
 
-_MODULES = ("checkpoints", "info", "load", "open", "preset", "saved_model")
-
-
-def __getattr__(name):
-    # Imported on first use, so that importing one module does not load the others.
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = lazy_modules(
+    __name__,
+    ("checkpoints", "info", "load", "open", "preset", "saved_model"),
+)

@@ -141,3 +141,7 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
         assert message in result.stderr and result.stderr.count("\n") == 1
     with pytest.raises(ValueError, match=r"\[1, 2\] and 1"):
         compare_systems({"a": ["x"], "b": ["x", "y"]}, ["x"])
+    systems = {"a": ["x"], "b": ["y"]}
+    for unknown in ({"metrics": ["bleu", "rouge"]}, {"test": "sign"}):
+        with pytest.raises(ValueError, match=r"Metrics must be .*: .*(rouge|sign)"):
+            compare_systems(systems, ["x"], **unknown)

@@ -73,7 +73,7 @@ def test_first_text_is_kept_even_without_a_score():
 
 
 def test_n_best_lists_contain_different_texts():
-    """The weights are random, so many hypotheses spell equal texts."""
+    """The weights are random, so many hypotheses have the same text."""
     model, tokenizer = tiny_export.tiny_model(num_layers=1)
     search = kt.BeamSearch(beam_size=8, extra_length=3)
     lines = ["der Hund", "die Katze schläft", "x"]

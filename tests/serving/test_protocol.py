@@ -3,6 +3,7 @@
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
+import base64
 import json
 
 import pytest
@@ -86,6 +87,20 @@ def test_parse_request_handles_a_hundred_thousand_bodies(record_property):
     record_property("happened", describe_outcomes(outcomes))
     assert sum(outcomes.values()) >= LONG
     assert outcomes["requests"] > LONG / 100
+
+
+@pytest.mark.parametrize("text", ["猫" * 200, "\ud800" * 200, "é" * 200])
+def test_text_limit_counts_characters_in_both_spellings(text):
+    content = text.encode("utf-8", "replace")
+    encoded = {"b64": base64.b64encode(content).decode()}
+    for value in (text, encoded):
+        body = json.dumps({"inputs": [value]}).encode()
+        (found,) = parse_request(body, INPUTS, LIMITS).columns.values()
+        assert found == [content]
+    longer = base64.b64encode(content + b"a").decode()
+    for value in (text + "a", {"b64": longer}):
+        with pytest.raises(RequestError, match=r"200 characters. Received: 201"):
+            parse_request(json.dumps({"inputs": [value]}).encode(), INPUTS, LIMITS)
 
 
 def test_limits_reject_contradictions():
