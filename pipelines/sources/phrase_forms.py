@@ -50,6 +50,8 @@ DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
 ).split()
+# Date forms that name the month, so that the order of day and month may vary.
+NAMED_MONTH_FORMS = "full long yMMMd yMMMEd MMMMd MMMd MMMEd".split()
 
 # Exactly 100 years, so that two-digit years, as in "3/7/23", are unambiguous.
 FIRST_DAY = date(1950, 1, 1).toordinal()
@@ -77,12 +79,14 @@ class Form(NamedTuple):
         draw: `draw(random)` returns a value.
         write: `write(value, locale=locale)` returns its text in a locale.
         probes: Values that show whether two forms write the same text.
+        write_source: Writes the source text if it differs from `write`.
     """
 
     kind: str
     draw: Callable
     write: Callable
     probes: tuple = NUMBER_PROBES
+    write_source: Callable | None = None
 
 
 def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 1):
@@ -178,13 +182,38 @@ def write_share(number: Decimal, name: Callable, locale: Locale) -> str:
     return f"{name(locale)} ({write_percent(number, locale)})"
 
 
+def write_date(day: date, style: str, locale: Locale) -> str:
+    if style in DATE_STYLES:
+        return dates.format_date(day, format=style, locale=locale)
+    return dates.format_skeleton(style, day, locale=locale)
+
+
+def write_day_first(day: date, style: str, locale: Locale) -> str:
+    """Writes a date as international English does, such as "3 September 2021".
+
+    Raises:
+        LookupError: If the locale is not English, or has the day first itself.
+    """
+    text = write_date(day, style, Locale("en", "001"))
+    if locale.language != "en" or text == write_date(day, style, locale):
+        raise LookupError(f"no other order of dates in {locale}")
+    return text
+
+
+def write_iso_date(day: date, locale: Locale) -> str:
+    return day.isoformat()
+
+
 def date_forms() -> Iterator[Form]:
     for style in DATE_FORMS:
-        if style in DATE_STYLES:
-            write = partial(dates.format_date, format=style)
-        else:
-            write = partial(dates.format_skeleton, style)
+        write = partial(write_date, style=style)
         yield Form("date", draw_day, write, DAY_PROBES)
+    for style in NAMED_MONTH_FORMS:
+        write = partial(write_date, style=style)
+        source = partial(write_day_first, style=style)
+        yield Form("date", draw_day, write, DAY_PROBES, source)
+    write = partial(write_date, style="medium")
+    yield Form("date", draw_day, write, DAY_PROBES, write_iso_date)
 
 
 def time_forms() -> Iterator[Form]:
@@ -282,7 +311,7 @@ def territory_and_language_names() -> Iterator[Callable[[Locale], str]]:
 
 # For each kind, its relative frequency among the phrases, and its forms.
 PHRASE_KINDS = {
-    "date": (26, date_forms),
+    "date": (32, date_forms),
     "time": (10, time_forms),
     "number": (14, number_forms),
     "percent": (6, percent_forms),

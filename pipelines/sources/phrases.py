@@ -95,8 +95,9 @@ def parse_locale(argument: str, name: str) -> Locale:
 
 def write_pair(form: Form, value, source: Locale, target: Locale) -> Pair:
     """Returns a value as written in both languages."""
-    written = form.write(value, locale=target)
-    return _as_typed(form.write(value, locale=source)), written
+    write_source = form.write_source or form.write
+    text = write_source(value, locale=source)
+    return _as_typed(text), form.write(value, locale=target)
 
 
 def _as_typed(text: str) -> str:
