@@ -20,8 +20,8 @@ from apache_beam.ml.inference.base import RunInference
 
 from keras_transformer.distributed import corpus as beam_corpus
 from keras_transformer.errors import DataError
+from keras_transformer.saving.saved_model import limit_batch_size
 from keras_transformer.saving.saved_model import load_saved_model
-from keras_transformer.saving.saved_model import max_batch_size
 
 # Name of the counter of lines that the export truncates.
 _TRUNCATED = "lines truncated"
@@ -94,7 +94,7 @@ def run_with_beam(
     written = _output_files(task, sources, targets, os.fspath(output))
     # Reports a damaged export before any worker starts.
     load_saved_model(pathlib.Path(model))
-    batch_size = min(batch_size, max_batch_size(pathlib.Path(model)) or batch_size)
+    batch_size = limit_batch_size(pathlib.Path(model), batch_size)
     handler = SavedModelHandler(model, task, batch_size)
     files = list(zip(written, sources, targets or sources, strict=True))
 

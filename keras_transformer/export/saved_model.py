@@ -1,7 +1,6 @@
 """Export to a SavedModel that translates text."""
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -27,6 +26,7 @@ from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.pipelines import SeparateTokenizers
 from keras_transformer.saving.saved_model import LIMITS
+from keras_transformer.saving.saved_model import ExportLimits
 
 # Temporary folders that are older than this belong to exports that were killed.
 _ABANDONED_SECONDS = 3600
@@ -133,8 +133,12 @@ def export_saved_model(
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served, path, signatures=endpoints, options=options)
 
+    limits = ExportLimits(
+        max_batch_size=max_batch_size,
+        max_source_length=signatures.max_source_length,
+    )
     with convert_disk_full_errors(folder):
-        return _write_version(write, folder, card, {"max_batch_size": max_batch_size})
+        return _write_version(write, folder, card, limits)
 
 
 def export_translator(
@@ -208,7 +212,7 @@ def _write_version(write, folder, card, limits):
         write: Function that writes a SavedModel to a path.
         folder: Parent folder of the versions.
         card: Content of `MODEL_CARD.md`, or `None`.
-        limits: Content of `limits.json`.
+        limits: `ExportLimits`.
     """
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Two
@@ -217,8 +221,8 @@ def _write_version(write, folder, card, limits):
     try:
         write(str(temporary))
         simplify_saved_model(temporary)
-        write_warmup_requests(temporary, limits["max_batch_size"])
-        (temporary / LIMITS).write_text(json.dumps(limits), encoding="utf-8")
+        write_warmup_requests(temporary, limits.max_batch_size)
+        (temporary / LIMITS).write_text(limits.model_dump_json(), encoding="utf-8")
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         sync_tree(temporary)

@@ -21,16 +21,26 @@ from keras_transformer.untrusted import shorten
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
 
 
-class _Limits(BaseModel):
-    """Content of `limits.json`."""
-
-    max_batch_size: Annotated[int, Field(ge=1, lt=2**31)]
+_Limit = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-def max_batch_size(path):
-    """Returns the maximum batch size of an export, given its version's folder.
+class ExportLimits(BaseModel):
+    """Content of `limits.json`.
 
-    Returns `None` for exports of early versions, which have no limit.
+    Attributes:
+        max_batch_size: Maximum number of rows per batch.
+        max_source_length: Maximum number of subwords of a source, end id included.
+            `None` in early exports.
+    """
+
+    max_batch_size: _Limit
+    max_source_length: _Limit | None = None
+
+
+def read_limits(path):
+    """Returns the `ExportLimits` of an export, given its version's folder.
+
+    Returns `None` for exports of early versions, which have no limits.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -38,7 +48,17 @@ def max_batch_size(path):
     path = path / LIMITS
     if not os.path.lexists(path):
         return None
-    return read_json(path, _Limits, error=ModelError).max_batch_size
+    return read_json(path, ExportLimits, error=ModelError)
+
+
+def limit_batch_size(path, batch_size):
+    """Returns `batch_size`, or the maximum of an export if that is smaller.
+
+    Raises:
+        ModelError: If the limits cannot be read.
+    """
+    limits = read_limits(path)
+    return min(batch_size, limits.max_batch_size) if limits else batch_size
 
 
 def newest_version(path):
@@ -112,7 +132,7 @@ class ExportedTranslator:
         self.path = path
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
-        self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
+        self.batch_size = limit_batch_size(path, self.batch_size)
         # Signatures work only while the loaded object exists, which owns the variables.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]

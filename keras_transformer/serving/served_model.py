@@ -9,8 +9,8 @@ from google.protobuf import json_format
 
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.saved_model import load_saved_model
-from keras_transformer.saving.saved_model import max_batch_size
 from keras_transformer.saving.saved_model import newest_version
+from keras_transformer.saving.saved_model import read_limits
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
@@ -57,7 +57,9 @@ class ServedModel:
         self.version = int(path.name) if is_version else 1
         self._folder = folder
         self.name = name or (path.parent if is_version else path).resolve().name
-        self.max_batch_size = max_batch_size(path)
+        limits = read_limits(path)
+        self.max_batch_size = limits and limits.max_batch_size
+        self._max_source_length = limits and limits.max_source_length
         self._allow_unsafe = allow_unsafe
         self._loaded = load_saved_model(path, allow_unsafe)
         self._signatures = dict(self._loaded.signatures)
@@ -102,13 +104,21 @@ class ServedModel:
         """Estimates the number of values in a response before it is computed.
 
         An output axis of unknown length is assumed to be as long as a row of input ids,
-        as in the signature `encode`, or to have length 1 if rows are texts.
+        as in the signature `encode`. Texts are tokenized only in the graph, so their
+        words are counted, which are fewer than their subwords.
         """
-        column = next(iter(columns.values()))
-        length = len(column[0]) if isinstance(column[0], list) else 1
+        length = min(map(self._estimate_length, columns.values()))
         outputs = self._signatures[signature].structured_outputs.values()
         sizes = [math.prod(n or length for n in each.shape[1:]) for each in outputs]
-        return len(column) * sum(sizes)
+        return len(next(iter(columns.values()))) * sum(sizes)
+
+    def _estimate_length(self, column):
+        """Returns the length of the longest row of ids, or in words, of texts."""
+        if isinstance(column[0], list):
+            return len(column[0])
+        length = max(len(text.split()) for text in column)
+        # Exports truncate longer texts, with room for the end id.
+        return min(length, (self._max_source_length or 2) - 1)
 
     def warm_up_requests(self):
         """Yields (signature, columns) of small requests for the supported signatures.

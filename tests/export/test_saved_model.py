@@ -20,7 +20,7 @@ from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.numerics import matrices
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import ExportedTranslator
-from keras_transformer.saving.saved_model import max_batch_size
+from keras_transformer.saving.saved_model import read_limits
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
@@ -241,7 +241,8 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     folder = tmp_path / "1"
     shutil.copytree(tiny_export, folder)
     limits = folder / "assets.extra" / "limits.json"
-    assert json.loads(limits.read_text()) == {"max_batch_size": 1024}
+    written = json.loads(limits.read_text())
+    assert written == {"max_batch_size": 1024, "max_source_length": 40}
     assert open_model(folder).batch_size == 64
     limits.write_text('{"max_batch_size": 2}')
     assert ServedModel(folder).max_batch_size == 2
@@ -275,6 +276,10 @@ def test_export_with_invalid_limits_is_refused(tmp_path):
         ('{"max_batch_size": "x"}', "'max_batch_size' is wrong"),
         ('{"max_batch_size": 1e999}', "'1e999' is not finite"),
         ('{"max_batch_size": -1}', "'max_batch_size' is wrong"),
+        (
+            '{"max_batch_size": 2, "max_source_length": 0}',
+            "'max_source_length' is wrong",
+        ),
         ("[" * 100_000, "nested too deeply"),
         (" " * 2**20 + "{}", "at most 1,048,576 bytes"),
         (None, "must be a regular file"),
@@ -284,7 +289,7 @@ def test_export_with_invalid_limits_is_refused(tmp_path):
             os.mkfifo(limits)
         else:
             limits.write_text(content)
-        for opening in (open_model, ServedModel, max_batch_size):
+        for opening in (open_model, ServedModel, read_limits):
             with pytest.raises(ModelError, match=f"limits.json: .*{reason}"):
                 opening(tmp_path)
 

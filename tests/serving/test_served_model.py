@@ -114,6 +114,21 @@ def test_estimated_values_are_exact_for_encode(model):
     assert model.estimate_values("encode", columns) == output.size
 
 
+@pytest.mark.parametrize("text", ["der Hund läuft", "", "Hund " * 9_000])
+def test_estimated_values_are_a_lower_bound_for_attend(model, text):
+    """Subwords are at least as many as words, and long texts are truncated."""
+    columns = {"inputs": [text, "läuft"], "targets": ["", text]}
+    outputs = model.run("attend", columns).values()
+    size = sum(output.size for output in outputs)
+    assert 0 < model.estimate_values("attend", columns) <= size
+
+
+def test_estimated_values_of_attend_grow_with_both_texts(model):
+    columns = {"inputs": ["ein Hund läuft"] * 5, "targets": ["und noch ein"] * 5}
+    # Each text has 3 words, so that 3 x 3 weights or more are returned for each pair.
+    assert model.estimate_values("attend", columns) >= 5 * 9
+
+
 def test_warm_up_requests_cover_every_signature(model):
     requests = dict(model.warm_up_requests())
     assert set(requests) == set(model.inputs)
