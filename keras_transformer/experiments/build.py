@@ -4,6 +4,8 @@ A recipe contains the settings of a training run. It may divide the run into sta
 which differ in some training settings.
 """
 
+import keras
+
 from keras_transformer import training
 from keras_transformer.parsing.linearization import word_marks
 from keras_transformer.recipes.stages import stages_of
@@ -37,15 +39,7 @@ def build_training_model(recipe, tokenizer, initial=None):
     # created now. The first stage comes last, so that its settings remain.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))
-    optimizer = training.FusedAdam(
-        _schedule(stages, model.d_model),
-        beta_1=settings.beta_1,
-        beta_2=settings.beta_2,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay or None,
-        use_ema=settings.ema_momentum is not None,
-        ema_momentum=settings.ema_momentum or 0.0,
-    )
+    optimizer = _optimizer(settings, _schedule(stages, model.d_model))
     if settings.weight_decay:
         # Only matrices decay, not biases or normalization scales.
         vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
@@ -63,6 +57,35 @@ def regularization(settings):
         "word_dropout": settings.word_dropout,
         "consistency": consistency and training.Consistency(**consistency.model_dump()),
     }
+
+
+def _optimizer(settings, schedule):
+    """Returns the optimizer: Adam (section 5.3), or Muon for the layers' matrices."""
+    weight_decay = settings.weight_decay or None
+    average = {
+        "use_ema": settings.ema_momentum is not None,
+        "ema_momentum": settings.ema_momentum or 0.0,
+    }
+    if settings.optimizer == "adam":
+        return training.FusedAdam(
+            schedule,
+            beta_1=settings.beta_1,
+            beta_2=settings.beta_2,
+            epsilon=settings.epsilon,
+            weight_decay=weight_decay,
+            **average,
+        )
+    # Adam still updates embeddings, which `Muon` knows by name, positions and vectors.
+    return keras.optimizers.Muon(
+        schedule,
+        adam_beta_1=settings.beta_1,
+        adam_beta_2=settings.beta_2,
+        epsilon=settings.epsilon,
+        weight_decay=weight_decay,
+        adam_weight_decay=weight_decay,
+        exclude_layers=["_positions/"],
+        **average,
+    )
 
 
 def _schedule(stages, d_model):

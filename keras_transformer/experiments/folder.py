@@ -64,7 +64,7 @@ _FIXED_KEYS = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
-    "training.ema_momentum",
+    *("training.optimizer", "training.ema_momentum"),
 }
 
 

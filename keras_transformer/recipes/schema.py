@@ -169,6 +169,7 @@ class TrainingSettings(Section):
     guided_alignment: NonNegativeFloat = 0.0
     word_dropout: Fraction = 0.0
     consistency: ConsistencySettings | None = None
+    optimizer: Literal["adam", "muon"] = "adam"
     weight_decay: NonNegativeFloat = 0.0
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
