@@ -74,7 +74,7 @@ def demo(
     begin_stage(3, "exporting")
     exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
-    shown = sources[:_NUM_SHOWN]
+    shown = sources[-_NUM_SHOWN:]
     served = console.open_translator(exported).translate(shown)
 
     width = max(map(len, shown))
@@ -89,7 +89,7 @@ def demo(
         f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
         f"SavedModel: {exported} (translates text; serve it without this package)\n"
-        f'try: echo "{sources[0]}" | keras-transformer translate {exported}'
+        f'try: echo "{shown[0]}" | keras-transformer translate {exported}'
     )
 
 

@@ -25,7 +25,7 @@ SETTINGS = [
 ]
 # A sentence per model, and the exact translation that it must return.
 EXAMPLES = {
-    "phrases": ("January 31, 1957", "31. Januar 1957"),
+    "phrases": ("3 September 2021", "3. September 2021"),
     "tatoeba_en_de": ("I'm tired.", "Ich bin müde."),
 }
 
