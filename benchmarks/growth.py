@@ -13,7 +13,7 @@ from matplotlib import pyplot
 from matplotlib import ticker
 
 
-def write(folder, name, panels, unit, columns=4):
+def write(folder, name, panels, unit, columns=4, upper_half=False):
     """Writes the points to NAME.csv and a grid of log-log plots to NAME.png.
 
     Args:
@@ -22,6 +22,8 @@ def write(folder, name, panels, unit, columns=4):
         panels: Mapping of panel titles to `(x-axis label, {curve: [(size, cost)]})`.
         unit: Unit of the costs, or a mapping of panel titles to units.
         columns: Panels per row.
+        upper_half: Whether to fit the exponents to the larger half of the sizes, as the
+            tables of some results do.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,6 +41,8 @@ def write(folder, name, panels, unit, columns=4):
         for curve, points in curves.items():
             sizes, costs = zip(*points, strict=True)
             slope = formatting.exponent(sizes, costs)
+            if upper_half:
+                slope = formatting.upper_exponent(points)
             axis.loglog(sizes, costs, "o-", label=f"{curve} ({slope:+.2f})".strip())
             lines += [(title, curve, size, f"{cost:.6g}") for size, cost in points]
         sizes = sorted({size for points in curves.values() for size, _ in points})

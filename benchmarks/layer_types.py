@@ -84,7 +84,9 @@ def main():
         f"against the width, n = {LENGTH}": ("width d", by_width),
     }
     unit = f"ms, forward and backward, batch {BATCH}"
-    growth.write(arguments.output, "layer_types", panels, unit, columns=2)
+    growth.write(
+        arguments.output, "layer_types", panels, unit, columns=2, upper_half=True
+    )
     result = {
         "machine": machine.description(),
         "versions": report.versions(),

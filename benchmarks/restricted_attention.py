@@ -79,7 +79,14 @@ def main():
         "memory, forward and backward": ("length", memory),
     }
     units = dict(zip(panels, ("ms", "MiB above the start"), strict=True))
-    growth.write(arguments.output, "restricted_attention", panels, units, columns=2)
+    growth.write(
+        arguments.output,
+        "restricted_attention",
+        panels,
+        units,
+        columns=2,
+        upper_half=True,
+    )
     result = {
         "machine": machine.description(),
         "versions": report.versions(),

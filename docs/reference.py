@@ -117,8 +117,8 @@ def cli_page():
     introduction = (
         "`keras-transformer COMMAND --help` prints the description of a command, and "
         "`keras-transformer --version` prints versions. All commands have the same "
-        "[exit codes](exit-codes.md). `--install-completion` makes the shell complete "
-        "commands, options, recipes and recipe keys."
+        "[exit codes](exit-codes.md). `--install-completion` installs shell "
+        "completion of commands, options, recipes and recipe keys."
     )
     commands = list(walk(root, context))
     _, train, inner = next(each for each in commands if each[0] == ("train",))
@@ -330,16 +330,18 @@ def recipe_page():
     ]
     introduction = (
         "A recipe is a YAML file with these sections. On the command line, "
-        "`--set training.steps=500` replaces the key `steps` of the section "
+        "`--set training.steps=500` sets the key `steps` of the section "
         "`training`. Unknown keys are errors. "
         "[`files.yaml`](../../keras_transformer/recipes/files.yaml) is a template.\n\n"
-        "The column Paper has the values of the paper's base model for English to "
+        "The column Paper shows the values of the paper's base model for English to "
         "German, and of its other models where they differ. It is empty where the "
         "paper gives no value.\n\n"
         "`data.validation` and `data.test` have the same keys as `data.train`.\n\n"
-        "For text, these keys may be `auto`, for a value that fits the text and "
-        f"the machine: {', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. They are in "
-        "the recipe `files`, and in recipes for text without a section `model`.\n"
+        "With text data, these keys may be `auto`: "
+        f"{', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. `train` then chooses a "
+        "value that fits the text and the machine. All of them are `auto` in the "
+        "recipe `files`, and by default in recipes for text without a section "
+        "`model`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}"
     for title, section, prefix in sections:

@@ -36,7 +36,7 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     num_read: NonNegativeInt  # number of pairs in the text
-    num_pairs: PositiveInt  # number of kept pairs, whatever their segmentations
+    num_pairs: PositiveInt  # number of kept pairs, regardless of segmentations
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None

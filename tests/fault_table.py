@@ -146,7 +146,7 @@ def stored_rows(root=ROOT):
 def table(rows):
     """Returns `stored_rows` as a Markdown table, sorted by failure, then by test."""
     lines = [
-        "| # | fault | expected | what happened | test |\n",
+        "| # | fault | expected | outcome | test |\n",
         "| --- | --- | --- | --- | --- |\n",
     ]
     for fault, what in FAULTS.items():
@@ -162,7 +162,7 @@ def table(rows):
 
 
 def happened(row):
-    """Returns the cell "what happened" of a row."""
+    """Returns the cell "outcome" of a row."""
     if row["failed"]:
         return "**failed**"
     if not row["passed"]:

@@ -246,5 +246,9 @@ def test_translate_command_bounds_memory_of_long_lines(
         assert len(result.stdout.split("\n")[0]) > 1
         assert result.stderr.count("warning: line 1: ") == 1
         assert result.stdout.split("\n")[1] + "\n" == short
-    record_property("happened", f"lines of {length:,} and 1,048,576: +{sizes} MiB")
+    lines = (f"{length:,} characters by a model file", "1,048,576 by an export")
+    grown = [
+        f"{each}: {size} MiB more" for each, size in zip(lines, sizes, strict=True)
+    ]
+    record_property("happened", "; ".join(grown))
     assert max(sizes) < 700

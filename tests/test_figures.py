@@ -17,16 +17,15 @@ EN_FR = r"English to French\b"
 # Name and pattern of each repeated number. A match is within one line, and all matches
 # of a pattern must agree.
 FIGURES = {
-    "duration of the demo": (
-        r"(?:keras-transformer demo|make demo|[Tt]he demo|[Aa]ll of it|see it work"
-        rf"|Train, evaluate and export a model).*?{DURATION}"
-    ),
+    "duration of the quick start": rf"(?:\bIn|export and serve in) {DURATION}",
     "BLEU, English to German, tokenized": rf"{EN_DE}.*?\*\*(\d\d\.\d+)\*\*",
     "BLEU, English to German, plain text": (
         r"English to German, plain text.*?\*\*(\d\d\.\d+)\*\*"
     ),
     "BLEU, English to French": rf"{EN_FR}.*?\*\*(\d\d\.\d+)\*\*",
     "minutes, English to German, tokenized": rf"{EN_DE}.*?\| {DURATION}",
+    "minutes, Tatoeba": rf"(?:Tatoeba English to German.*, |pairs in ){DURATION}",
+    "minutes, CRAFT": r"(?:CRAFT's .*?(?=\d+ min)|recipe, 26,000 steps \| )(\d+)",
     "minutes, English to French": rf"{EN_FR}(?:.*\*\*.*?\| |.*captions, ){DURATION}",
 }
 # A rate in a sentence, e.g. "700 tokens per second".
@@ -121,8 +120,8 @@ def test_rates_in_sentences_are_measured():
 @pytest.mark.parametrize(
     "first, second, number",
     [
-        ("`keras-transformer demo` | 85 s in all", "see all of it in five minutes", 1),
-        ("`make demo` takes 85 s", "The demo takes 85 seconds", 0),
+        ("In five minutes you will train", "export and serve in 85 s.", 1),
+        ("In five minutes you will train", "export and serve in 300 seconds.", 0),
         ("English to French | **60.34** | 85 min", "English to French: **60.35**", 1),
         (
             "English to French | **60.34** | 85 min",

@@ -83,7 +83,7 @@ def keras_transformer_command(
     """Train, evaluate, export and run Transformers that translate.
 
     \b
-    keras-transformer demo                     try everything in about 5 minutes
+    keras-transformer demo                     try everything in a few minutes
     keras-transformer init my.yaml             write a recipe to edit
     keras-transformer train                    list the recipes of the package
     """

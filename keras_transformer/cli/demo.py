@@ -27,7 +27,7 @@ def demo(
     ] = pathlib.Path("saved_models/demo"),
     overrides: options.Overrides = (),
 ):
-    """Train, evaluate and export a model in about 5 minutes.
+    """Train, evaluate and export a model in a few minutes.
 
     The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
     amounts of money, measurements and names. The package Babel includes the phrases,
@@ -50,7 +50,7 @@ def demo(
         seconds = time.monotonic() - started
         console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
 
-    console.print_status("The demo takes about 5 minutes on 2 CPU cores.")
+    console.print_status("The demo takes a few minutes on two CPU cores.")
     if (output / "config.yaml").exists():
         console.print_status(
             f"resuming the run in {output}; --output selects another folder"

@@ -140,7 +140,7 @@ def _card(imported):
     """Returns the Markdown text of `MODEL_CARD.md`."""
     rows = {"parameters": f"{imported.model.count_params():,}", **imported.card_rows}
     lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
-    table = "\n".join(["| what | value |", "| --- | --- |", *lines])
+    table = "\n".join(["| property | value |", "| --- | --- |", *lines])
     license = imported.license or "not stated"
     return f"# Model card\n\n## Model\n\n{table}\n\n## License\n\n{_cell(license)}\n"
 

@@ -184,7 +184,7 @@ def _scores(validation, scores, recipe):
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:
         return f"## Scores\n\n{_UNKNOWN}\n"
-    return _table("Scores", rows, ("metric", "score", "how"))
+    return _table("Scores", rows, ("metric", "score", "measurement"))
 
 
 def _bleu_signature(recipe):
@@ -197,7 +197,7 @@ def _bleu_signature(recipe):
     )
 
 
-def _table(title, rows, head=("what", "value")):
+def _table(title, rows, head=("property", "value")):
     lines = [head, ["---"] * len(head), *rows]
     text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
     return f"## {title}\n\n{text}"

@@ -62,7 +62,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         if causal:
             before, after = self.window - 1, 0
         # A block is as long as the window's longer side. So the window of each query
-        # lies within its own block and its two neighbors.
+        # is within its own block and its two neighbors.
         size = max(before, after, 1)
         # Number of neighboring blocks before and after each block.
         sides = (1, 0 if causal else 1)

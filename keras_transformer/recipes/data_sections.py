@@ -63,7 +63,7 @@ class TextPair(Section):
 class TrainingTextPair(TextPair):
     """`TextPair` with the directions in which to train on it."""
 
-    directions: Literal["forward", "both"] = "forward"  # both: also target to source
+    directions: Literal["forward", "both"] = "forward"  # both: also swapped pairs
 
 
 class FilesData(Section):
@@ -77,7 +77,7 @@ class FilesData(Section):
 
 
 class TsvData(Section):
-    """Files with a pair per line, in tab-separated columns."""
+    """Files that contain one pair per line, in tab-separated columns."""
 
     kind: Literal["tsv"]
     train: Paths  # file or list of files, plain or .gz
@@ -89,7 +89,7 @@ class TsvData(Section):
 
 
 class JsonlData(Section):
-    """Files with a pair per line as a JSON object."""
+    """Files that contain one pair per line, as a JSON object."""
 
     kind: Literal["jsonl"]
     train: Paths  # file or list of files, plain or .gz
@@ -101,10 +101,10 @@ class JsonlData(Section):
 
 
 class HfData(Section):
-    """A dataset of the package `datasets`: a name on the Hub, or a local folder."""
+    """A dataset that the package `datasets` loads from the Hub or a local folder."""
 
     kind: Literal["hf"]
-    name: Text  # dataset, such as Helsinki-NLP/opus-100, or folder
+    name: Text  # dataset, such as Helsinki-NLP/opus-100, or a folder
     config: Text | None = None  # configuration, such as de-en
     revision: Text | None = None  # branch, tag or commit on the Hub
     source: Text = "translation.en"  # key of the source text
@@ -119,7 +119,8 @@ class HfData(Section):
 class RecordsData(Section):
     """A folder of training pairs that `keras-transformer corpus prepare` encoded.
 
-    The folder's tokenizer is used; the recipe's tokenizer section is ignored.
+    The run uses the tokenizer in the folder and ignores the recipe's section
+    `tokenizer`.
     """
 
     kind: Literal["records"]
@@ -130,7 +131,7 @@ class RecordsData(Section):
 
 
 class TfdsData(Section):
-    """A translation dataset of TensorFlow Datasets, with splits in its notation."""
+    """A translation dataset of TensorFlow Datasets. Splits use its notation."""
 
     kind: Literal["tfds"]
     name: Text  # dataset, such as wmt14_translate/de-en
@@ -144,13 +145,13 @@ class TfdsData(Section):
 
 
 class PhrasesData(Section):
-    """Phrases from CLDR: dates, numbers, units and names in two locales."""
+    """Dates, numbers, units and names from CLDR, in two languages."""
 
     kind: Literal["phrases"]
     source_locale: Text = "en"  # source language, as a locale of Babel
     target_locale: Text = "de"  # target language, as a locale of Babel
-    size: PositiveInt = 31_500  # phrases, including the held-out ones
-    held_out: PositiveInt = 500  # for validation, and the same number for testing
+    size: PositiveInt = 31_500  # number of phrases, including the held-out ones
+    held_out: PositiveInt = 500  # size of the validation set and of the test set
     seed: Seed = 1  # seed of the phrases
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
@@ -162,9 +163,9 @@ class TreePaths(Section):
 
 
 class WeightedTreePaths(TreePaths):
-    """`TreePaths` with the number of times that an epoch contains each path's trees."""
+    """`TreePaths` with a weight per path."""
 
-    weights: list[PositiveFloat] | None = None  # times per epoch, per path
+    weights: list[PositiveFloat] | None = None  # mean copies of a tree per epoch
 
     @model_validator(mode="after")
     def _check_weight_counts(self):
@@ -177,21 +178,22 @@ class WeightedTreePaths(TreePaths):
 
 
 class TreesData(Section):
-    """Constituency trees (section 6.3): sentences in, linearized trees out.
+    """Constituency trees (section 6.3).
 
-    `words` chooses the symbol for a word in a linearized tree, see `linearize`.
+    The source is a sentence, and the target is its tree, written as a sequence of
+    symbols. `words` selects the symbols that stand for words; see `linearize`.
     """
 
     kind: Literal["trees"]
     train: WeightedTreePaths  # training trees
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
-    words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols of words
+    words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols for words
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class NoData(Section):
-    """No text: the recipe of a model that was imported, not trained."""
+    """No data, in the recipe of an imported model."""
 
     kind: Literal["none"]
     max_length: PositiveInt = 256  # longer sources are translated in segments

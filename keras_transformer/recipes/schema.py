@@ -55,21 +55,22 @@ BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 _Int32 = Annotated[int, Field(ge=0, lt=2**31)]
 _PositiveInt32 = Annotated[int, Field(gt=0, lt=2**31)]
+_Rates = Literal["paper", "tensor2tensor"]
 
 
 class VariationSettings(Section):
-    """Fields of `Variations`, for models that other toolkits read."""
+    """Details of other toolkits' models; see `Variations`."""
 
-    num_decoder_layers: _PositiveInt32 | None = None  # if null, num_layers
-    attention_bias: bool = False  # biases of all attention projections
-    logits_bias: bool = False  # a bias for each logit
-    layer_norm_epsilon: PositiveFloat = 1e-6  # added to the variance
-    position_rates: Literal["paper", "tensor2tensor"] = "paper"  # sinusoid rates
-    first_position: _Int32 = 0  # added to all positions; only for sinusoids
+    num_decoder_layers: _PositiveInt32 | None = None  # decoder layers; null: num_layers
+    attention_bias: bool = False  # add biases to all attention projections
+    logits_bias: bool = False  # add a bias to each logit
+    layer_norm_epsilon: PositiveFloat = 1e-6  # constant added to the variance
+    position_rates: _Rates = "paper"  # frequencies of the sinusoids
+    first_position: _Int32 = 0  # offset of the positions, for sinusoids only
     zero_start_id: _Int32 | None = None  # id whose vector is always zero
     embedding_norm: bool = False  # normalize sums of embeddings and positions
-    source_vocabulary_size: _PositiveInt32 | None = None  # if null, one shared matrix
-    tied_output: bool = True  # target embeddings are the output projection, too
+    source_vocabulary_size: _PositiveInt32 | None = None  # null: one matrix for both
+    tied_output: bool = True  # the target embeddings project to logits
 
 
 # Keys of the section `model` that are not arguments of `Transformer` but set some.
@@ -82,10 +83,9 @@ _START_ID = 2
 class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
-    The fields contain the resolved values; missing keys have the preset's. If `d_model`
-    or `num_heads` is given, `key_dim` and `value_dim` default to their quotient.
-    `start: zeros` sets `variations.zero_start_id`, and `position_rates` sets the
-    variation of that name.
+    Missing keys have the preset's values. If `d_model` or `num_heads` is given,
+    `key_dim` and `value_dim` default to `d_model / num_heads`. `start: zeros` sets
+    `variations.zero_start_id`, and `position_rates` sets `variations.position_rates`.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
@@ -104,7 +104,7 @@ class ModelSettings(Section):
     attention_window: PositiveInt | None = None
     score_mode: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
     start: Literal["learned", "zeros"] | None = None  # first vector of the decoder
-    position_rates: Literal["paper", "tensor2tensor"] | None = None  # sinusoid rates
+    position_rates: _Rates | None = None  # frequencies of the sinusoids
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -271,7 +271,7 @@ class EvaluationSettings(Section):
 
 
 class DecodingSettings(Section):
-    """Settings of beam search, see `decoding.BeamSearch`."""
+    """Settings of beam search; see `decoding.BeamSearch`."""
 
     beam_size: PositiveInt = 4
     length_penalty: Annotated[float, Field(ge=0)] = 0.6

@@ -18,7 +18,7 @@ class ConsistencySettings(Section):
 
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
-    cutoff: Fraction = 0.05  # share of zeroed embeddings in simcut's second pass
+    cutoff: Fraction = 0.05  # fraction of embeddings that simcut zeroes out
 
 
 class StageSettings(Section):
@@ -28,7 +28,7 @@ class StageSettings(Section):
     """
 
     steps: PositiveInt  # optimizer updates of the stage
-    directions: Literal["forward", "both"] | None = None  # both: also target to source
+    directions: Literal["forward", "both"] | None = None  # both: also swapped pairs
     tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
     segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
     batch_tokens: PositiveInt | None = None

@@ -16,10 +16,11 @@ _SIZE_KEY = "model.variations.source_vocabulary_size"
 
 
 class TokenizerSettings(Section):
-    """Settings of the vocabulary, which is learned from source and target.
+    """Settings of the vocabulary.
 
-    If `shared` is false, each side has its own vocabulary, learned from its text, and
-    its own embeddings. `vocabulary_size` and `model` are then the target's.
+    If `shared` is true, source and target have one vocabulary, learned from both. If it
+    is false, each side has its own vocabulary and embeddings, and `vocabulary_size` and
+    `model` apply to the target.
     """
 
     kind: Literal["bpe", "word_piece", "marian"] = "bpe"

@@ -172,7 +172,7 @@ class MarianSide(Tokenizer):
 
 
 class MarianTokenizer(MarianSide):
-    """Tokenizer of the source side. Its attribute `target` is that of the target side.
+    """Tokenizer of the source side. `target` is the tokenizer of the target side.
 
     A prefix such as `>>fra<<` at the beginning of a text is one piece. It selects the
     target language of OPUS-MT's multilingual models. The rest of the text is split.

@@ -157,7 +157,7 @@ def test_model_card_of_records_names_no_folder(tmp_path, tiny_model):
             {"about": "Its parameters are many."},
         ),
         (
-            "## Model\n\n| what | value |\n| --- | --- |\n| parameters | 65M |\n",
+            "## Model\n\n| property | value |\n| --- | --- |\n| parameters | 65M |\n",
             {"parameters": "65M"},
         ),
     ],
@@ -264,7 +264,7 @@ HOSTILE = "\x1b]0;pwned\x07\x9b31m\u202e\x7f"
 
 def test_info_escapes_control_characters(run, tmp_path, run_command, info_json):
     card = [
-        f"## Model\n\n| what | value |\n| --- | --- |\n| {HOSTILE} | {HOSTILE} |\n",
+        f"## Model\n\n| property | value |\n| --- | --- |\n| {HOSTILE} | {HOSTILE} |\n",
         f"## Scores\n\n| {HOSTILE} |\n| --- |\n| {HOSTILE} | 3 | {HOSTILE} |\n",
         f"## License\n\n{HOSTILE}\n",
     ]
