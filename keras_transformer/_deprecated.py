@@ -3,6 +3,7 @@
 After that release, delete this module and its call in the package's `__init__`.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -232,6 +233,27 @@ def renamed_attribute(old, new):
         return getattr(self, new)
 
     return property(get, doc=f"Deprecated name of `{new}`.")
+
+
+def renamed_arguments(**names):
+    """Decorates a function so that it also accepts old names of keyword arguments.
+
+    Args:
+        **names: The new name of each old name.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            for old, new in names.items():
+                if old in kwargs:
+                    warn_deprecated(f"{old}=", f"{new}=")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
 
 
 MODULES = _table(_MODULES)

@@ -38,7 +38,7 @@ ALLOWED = {
     "parsing": {"pipelines", "errors"},
     "saving": {
         *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
-        *("untrusted", "_imports"),
+        *("untrusted", "_imports", "_deprecated"),
     },
     "conversion": {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),

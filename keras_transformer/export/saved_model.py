@@ -15,6 +15,7 @@ from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import check_type
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
@@ -89,9 +90,11 @@ def export_saved_model(
     Raises:
         ValueError: If the tokenizer and the model do not match, or a size is out of
             range.
+        TypeError: If `search` is not a `BeamSearch`.
         ExportError: If the model is an ensemble.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
+    check_type(search, BeamSearch, "search")
     search = replace_fields(search, old_options, "search")
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
