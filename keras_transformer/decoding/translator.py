@@ -26,6 +26,7 @@ from keras_transformer.decoding.batches import pad_rows
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
@@ -115,6 +116,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer or getattr(
             tokenizer, "target", tokenizer
         )
+        build_models(model)
         check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
         if model.positions == "learned":

@@ -14,6 +14,7 @@ from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import check_type
 from keras_transformer.errors import ExportError
@@ -98,6 +99,7 @@ def export_saved_model(
     search = replace_fields(search, old_options, "search")
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    build_models(model)
     check_compatible(model, tokenizer, target_of(tokenizer))
 
     folder = pathlib.Path(folder)
