@@ -159,8 +159,8 @@ def forbidden_imports(root):
                 yield f"{path}:{line} imports {imported}: loading it runs code"
 
 
-def pickles_and_prints(root):
-    """Yields `allow_pickle=True`, and `print` in a constructor or at import."""
+def forbidden_code(root):
+    """Yields `allow_pickle=True`, `id`, and `print` in a constructor or at import."""
     for name, path in source_files(root):
         tree = syntax_tree(path)
         for node in ast.walk(tree):
@@ -170,6 +170,8 @@ def pickles_and_prints(root):
                 and getattr(node.value, "value", None) is not False
             ):
                 yield f"{path}:{node.value.lineno} allows pickles"
+            if isinstance(node, ast.Name) and node.id == "id":
+                yield f"{path}:{node.lineno} uses id: compare with `is`, or use a path"
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 yield from prints(path, ast.walk(node))
         if not name.startswith("cli"):
@@ -210,7 +212,7 @@ def folders_without_source(root):
 RULES = (
     disallowed_dependencies,
     forbidden_imports,
-    pickles_and_prints,
+    forbidden_code,
     long_files,
     long_functions,
     long_signatures,
@@ -285,13 +287,14 @@ MANY = ", ".join(f"a{i}" for i in range(13))
         (forbidden_imports, "cli/a.py", "from keras import src"),
         (forbidden_imports, "cli/a.py", "from keras.src.utils import tracking"),
         (forbidden_imports, "cli/a.py", "import pickle"),
-        (pickles_and_prints, "cli/a.py", "load(file, allow_pickle=True)"),
+        (forbidden_code, "cli/a.py", "load(file, allow_pickle=True)"),
+        (forbidden_code, "cli/a.py", "known = set(map(id, weights))"),
         (
-            pickles_and_prints,
+            forbidden_code,
             "layers/a.py",
             "class A:\n  def __init__(self):\n    print(1)",
         ),
-        (pickles_and_prints, "layers/a.py", "print('loaded')"),
+        (forbidden_code, "layers/a.py", "print('loaded')"),
         (long_files, "layers/a.py", "x = 1\n" * 401),
         (long_functions, "layers/a.py", "def f():\n" + "    g()\n" * 60),
         (long_functions, "cli/a.py", "def f(a: int):\n" + "    g()\n" * 61),

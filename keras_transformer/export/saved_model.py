@@ -122,10 +122,10 @@ def export_saved_model(
     }
     served = tf.Module()
     packed = signatures.packed_weights
-    replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
+    replaced = set() if packed is None else packed.replaced_paths()
     # `value` is TensorFlow's variable. A program without Python cannot restore Keras's.
     served.weights = [
-        variable.value for variable in model.variables if id(variable) not in replaced
+        each.value for each in model.variables if each.path not in replaced
     ]
     served.packed_weights = None if packed is None else packed.variables
     served.tokenizer = tokenizer
