@@ -42,7 +42,7 @@ decoding.translations -> decoding.segments
 evaluation.bracketing -> parsing.bracketing
 export.beam_inference -> distributed.inference
 export.ctranslate2_model -> export.ctranslate2
-export.kernels -> export.lone_sentences
+export.kernels -> export.packed_weights
 layers.attention_scores -> numerics.softmax
 layers.block -> layers.stack
 layers.cached_attention -> decoding.incremental
