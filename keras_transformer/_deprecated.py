@@ -3,9 +3,11 @@
 After that release, delete this module and its call in the package's `__init__`.
 """
 
+import functools
 import importlib
 import os
 import sys
+import types
 import warnings
 from importlib.machinery import ModuleSpec
 
@@ -40,7 +42,7 @@ decoding.translations -> decoding.segments
 evaluation.bracketing -> parsing.bracketing
 export.beam_inference -> distributed.inference
 export.ctranslate2_model -> export.ctranslate2
-export.kernels -> export.lone_sentences
+export.kernels -> export.packed_weights
 layers.attention_scores -> numerics.softmax
 layers.block -> layers.stack
 layers.cached_attention -> decoding.incremental
@@ -234,6 +236,27 @@ def renamed_attribute(old, new):
     return property(get, doc=f"Deprecated name of `{new}`.")
 
 
+def renamed_arguments(**names):
+    """Decorates a function so that it also accepts old names of keyword arguments.
+
+    Args:
+        **names: The new name of each old name.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            for old, new in names.items():
+                if old in kwargs:
+                    warn_deprecated(f"{old}=", f"{new}=")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
 MODULES = _table(_MODULES)
 NAMES = _table(_NAMES)
 
@@ -242,7 +265,7 @@ class _MovedModules:
     """Finder and loader of the modules at their old paths.
 
     An old path imports an empty module. Its names are looked up at their new paths when
-    they are used.
+    they are used, and listed when `dir` or a star import asks for them.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -253,6 +276,22 @@ class _MovedModules:
 
     def exec_module(self, module):
         _add_old_names(module)
+        module.__dir__ = functools.partial(_list_names, module.__name__)
+
+
+def _list_names(old):
+    """Returns the public names of a moved module, without those of other packages."""
+    new = importlib.import_module(successor(old))
+    names = {
+        name
+        for name, value in vars(new).items()
+        if not name.startswith("_")
+        and not isinstance(value, types.ModuleType)
+        and getattr(value, "__module__", _PACKAGE).startswith(_PACKAGE)
+    }
+    paths = (path.rpartition(".") for path in NAMES)
+    renamed = {name for module, _, name in paths if module == old}
+    return sorted({*names, *getattr(new, "__all__", ()), *renamed})
 
 
 def successor(path):
@@ -271,6 +310,8 @@ def _add_old_names(module):
     def look_up(name):
         old = f"{module.__name__}.{name}"
         new = successor(old)
+        if name == "__all__" and module.__name__ in MODULES:
+            return _list_names(module.__name__)
         if new == old:
             if own_getattr is not None:
                 return own_getattr(name)

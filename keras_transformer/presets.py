@@ -4,7 +4,6 @@ Rows of Table 3 are named by group letter and position in the group, such as "A1
 Group E has a single row, "E".
 """
 
-import importlib
 import tempfile
 
 _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1}
@@ -71,7 +70,11 @@ def change_preset(name, changes):
 
 
 class PresetMixin:
-    """Mixin with the preset methods of `Transformer`."""
+    """Mixin with the preset methods of `Transformer`.
+
+    Its methods import `saving` when they are called, because `saving` imports the
+    model.
+    """
 
     @classmethod
     def from_preset(cls, preset, vocabulary_size=None, **changes):
@@ -100,7 +103,9 @@ class PresetMixin:
                 f"With `vocabulary_size`, `preset` must be one of {', '.join(PRESETS)}."
                 f" Received: {preset!r}."
             )
-        return _saving("load").load_preset_model(preset, **changes)
+        from keras_transformer.saving.load import load_preset_model
+
+        return load_preset_model(preset, **changes)
 
     def save_to_preset(self, folder, tokenizer=None, **options):
         """Writes a preset for `from_preset`, with the file names of KerasHub.
@@ -125,7 +130,9 @@ class PresetMixin:
                 `dtype` is unknown, the tokenizer does not match the model, or a weight
                 exceeds the range of `dtype`.
         """
-        return _saving("preset").save_preset(self, folder, tokenizer, **options)
+        from keras_transformer.saving.preset import save_preset
+
+        return save_preset(self, folder, tokenizer, **options)
 
     def push_to_hub(self, name, tokenizer=None, private=False, **options):
         """Uploads a preset to the Hugging Face Hub. Requires the extra `hub`.
@@ -143,11 +150,8 @@ class PresetMixin:
             ValueError: If huggingface_hub is not installed, or the upload fails, for
                 example because you are not logged in.
         """
+        from keras_transformer.saving.hub import upload
+
         with tempfile.TemporaryDirectory() as folder:
             folder = self.save_to_preset(f"{folder}/preset", tokenizer, **options)
-            return _saving("hub").upload(folder, name, private)
-
-
-def _saving(name):
-    """Imports a module of `saving` when needed, to avoid a circular import."""
-    return importlib.import_module(f"keras_transformer.saving.{name}")
+            return upload(folder, name, private)

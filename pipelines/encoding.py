@@ -196,30 +196,30 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
     """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = 0
-    dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
-    files = [
-        _IdsFile(folder, side, tokenizer.vocabulary_size)
-        for side, tokenizer in zip(SIDES, tokenizers, strict=True)
-    ]
-    for reasons, sides in encoded:
-        for segmented in itertools.chain(*sides):
-            too_long = segmented.row_lengths().numpy() + 1 > max_length
-            reasons[too_long & (reasons == "")] = "too_long"
-        dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
-        for number in np.flatnonzero(reasons != ""):
-            facts = dropped[reasons[number]]
-            facts["count"] += 1
-            if len(facts["first"]) < _MAX_LOCATIONS:
-                facts["first"].append(locate(num_read + int(number) + 1))
-        for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
-            # A pair's segmentations are adjacent: row i belongs to pair i // len(side).
-            rows = np.arange(len(reasons) * len(side))
-            rows = rows.reshape(len(side), -1).T.ravel()
-            kept = np.repeat(reasons == "", len(side))
-            file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
-        num_read += len(reasons)
-    for file in (*files, dropped_pairs):
-        file.close()
+    with contextlib.ExitStack() as stack:
+        dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
+        stack.callback(dropped_pairs.close)
+        files = []
+        for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+            files.append(_IdsFile(folder, side, tokenizer.vocabulary_size))
+            stack.callback(files[-1].close)
+        for reasons, sides in encoded:
+            for segmented in itertools.chain(*sides):
+                too_long = segmented.row_lengths().numpy() + 1 > max_length
+                reasons[too_long & (reasons == "")] = "too_long"
+            dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
+            for number in np.flatnonzero(reasons != ""):
+                facts = dropped[reasons[number]]
+                facts["count"] += 1
+                if len(facts["first"]) < _MAX_LOCATIONS:
+                    facts["first"].append(locate(num_read + int(number) + 1))
+            for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
+                # A pair's segmentations are adjacent: row i is of pair i // len(side).
+                rows = np.arange(len(reasons) * len(side))
+                rows = rows.reshape(len(side), -1).T.ravel()
+                kept = np.repeat(reasons == "", len(side))
+                file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
+            num_read += len(reasons)
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
     return {
         "num_read": num_read,
@@ -282,5 +282,5 @@ class _IdsFile:
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        self._ids.close()
-        self._offsets.close()
+        with contextlib.closing(self._offsets):
+            self._ids.close()

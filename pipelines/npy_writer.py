@@ -26,9 +26,9 @@ class NpyWriter:
 
     def close(self) -> None:
         """Writes the final length into the header and closes the file."""
-        self._file.seek(0)
-        self._write_header()
-        self._file.close()
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
 
     def _write_header(self):
         # NumPy pads the header to the same size for any length, so that `close` can

@@ -30,11 +30,12 @@ keras_transformer.stored_models: MODEL
 """
 
 # Prints {path: list of warnings} for all modules and names. If a path cannot be loaded,
-# the error's text replaces the list.
+# or a moved module does not list a name, the error's text replaces the list.
 LOAD = """
 import importlib, json, os, pkgutil, sys, warnings
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras_transformer
+from keras_transformer._deprecated import MODULES
 warnings.simplefilter("error", DeprecationWarning)
 warnings.filterwarnings("ignore", module="(?!__main__)")
 
@@ -50,6 +51,11 @@ for line in sys.stdin.read().splitlines():
     try:
         loaded = importlib.import_module(module)
         result[module] = []
+        unlisted = set()
+        if names and module in MODULES:
+            unlisted = set(names.split()) - set(dir(loaded))
+        if unlisted:
+            result[f"{module}.__all__"] = f"lacks {sorted(unlisted)}"
     except Exception as error:
         result[module] = repr(error)
         continue
@@ -146,6 +152,26 @@ except DeprecationWarning as warning:
         "keras_transformer.models.open_model is deprecated and will be removed in the "
         "next release. Use keras_transformer.saving.open.open_model.\n"
     ), result.stderr
+
+
+def test_star_import_of_a_moved_module_gives_its_names(tmp_path):
+    code = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from keras_transformer.pipelines.blocks import *
+ours = [each for each in caught if "keras_transformer" in str(each.message)]
+print(reservoir_sample is sample, "np" in globals(), {each.filename for each in ours})
+print(any("pipelines.chunks.reservoir_sample" in str(each.message) for each in ours))
+import keras_transformer.pipelines.blocks as old
+print(sorted(old.__all__) == dir(old), {"blocks", "chunks"} <= set(dir(old)))
+"""
+    result = prepared.run(code, folder=tmp_path)
+    assert result.stdout.splitlines() == [
+        "True False {'<string>'}",
+        "True",
+        "True True",
+    ], result.stderr
 
 
 def test_unknown_names_are_attribute_errors(tmp_path):

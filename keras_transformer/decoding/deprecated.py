@@ -1,8 +1,10 @@
 """Keyword arguments of version 0.1, accepted with a warning for one release."""
 
+import copy
 import dataclasses
 import functools
 import inspect
+import sys
 
 from keras_transformer._deprecated import warn_deprecated
 from keras_transformer.decoding.loop import StepDecoder
@@ -47,6 +49,40 @@ def replace_fields(settings, options, argument):
         new = f"{argument}={type(settings).__name__}({name}=...)"
         warn_deprecated(f"{name}=", new)
     return dataclasses.replace(settings, **options)
+
+
+def accept_line_numbers(method):
+    """Decorates a method of `Translator` so that it also accepts old line numbers.
+
+    Warnings count the lines from `first_line`, or use `line_numbers`, one per line.
+    """
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        for old in {"first_line", "line_numbers"} & kwargs.keys():
+            warn_deprecated(f"{old}=", "Translator(warn=...)")
+            numbers = kwargs.pop(old)
+            if old == "first_line":
+                numbers = range(numbers, sys.maxsize)
+            if numbers is not None:
+                self = _renumber_lines(self, numbers)
+        return method(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _renumber_lines(translator, numbers):
+    """Returns a copy of a translator whose warnings have other line numbers."""
+    renumbered = copy.copy(translator)
+    renumbered.warn = lambda index, text: translator.warn(numbers[index] - 1, text)
+    return renumbered
+
+
+@accept_line_numbers
+def translate_n_best(translator, lines, n_best=None, prefixes=None):
+    """Deprecated name of `n_best`."""
+    warn_deprecated("translate_n_best", "n_best")
+    return translator.n_best(lines, n_best, prefixes)
 
 
 def accept_old_arguments(search):

@@ -43,6 +43,16 @@ class Ensemble:
         return _log_mean([model(inputs, training=training) for model in self.models])
 
 
+def build_models(model):
+    """Builds a `Transformer`, or the models of an `Ensemble`, unless they are built.
+
+    A search reads the weights before it calls any layer.
+    """
+    for each in getattr(model, "models", (model,)):
+        if not getattr(each, "built", True):  # other kinds of models need no build
+            each.build({"source_ids": (None, None), "target_ids": (None, None)})
+
+
 class EnsembleDecoder:
     """Decoder of an `Ensemble`.
 

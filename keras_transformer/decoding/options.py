@@ -69,8 +69,8 @@ class BeamSearch:
     extra_length: int = 50
 
     def __post_init__(self):
-        _check_at_least("beam_size", self.beam_size, 1)
-        _check_at_least("extra_length", self.extra_length, 0)
+        check_at_least("beam_size", self.beam_size, 1)
+        check_at_least("extra_length", self.extra_length, 0)
         if self.patience is not None and not self.patience > 0:
             raise ValueError(
                 f"`patience` must be above 0. Received: patience={self.patience}."
@@ -111,8 +111,8 @@ class Sampling:
     extra_length: int = 50
 
     def __post_init__(self):
-        _check_at_least("num_samples", self.num_samples, 1)
-        _check_at_least("extra_length", self.extra_length, 0)
+        check_at_least("num_samples", self.num_samples, 1)
+        check_at_least("extra_length", self.extra_length, 0)
         if not self.temperature > 0:
             raise ValueError(
                 "`temperature` must be above 0. Received: "
@@ -120,14 +120,38 @@ class Sampling:
                 "step, pass top_k=1."
             )
         if self.top_k is not None:
-            _check_at_least("top_k", self.top_k, 1)
+            check_at_least("top_k", self.top_k, 1)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(
                 f"`top_p` must be above 0 and at most 1. Received: top_p={self.top_p}."
             )
 
 
-def _check_at_least(name, value, minimum):
+def check_type(settings, kind, argument):
+    """Checks the settings of a search.
+
+    Args:
+        settings: Value of the argument.
+        kind: `BeamSearch` or `Sampling`.
+        argument: Name of the argument.
+
+    Raises:
+        TypeError: If `settings` is not a `kind`.
+    """
+    if not isinstance(settings, kind):
+        name = kind.__name__
+        raise TypeError(
+            f"`{argument}` must be a `{name}`. Received: {argument}={settings!r:.80}. "
+            f"Pass {argument}={name}(...), see `keras_transformer.{name}`."
+        )
+
+
+def check_at_least(name, value, minimum):
+    """Checks an argument.
+
+    Raises:
+        ValueError: If `value` is below `minimum`.
+    """
     if value < minimum:
         raise ValueError(
             f"`{name}` must be at least {minimum}. Received: {name}={value}."

@@ -8,7 +8,8 @@ import random
 import keras
 import numpy as np
 
-from keras_transformer._deprecated import warn_deprecated
+from keras_transformer._deprecated import renamed_arguments
+from keras_transformer.decoding import deprecated
 from keras_transformer.decoding.alignment import align_subwords
 from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
@@ -24,13 +25,14 @@ from keras_transformer.decoding.batches import log_warning
 from keras_transformer.decoding.batches import pad_rows
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
-from keras_transformer.decoding.deprecated import replace_fields
-from keras_transformer.decoding.deprecated import take_renamed
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
 from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.options import check_at_least
+from keras_transformer.decoding.options import check_type
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
@@ -80,11 +82,13 @@ class Translator:
     Raises:
         ValueError: If the tokenizer and the model do not match, a size is out of range,
             or a forbidden phrase contains no word.
+        TypeError: If `search` is not a `BeamSearch`.
     """
 
     path = None
     data = None
 
+    @renamed_arguments(parallel_batches="parallel_parts")
     def __init__(
         self,
         model,
@@ -99,25 +103,20 @@ class Translator:
         warn=None,
         **old_options,
     ):
-        parallel_parts = take_renamed(
-            old_options, "parallel_batches", "parallel_parts", parallel_parts
-        )
-        search = replace_fields(search, old_options, "search")
+        check_type(search, BeamSearch, "search")
+        search = deprecated.replace_fields(search, old_options, "search")
         if max_source_length < 2:
             raise ValueError(
                 "`max_source_length` must be at least 2, a subword and the end id. "
                 f"Received: max_source_length={max_source_length}."
             )
-        if parallel_parts < 1:
-            raise ValueError(
-                "`parallel_parts` must be at least 1. "
-                f"Received: parallel_parts={parallel_parts}."
-            )
+        check_at_least("parallel_parts", parallel_parts, 1)
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or getattr(
             tokenizer, "target", tokenizer
         )
+        build_models(model)
         check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
         if model.positions == "learned":
@@ -148,6 +147,7 @@ class Translator:
             other._forbid(forbidden)
         return other
 
+    @deprecated.accept_line_numbers
     def translate(self, lines):
         """Returns the best translation of each line.
 
@@ -197,6 +197,7 @@ class Translator:
         )
         return [merge_equal_texts(ranked, n) for ranked in results]
 
+    @deprecated.accept_line_numbers
     def sample(self, lines, sampling=Sampling(), prefixes=None, **old_options):
         """Draws translations at random.
 
@@ -211,12 +212,14 @@ class Translator:
 
         Raises:
             ValueError: If `lines` is not a list of str.
+            TypeError: If `sampling` is not a `Sampling`.
             ModelError: If the model cannot generate a prefix.
         """
+        check_type(sampling, Sampling, "sampling")
         if old_options:
             extra_length = self.search.extra_length
             sampling = dataclasses.replace(sampling, extra_length=extra_length)
-            sampling = replace_fields(sampling, old_options, "sampling")
+            sampling = deprecated.replace_fields(sampling, old_options, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
         generator = self._generator
@@ -262,6 +265,7 @@ class Translator:
             log_probs[batch] = found
         return list(map(PairScore, map(float, log_probs), map(len, label_rows)))
 
+    @deprecated.accept_line_numbers
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
 
@@ -327,17 +331,13 @@ class Translator:
                 digest.update(weight.tobytes())
         return digest.hexdigest()
 
-    def translate_n_best(self, lines, n_best=None, prefixes=None):
-        """Deprecated name of `n_best`."""
-        warn_deprecated("translate_n_best", "n_best")
-        return self.n_best(lines, n_best, prefixes)
+    translate_n_best = deprecated.translate_n_best
 
     def _forbid(self, phrases):
         phrases = tuple(check_texts(phrases, "forbidden"))
+        tokenizer = self.target_tokenizer
         try:
-            table = (
-                build_text_table(self.target_tokenizer, phrases) if phrases else None
-            )
+            table = build_text_table(tokenizer, phrases) if phrases else None
         except ValueError as error:
             raise ModelError(str(error)) from None
         self.forbidden, self._next_states = phrases, table

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 
+from keras_transformer._deprecated import renamed_arguments
 from keras_transformer._deprecated import renamed_attribute
 from keras_transformer.decoding.batches import encode_texts
 
@@ -32,6 +33,7 @@ class PairFilter:
         num_kept: Number of pairs kept.
     """
 
+    @renamed_arguments(model="translator", copies="keep_identical")
     def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
         self.translator = translator
         self.max_ratio = max_ratio

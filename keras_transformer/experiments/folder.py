@@ -1,6 +1,6 @@
 """Locks and checks run folders: one process at a time, one recipe, one training text.
 
-`train` calls `start`, `clean`, `create` and `claim`, and after it has restored a
+`train` calls `create_and_lock`, `clean`, `create` and `claim`, and after restoring a
 checkpoint, `check_text` and `check_replicas`.
 """
 
@@ -79,7 +79,7 @@ def create(folder):
 
 
 @contextlib.contextmanager
-def start(folder, lock_name=_LOCK, runs=()):
+def create_and_lock(folder, lock_name=_LOCK, runs=()):
     """Creates and locks a run folder inside the context.
 
     If a `UserError` is raised inside the context before a training step is logged or

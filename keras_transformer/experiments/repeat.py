@@ -92,7 +92,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     if getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given: the models are scored on it")
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
-    with run_folder.start(output, ".repeat.lock", folders.values()):
+    with run_folder.create_and_lock(output, ".repeat.lock", folders.values()):
         _claim(output, recipe)
         results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]

@@ -124,7 +124,7 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     ):
 
         def claim():
-            stack.enter_context(run_folder.start(output))
+            stack.enter_context(run_folder.create_and_lock(output))
             if restart:
                 run_folder.check_restart(output, recipe)
             run_folder.clean(output, restart)

@@ -13,7 +13,9 @@ from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import check_type
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
@@ -89,12 +91,15 @@ def export_saved_model(
     Raises:
         ValueError: If the tokenizer and the model do not match, or a size is out of
             range.
+        TypeError: If `search` is not a `BeamSearch`.
         ExportError: If the model is an ensemble.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
+    check_type(search, BeamSearch, "search")
     search = replace_fields(search, old_options, "search")
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    build_models(model)
     check_compatible(model, tokenizer, target_of(tokenizer))
 
     folder = pathlib.Path(folder)
@@ -117,10 +122,10 @@ def export_saved_model(
     }
     served = tf.Module()
     packed = signatures.packed_weights
-    replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
+    replaced = set() if packed is None else packed.replaced_paths()
     # `value` is TensorFlow's variable. A program without Python cannot restore Keras's.
     served.weights = [
-        variable.value for variable in model.variables if id(variable) not in replaced
+        each.value for each in model.variables if each.path not in replaced
     ]
     served.packed_weights = None if packed is None else packed.variables
     served.tokenizer = tokenizer

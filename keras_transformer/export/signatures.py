@@ -12,7 +12,7 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
-from keras_transformer.export.lone_sentences import PackedWeights
+from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import dispatch_search
 from keras_transformer.export.searches import noinline_function
 from keras_transformer.export.searches import shared_encoder

@@ -252,7 +252,7 @@ class _Plan:
         given = {
             name: value
             for name, value in (model.items() if isinstance(model, dict) else ())
-            if name in _SIZE_ARGUMENTS and _positive(value)
+            if name in PRESETS["base"] and _positive(value)
         }
         sizes = change_preset(self._preset(), given)
         head_dim = sizes["d_model"] // sizes["num_heads"] or 1
@@ -295,9 +295,6 @@ class _Plan:
             self._max_length(),
             parts,
         )
-
-
-_SIZE_ARGUMENTS = ("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim")
 
 
 def _positive(value, default=None):

@@ -55,20 +55,20 @@ def _count_values(node, counted):
 
     Args:
         node: The node.
-        counted: Counts of other nodes by id, `None` while a node is being counted.
+        counted: Counts of other nodes, `None` while a node is being counted.
 
     Raises:
         RecipeError: If there are too many values, or a value contains itself.
     """
-    if id(node) in counted:
-        count = counted[id(node)]
+    if node in counted:
+        count = counted[node]
     else:
-        counted[id(node)] = None
+        counted[node] = None
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in parts for part in pair]
         counts = [_count_values(part, counted) for part in parts]
-        counted[id(node)] = count = 1 + sum(counts)
+        counted[node] = count = 1 + sum(counts)
     if count is None or count > _MAX_VALUES:
         line = node.start_mark.line + 1
         raise RecipeError(f"line {line}: more than {_MAX_VALUES:,} values")

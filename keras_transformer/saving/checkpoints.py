@@ -193,9 +193,9 @@ def weights_by_path(transformer):
         path_in_model(variable, transformer): variable.value
         for variable in transformer.weights
     }
-    known = set(map(id, transformer.weights))
     # The states of random generators are variables, but not weights.
-    states = [each.value for each in transformer.variables if id(each) not in known]
+    paths = {weight.path for weight in transformer.weights}
+    states = [each.value for each in transformer.variables if each.path not in paths]
     seeds = {str(index): state for index, state in enumerate(states)}
     return {"weights": weights, "seeds": seeds}
 

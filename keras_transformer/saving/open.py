@@ -1,5 +1,6 @@
 """Opening of trained models for translation."""
 
+from keras_transformer._deprecated import renamed_arguments
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
@@ -12,15 +13,8 @@ from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import newest_version
 
 
-def open_model(
-    path,
-    *,
-    ensemble=(),
-    allow_unsafe=False,
-    parallel_parts=1,
-    warn=None,
-    **old_options,
-):
+@renamed_arguments(parallel_batches="parallel_parts")
+def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
     """Opens a model for translation.
 
     Args:
@@ -48,15 +42,6 @@ def open_model(
         RecipeError: If the run's `config.yaml` is invalid.
         DataError: If the tokenizer is missing or damaged.
     """
-    if old_options:
-        # `parallel_batches` is the deprecated name of `parallel_parts`.
-        from keras_transformer.decoding.deprecated import take_renamed
-
-        parallel_parts = take_renamed(
-            old_options, "parallel_batches", "parallel_parts", parallel_parts
-        )
-        if old_options:
-            raise TypeError(f"unexpected keyword argument {min(old_options)!r}")
     path = locate_model(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None and not ensemble:

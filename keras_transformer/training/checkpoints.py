@@ -64,8 +64,8 @@ class Checkpoints:
         if averages:
             extra["averages"] = {path: each.value for path, each in averages.items()}
         # The averages are stored under the names of their weights, not as slots.
-        ids = set(map(id, averages.values()))
-        slots = [each for each in model.optimizer.variables if id(each) not in ids]
+        paths = {average.path for average in averages.values()}
+        slots = [each for each in model.optimizer.variables if each.path not in paths]
         self._checkpoint = tf.train.Checkpoint(
             **weights_by_path(model.transformer),
             optimizer=[variable.value for variable in slots],

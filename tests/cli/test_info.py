@@ -54,7 +54,10 @@ def test_info_describes_a_run(run, info_json):
     assert training["checkpoints"] == [6, 8]
     assert info["data"]["kind"] == "phrases"
     assert info["decoding"]["beam_size"] == 1
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
     best = min(rows, key=lambda row: (-row["bleu"], row["perplexity"]))

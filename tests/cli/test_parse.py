@@ -126,7 +126,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
 
     best = [
         json.loads(line)["f1"]
-        for line in (trained / "metrics.jsonl").open()
+        for line in (trained / "metrics.jsonl").read_text("utf-8").splitlines()
         if json.loads(line)["split"] == "validation"
     ]
     assert len(best) == 2

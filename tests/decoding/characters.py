@@ -17,7 +17,10 @@ class Characters(tf.Module):
 
     def tokenize(self, strings):
         rows = [
-            [ALPHABET.find(c) + 4 if c in ALPHABET else 1 for c in text.decode()]
+            [
+                ALPHABET.find(c) + 4 if c in ALPHABET else 1
+                for c in tf.compat.as_text(text)
+            ]
             for text in np.array(strings, "object")
         ]
         return tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)

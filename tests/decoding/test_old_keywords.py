@@ -1,5 +1,6 @@
 """Keyword arguments and methods of version 0.1."""
 
+import numpy as np
 import pytest
 from characters import Characters
 from characters import characters_model
@@ -7,6 +8,8 @@ from characters import characters_model
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import Translator
+from keras_transformer.decoding.compiled import parallel_map
+from keras_transformer.evaluation.pair_filter import PairFilter
 
 LINES = ["abc", "", "gfedcba"]
 
@@ -36,6 +39,69 @@ def test_translator_accepts_old_arguments_with_a_warning():
     assert {each.filename for each in caught} == {__file__}
 
 
-def test_translator_rejects_unknown_arguments():
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("translate", {"first_line": 7}),
+        ("translate_n_best", {"n_best": 2, "first_line": 7}),
+        ("sample", {"num_samples": 2, "seed": 1, "first_line": 7}),
+        ("align", {"targets": ["a", "b"], "line_numbers": [7, 7]}),
+    ],
+)
+def test_warnings_use_old_line_numbers(method, arguments):
+    found = []
+    translator = Translator(
+        *(characters_model(), Characters()),
+        max_source_length=4,
+        warn=lambda *warning: found.append(warning),
+    )
+    lines = ["abc", "abcdefg"]
+    old = set(arguments) & {"first_line", "line_numbers"}
+    with pytest.warns(DeprecationWarning) as caught:
+        getattr(translator, method)(lines, **arguments)
+    assert {each.filename for each in caught} == {__file__}
+    assert f"`{old.pop()}=` is deprecated. Use `Translator(warn=...)`." in {
+        str(each.message) for each in caught
+    }
+    ((number, _),) = found
+    assert number == 6 if method == "align" else number == 7
+    translator.translate(lines)
+    assert found[1][0] == 1  # the translator itself is unchanged
+
+
+def test_align_accepts_the_old_default_of_line_numbers():
+    translator = Translator(characters_model(), Characters())
+    expected = translator.align(["abc"], ["ab"])
+    with pytest.warns(DeprecationWarning, match="`line_numbers=` is deprecated"):
+        assert translator.align(["abc"], ["ab"], line_numbers=None) == expected
+
+
+def test_functions_accept_renamed_arguments():
+    with pytest.warns(DeprecationWarning, match="`at_once=`.* Use `num_threads=`"):
+        pairs = parallel_map(np.sqrt, [4, 9], at_once=2)
+    assert sorted(pairs) == [(4, 2), (9, 3)]
+    with pytest.warns(DeprecationWarning) as caught:
+        pair_filter = PairFilter(model=1, copies=True)
+    assert [str(each.message) for each in caught] == [
+        "`model=` is deprecated. Use `translator=`.",
+        "`copies=` is deprecated. Use `keep_identical=`.",
+    ]
+    assert {each.filename for each in caught} == {__file__}
+    assert (pair_filter.translator, pair_filter.keep_identical) == (1, True)
+
+
+def test_settings_of_another_type_are_rejected():
+    expected = r"`search` must be a `BeamSearch`\. Received: search=4\. Pass search="
+    with pytest.raises(TypeError, match=expected):
+        Translator(characters_model(), Characters(), None, 4)
+    translator = Translator(characters_model(), Characters())
+    expected = r"`sampling` must be a `Sampling`\. Received: sampling=2\. Pass sampl"
+    with pytest.raises(TypeError, match=expected):
+        translator.sample(LINES, 2)
+
+
+def test_unknown_arguments_are_rejected():
     with pytest.raises(TypeError, match="'beams'"):
         Translator(characters_model(), Characters(), beams=3)
+    with pytest.raises(TypeError, match="'threads'"):
+        parallel_map(np.sqrt, [4, 9], 1, threads=2)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from keras import ops
 
-from keras_transformer.decoding.top_k import _block_width
 from keras_transformer.decoding.top_k import top_k
 
 CASES = [(360, 1), (360, 5), (1000, 7), (37, 3), (1009, 4), (12, 12)]
@@ -36,8 +36,14 @@ def test_top_k_of_ties_gives_different_indices(fill):
     assert all(len(set(row)) == 7 for row in np.array(indices))
 
 
-def test_cases_cover_rows_with_and_without_blocks():
-    """Guards the tests above, whose rows are ranked in blocks or as a whole."""
-    in_blocks = [case for case in CASES if _block_width(*case) is not None]
-    assert in_blocks == [(360, 1), (360, 5), (1000, 7)]
-    assert _block_width(400, 2) is not None
+@pytest.mark.parametrize(("size", "k"), [*CASES[:3], (400, 2), (8000, 5)])
+def test_top_k_ranks_few_values_of_long_rows(monkeypatch, size, k):
+    num_ranked, rank = [], ops.top_k
+
+    def counting(x, *args, **kwargs):
+        num_ranked.append(x.shape[-1])
+        return rank(x, *args, **kwargs)
+
+    monkeypatch.setattr(ops, "top_k", counting)
+    top_k(np.zeros((2, size), "float32"), k)
+    assert 0 < sum(num_ranked) < size / 2

@@ -318,7 +318,7 @@ def test_nothing_is_written_through_a_link(tmp_path, outside, name):
     (run / name).symlink_to(target)
 
     def claim(restart):
-        with run_folder.start(run):
+        with run_folder.create_and_lock(run):
             run_folder.clean(run, restart)
             run_folder.create(run)
 
@@ -359,7 +359,7 @@ class TestFailedStart:
 
     def fail(self, folder, error=DataError, logged=False):
         """Starts a run that fails. If `logged`, the run already has a metrics file."""
-        with pytest.raises(error), run_folder.start(folder):
+        with pytest.raises(error), run_folder.create_and_lock(folder):
             run_folder.create(folder)
             run_folder.claim(folder, recipe())
             (folder / "tokenizer").mkdir(exist_ok=True)
@@ -392,8 +392,8 @@ class TestFailedStart:
         assert (tmp_path / "a" / "cache").exists()
 
     def test_busy_folder_is_kept(self, tmp_path):
-        with run_folder.start(tmp_path):
+        with run_folder.create_and_lock(tmp_path):
             run_folder.claim(tmp_path, recipe())
-            with pytest.raises(RunBusy), run_folder.start(tmp_path):
+            with pytest.raises(RunBusy), run_folder.create_and_lock(tmp_path):
                 pytest.fail("locked twice")
             assert (tmp_path / "config.yaml").exists()

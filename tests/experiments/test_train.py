@@ -53,7 +53,10 @@ def test_train_writes_run_folder(run):
     counted = float(summary["training cost"].split(" operations counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
     assert "x 1 device(s) x" in summary["training cost"]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [(row["split"], row["step"]) for row in rows] == [
         ("validation", 4),
         ("validation", 8),
@@ -155,7 +158,10 @@ def test_diverging_run_stops_and_names_pairs(tmp_path):
     assert "step 2: the loss is not finite. Pairs in its batch: pair " in str(
         raised.value
     )
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [row["split"] for row in rows] == ["skipped"]
     pairs = [int(place.removeprefix("pair ")) for place in rows[0]["batch"]]
     all_pairs = list(load_pairs(small_recipe())["train"])

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -214,6 +215,19 @@ def test_corpus_without_pairs_is_rejected(tokenizers, tmp_path, pairs, reason):
     ):
         encode_corpus(pairs, *tokenizers, tmp_path / "ids", max_length=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_encoding_closes_its_files(tokenizers, tmp_path):
+    def pairs():
+        yield "ein", "ein"
+        raise OSError("cannot continue")
+
+    # The exception keeps the local variables, and so the file objects, alive.
+    with pytest.raises(OSError, match="cannot continue") as kept:
+        encode_corpus(pairs(), *tokenizers, tmp_path / "ids")
+    descriptors = pathlib.Path("/proc/self/fd").iterdir()
+    opened = [os.readlink(each) for each in descriptors if os.path.lexists(each)]
+    assert kept.value and not any(str(tmp_path) in each for each in opened)
 
 
 def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch):

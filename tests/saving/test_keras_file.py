@@ -13,6 +13,7 @@ import zipfile
 import keras
 import malicious_files as malicious
 import pytest
+from house import model_argument_places
 from tiny_export import SENTENCES
 from typer.testing import CliRunner
 
@@ -200,6 +201,17 @@ def test_settings_cover_all_constructor_arguments():
     assert arguments == {*MODEL_ARGUMENTS, *not_in_recipes}
     config = kt.Transformer(12, **PRESETS["tiny"]).get_config()
     assert set(config) == arguments | {"name", "trainable", "dtype"}
+
+
+def test_constructor_arguments_are_listed_in_three_files():
+    """The model, its recipe section, and the base class of its layers."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    places = model_argument_places(root)
+    assert {place.rpartition("/")[2].partition(":")[0] for place in places} == {
+        "transformer.py",
+        "schema.py",
+        "transformer_layer.py",
+    }
 
 
 @pytest.mark.parametrize(

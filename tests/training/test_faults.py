@@ -130,7 +130,10 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
         np.testing.assert_array_equal(weight, expected)
     for variable, expected in zip(model.optimizer.variables, slots, strict=True):
         np.testing.assert_array_equal(variable, expected)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [(row["split"], row["step"]) for row in rows] == [
         ("skipped", 3),
         ("skipped", 6),
@@ -291,7 +294,10 @@ def test_exploding_gradient_updates_nothing(tmp_path, dtype):
     unlimited = exploding(None)
     _, expected = trained(unlimited, "without", (1, 2, 4))
     assert trainer.progress.skipped == 1
-    rows = [json.loads(line) for line in (trainer.folder / "metrics.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for line in (trainer.folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [(row["split"], row["step"], row["reason"]) for row in rows] == [
         (
             "skipped",

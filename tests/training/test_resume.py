@@ -61,7 +61,7 @@ def rows(folder):
     clocks = ("seconds", "tokens_per_second")
     return [
         {name: value for name, value in json.loads(line).items() if name not in clocks}
-        for line in (folder / "metrics.jsonl").open()
+        for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
     ]
 
 

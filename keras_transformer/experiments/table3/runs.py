@@ -111,7 +111,7 @@ def _train_row(folder, job, row, seed, progress):
     if result is not None:
         return result
     # A second lock, since `train` releases the run's lock before the row is evaluated.
-    with run_folder.start(folder, ".row.lock"):
+    with run_folder.create_and_lock(folder, ".row.lock"):
         result = _read_result(folder, job)
         if result is None:
             summary = train(job, folder, progress=progress)

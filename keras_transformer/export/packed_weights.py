@@ -53,11 +53,11 @@ class PackedWeights:
         layers = tuple(LayerWeights(*map(unpack_kernel, layer)) for layer in weights[0])
         return Weights(layers, unpack_kernel(weights.output))
 
-    def replaced_variables(self):
-        """Returns the kernels of the model that an export need not store."""
+    def replaced_paths(self):
+        """Returns the paths of the model's kernels that an export need not store."""
         if not self.replaces_layers:
-            return []
-        return [dense.kernel for layer in self._layers() for dense in layer]
+            return set()
+        return {kernel.path for kernel in self._kernels()}
 
     @contextlib.contextmanager
     def replace_kernels(self):
@@ -72,10 +72,14 @@ class PackedWeights:
             # `qkv` is the fused kernel of the first three `Dense` layers.
             widths = [dense.units for dense in layer[:3]]
             kernels += [*tf.split(weights.qkv, widths, axis=1), *weights[1:]]
-        mapping = zip(self.replaced_variables(), kernels, strict=True)
+        mapping = zip(self._kernels(), kernels, strict=True)
         with keras.StatelessScope(state_mapping=mapping):
             yield
 
     def _layers(self):
         """Returns the `Dense` layers of each decoder layer."""
         return map(decoder_denses, self._model.decoder.layers)
+
+    def _kernels(self):
+        """Returns the kernels of the layers, in order."""
+        return [dense.kernel for layer in self._layers() for dense in layer]
