@@ -1,4 +1,4 @@
-"""Size of the machine, for choosing automatic settings.
+"""Cores, memory and GPUs of this machine, for choosing automatic settings.
 
 This module does not import TensorFlow. It finds GPUs only if TensorFlow has already
 been imported.
@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import psutil
 
+_CGROUP = "/sys/fs/cgroup"
+
 
 class Gpu(NamedTuple):
     """A GPU that TensorFlow finds."""
 
-    memory: int | None  # bytes of the smallest GPU, `None` if unknown
+    # Bytes; for all GPUs, those of the GPU with the least memory. `None` if unknown.
+    memory: int | None
     compute_capability: float | None  # `None` if unknown
 
 
@@ -32,8 +35,12 @@ class Machine(NamedTuple):
         if self.memory:
             parts.append(f"{format_bytes(self.memory)} of memory")
         for gpu in self.gpus[:1]:
-            size = f" with {format_bytes(gpu.memory)}" if gpu.memory else ""
-            parts.append(f"{len(self.gpus)} GPU(s){size}")
+            number = len(self.gpus)
+            text = f"{number} GPU(s)"
+            if gpu.memory:
+                least, each = ("at least ", " each") if number > 1 else ("", "")
+                text += f" with {least}{format_bytes(gpu.memory)}{each}"
+            parts.append(text)
         return ", ".join(parts)
 
 
@@ -57,25 +64,49 @@ def find_machine() -> Machine:
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory that can be allocated now."""
+    """Returns the bytes of memory that can be allocated now.
+
+    In a container, this is at most its limit minus the memory that it uses. Cached
+    files do not count as used, since the kernel drops them when memory is short.
+    """
     free, limit = psutil.virtual_memory().available, _container_limit()
-    return min(free, limit) if limit else free
+    if limit is None:
+        return free
+    return max(0, min(free, limit - _container_usage()))
 
 
 def _container_limit():
-    """Returns the memory limit of a container (cgroup v2 or v1) in bytes, or `None`."""
-    for path in (
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ):
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read(32).strip()
-        except (OSError, ValueError):
-            continue
+    """Returns the memory limit of a container in bytes, or `None`."""
+    return _read_number("memory.max", "memory/memory.limit_in_bytes")
+
+
+def _container_usage():
+    """Returns the bytes of memory that a container uses, without cached files."""
+    used = _read_number("memory.current", "memory/memory.usage_in_bytes") or 0
+    statistics = _read("memory.stat") or _read("memory/memory.stat") or ""
+    # In cgroup v1, only the names with `total_` include nested groups.
+    values = dict(line.split() for line in statistics.splitlines())
+    prefix = "total_" if "total_cache" in values else ""
+    cached = (values.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
+    return max(0, used - sum(map(int, cached)))
+
+
+def _read_number(*names):
+    """Returns the number in the first file that contains one, or `None`."""
+    for name in names:
+        text = (_read(name) or "").strip()
         if text.isdigit():
             return int(text)
     return None
+
+
+def _read(name):
+    """Returns the text of a cgroup file (of version 2 or 1), or `None`."""
+    try:
+        with open(os.path.join(_CGROUP, name), encoding="utf-8") as file:
+            return file.read(1 << 16)
+    except (OSError, ValueError):
+        return None
 
 
 def _find_gpus():
@@ -94,7 +125,7 @@ def _find_gpus():
 
 
 def _smallest_gpu_memory():
-    """Returns the bytes of the GPU with the least memory, or `None`."""
+    """Returns the memory in bytes of the smallest GPU, or `None`."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
