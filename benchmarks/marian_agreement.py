@@ -84,7 +84,7 @@ class Imported:
         return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
     def word_scores(self, sources, targets):
-        """Returns the log-probabilities of each target's ids, end id included."""
+        """Returns the log-probabilities of each target's ids, including the end id."""
         from keras_transformer.decoding.batches import batch_by_length
 
         found = [None] * len(sources)

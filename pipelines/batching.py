@@ -1,6 +1,6 @@
 """Batches pairs of similar lengths under a token budget.
 
-The budget is the largest number of ids on each side of a batch, padding included.
+The budget is the largest number of ids on each side of a batch, including padding.
 
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source

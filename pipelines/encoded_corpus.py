@@ -59,8 +59,8 @@ class EncodedCorpus:
 
     Attributes:
         num_pairs: Number of rows. Each kept pair has one row per segmentation.
-        source_lengths: int32 array `[num_pairs]`, end ids included.
-        target_lengths: int32 array `[num_pairs]`, end ids included.
+        source_lengths: int32 array `[num_pairs]`, including end ids.
+        target_lengths: int32 array `[num_pairs]`, including end ids.
         dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
             `count` and the first locations (`first`, such as "file:line" or "pair 7").
         inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.

@@ -59,8 +59,8 @@ def encode_corpus(
         source_tokenizer: Tokenizer of the source texts.
         target_tokenizer: Tokenizer of the target texts, the same object if shared.
         folder: The output folder. An existing corpus in it is replaced.
-        max_length: Largest number of ids of a side, end id included. Longer pairs are
-            dropped.
+        max_length: Largest number of ids of a side, including the end id. Longer pairs
+            are dropped.
         dropout: Probability of skipping a merge of subwords, see `Tokenizer.sample`.
         segmentations: Number of segmentations per pair, 1 without dropout.
         seed: Seed of the dropout, not negative.

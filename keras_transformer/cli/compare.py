@@ -128,9 +128,9 @@ def _compare_folders(folders, num_samples, **options):
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison
         from keras_transformer.evaluation import compare_seeds
-        from keras_transformer.experiments.repeat import stored_translations
+        from keras_transformer.experiments.repeat import read_translations
 
-        stored = {str(folder): stored_translations(folder) for folder in folders}
+        stored = {str(folder): read_translations(folder) for folder in folders}
         _, references = next(iter(stored.values()))
         for name, (_, others) in stored.items():
             if others != references:

@@ -34,12 +34,12 @@ def resumable_lines(output, record, num_inputs, numbered):
         input lines whose output is complete.
 
     Raises:
-        UserError: If the `.part` file has a different record, has the output of more
-            than `num_inputs` lines, is a link or not a regular file, or is in use by
+        UserError: If the `.part` file has a different record, covers more than
+            `num_inputs` input lines, is a link or not a regular file, or is in use by
             another process.
     """
     part = _part(output)
-    # Opening a pipe would wait for its reader.
+    # Opening a named pipe would block until another process reads from it.
     if part.exists() and not part.is_file():
         raise UserError(f"{part}: must be a regular file; remove it to start over")
     if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
@@ -48,15 +48,15 @@ def resumable_lines(output, record, num_inputs, numbered):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{part}: another process is writing it") from None
+            raise UserError(f"{part}: another process is writing to it") from None
         num_done = 0
         if file.tell():
             _check_record(part, output, record)
             length, num_done = _complete_lines(part, numbered)
             if num_done > num_inputs:
                 raise UserError(
-                    f"{part}: contains lines of {num_done} inputs, but the input has "
-                    f"{num_inputs}; remove it to start over"
+                    f"{part}: contains the output of {num_done} input lines, but the "
+                    f"input has only {num_inputs}; remove it to start over"
                 )
             file.truncate(length)
         else:
@@ -104,7 +104,11 @@ def _check_record(path, output, record):
 
 
 def _complete_lines(part, numbered):
-    """Returns the size in bytes of the complete output, and its number of inputs."""
+    """Measures the finished part of the output.
+
+    Returns:
+        Its size in bytes, and the number of input lines that it covers.
+    """
     length = num_inputs = 0
     last, last_start = None, 0
     with open(part, "rb") as file:

@@ -205,7 +205,7 @@ def alignable_pairs(sources, targets, max_lengths, warn):
     Args:
         sources: List of lists of ids, without special ids.
         targets: List of lists of ids, without special ids.
-        max_lengths: Maximum source and target length, one special id included.
+        max_lengths: Maximum source and target length, including one special id.
         warn: Function of a pair's index and a message, called for pairs that are too
             long.
     """

@@ -155,8 +155,8 @@ def encode_prefixes(tokenizer, prefixes, model):
 def batch_by_length(lengths, batch_tokens):
     """Yields lists of row indices, sorted by length.
 
-    A batch has at most `batch_tokens` positions, padding included. A row that is longer
-    than this is a batch by itself.
+    A batch has at most `batch_tokens` positions, including padding. A row that is
+    longer than this is a batch by itself.
     """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):

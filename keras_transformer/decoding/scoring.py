@@ -8,12 +8,12 @@ from keras import ops
 class PairScore(NamedTuple):
     """Log-probability of a given translation."""
 
-    log_prob: float  # natural logarithm, end id included
-    num_tokens: int  # number of target subwords, end id included
+    log_prob: float  # natural logarithm, including the end id
+    num_tokens: int  # number of target subwords, including the end id
 
 
 def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
-    """Computes the log-probabilities of given translations, end ids included.
+    """Computes the log-probabilities of given translations, including end ids.
 
     Args:
         model: `Transformer` or `Ensemble`.

@@ -33,7 +33,7 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
     Args:
         tokenizer: Tokenizer of the source.
         texts: List of str.
-        max_source_length: Maximum length of a segment, end id included.
+        max_source_length: Maximum length of a segment, including the end id.
         warn: Function of a text's index and a message, called for each text with a line
             that is too long.
 

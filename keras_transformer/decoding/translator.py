@@ -64,10 +64,10 @@ class Translator:
         target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`, or
             else `tokenizer`.
         search: `BeamSearch`.
-        max_source_length: Maximum number of subwords that are translated together, end
-            id included. A model with learned positions may have a lower limit.
-        batch_tokens: Maximum number of source positions per batch, padding included. If
-            `None`, 4096, or less if there are more than 4 hypotheses per sentence.
+        max_source_length: Maximum number of subwords that are translated together,
+            including the end id. A model with learned positions may have a lower limit.
+        batch_tokens: Maximum number of source positions per batch, including padding.
+            If `None`, 4096, or less if there are more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. If a phrase ends
             with `*`, its last word stands for all words that begin with it.
         parallel_parts: Number of batches that are searched or scored in parallel, one
@@ -230,7 +230,7 @@ class Translator:
         return self._run(search_batch, lines, prefixes, self._batch_tokens(sampling))
 
     def score(self, sources, targets):
-        """Computes the log-probabilities of given translations, end ids included.
+        """Computes the log-probabilities of given translations, including end ids.
 
         Args:
             sources: List of str.

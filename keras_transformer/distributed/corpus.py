@@ -60,10 +60,10 @@ def encode_with_beam(
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
         output: The output folder. It must not contain `records.json` yet.
         shards: Number of output files.
-        max_length: Largest number of ids of a side, end id included. Longer pairs are
-            dropped.
-        max_ratio: Largest ratio of the longer side's ids to the shorter side's, end ids
-            included. Pairs above it are dropped. If `None`, any ratio is accepted.
+        max_length: Largest number of ids of a side, including the end id. Longer pairs
+            are dropped.
+        max_ratio: Largest ratio of the longer side's ids to the shorter side's, both
+            including end ids. Other pairs are dropped. If `None`, any ratio is allowed.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 

@@ -8,7 +8,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.files import replace_file
 from keras_transformer.saving.names import metrics_of_run
 
-# Title, split and key in metrics.jsonl of each panel, and whether its axis is
+# For each panel: its title, the split and key in metrics.jsonl, and whether its axis is
 # logarithmic. Panels without values are omitted.
 _PANELS = (
     ("training loss", "train", "loss", False),
@@ -19,7 +19,7 @@ _PANELS = (
     ("learning rate", "train", "learning_rate", False),
 )
 # Colors of Okabe and Ito (2008), which color-blind readers can distinguish. Dashes and
-# markers do the same in black-and-white print.
+# markers distinguish the curves in black-and-white print.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -40,7 +40,7 @@ def draw_curves(folders, path):
         path: File to write. Its suffix, one of `SUFFIXES`, determines the format.
 
     Raises:
-        RunError: If a folder contains no metrics.
+        RunError: If the metrics.jsonl of a folder contains nothing to plot.
         StorageError: If the disk is full.
     """
     # Imported here, since importing matplotlib takes half a second.
@@ -70,7 +70,7 @@ def draw_curves(folders, path):
             axis.spines[["top", "right"]].set_visible(False)
             axis.tick_params(labelsize=8)
             if is_logarithmic:
-                _label_logarithms(axis)
+                _set_log_scale(axis)
         row[0].set_ylabel(title, fontsize=9)
     _mark_stages(axes, rows_of_runs)
     axes[-1][0].set_xlabel("steps", fontsize=9)
@@ -96,9 +96,9 @@ def draw_curves(folders, path):
 
 def _mark_stages(axes, rows_of_runs):
     """Draws a line where a stage begins, with its number if there is only one run."""
-    is_alone = len(rows_of_runs) == 1
+    has_one_run = len(rows_of_runs) == 1
     for number, rows in enumerate(rows_of_runs):
-        color = "0.4" if is_alone else _COLORS[number % len(_COLORS)]
+        color = "0.4" if has_one_run else _COLORS[number % len(_COLORS)]
         for row in rows:
             is_known = None not in (row.get("seconds"), row.get("stage"))
             if row["split"] != "stage" or row["step"] == 0 or not is_known:
@@ -107,7 +107,7 @@ def _mark_stages(axes, rows_of_runs):
             for column, x in zip(axes.T, begin, strict=True):
                 for axis in column:
                     axis.axvline(x, color=color, linestyle=":", linewidth=0.9)
-                if is_alone:
+                if has_one_run:
                     column[0].annotate(
                         f"stage {row['stage']}",
                         (x, 1),
@@ -120,7 +120,10 @@ def _mark_stages(axes, rows_of_runs):
 
 
 def _curves_of_run(folder, rows):
-    """Returns a dict of (split, key) to curves, dicts of steps, minutes and values."""
+    """Returns a dict from (split, key) to curve.
+
+    A curve is a dict of steps, minutes and values.
+    """
     curves = {}
     for _, split, key, _ in _PANELS:
         points = [
@@ -135,7 +138,7 @@ def _curves_of_run(folder, rows):
                 zip(names, zip(*points, strict=True), strict=True)
             )
     if not curves:
-        raise RunError(f"{folder}: no metrics to draw yet in metrics.jsonl")
+        raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot yet")
     return curves
 
 
@@ -162,7 +165,7 @@ def _legend_line(number):
     return Line2D([], [], marker=marker, markersize=3, **_line(number))
 
 
-def _label_logarithms(axis):
+def _set_log_scale(axis):
     """Makes the vertical axis logarithmic, with plain numbers."""
     from matplotlib.ticker import LogLocator
     from matplotlib.ticker import NullLocator

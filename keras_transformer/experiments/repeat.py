@@ -1,4 +1,4 @@
-"""Training of a recipe with several seeds, with a report of mean and spread."""
+"""Repeated training with different seeds, with a report of the mean and spread."""
 
 import contextlib
 import json
@@ -53,16 +53,17 @@ class _SeedResult(BaseModel):
 
 
 class _Report(BaseModel):
-    """The part of `results.json` that `stored_translations` needs."""
+    """The part of `results.json` that `read_translations` needs."""
 
     seeds: Annotated[list[_SeedResult], Field(min_length=1)]
 
 
 def repeat(recipe, seeds, output, jobs=1, on_seed=None):
-    """Trains a recipe once per seed, scores each model on the test set and reports.
+    """Trains a recipe once per seed and writes a report.
 
-    Finished seeds are not trained again, and interrupted ones resume. Each seed trains
-    in a separate process. `jobs` processes run in parallel and share the cores.
+    Each model is scored on the test set. Finished seeds are not trained again, and
+    interrupted ones resume. Each seed trains in a separate process. `jobs` processes
+    run in parallel and share the cores.
 
     Args:
         recipe: A `Recipe` with test data.
@@ -93,7 +94,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         raise RecipeError("data.test must be given: the models are scored on it")
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     with run_folder.create_and_lock(output, ".repeat.lock", folders.values()):
-        _claim(output, recipe)
+        _store_or_check_recipe(output, recipe)
         results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]
         for seed in _train_all(output / CONFIG, folders, pending, jobs):
@@ -105,7 +106,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     return ordered
 
 
-def stored_translations(output):
+def read_translations(output):
     """Reads the translations and the references that `repeat` stored.
 
     Args:
@@ -140,7 +141,7 @@ def _lines(path):
     return read_text(path, MAX_LOG_BYTES, RunError).split("\n")[:-1]
 
 
-def _claim(output, recipe):
+def _store_or_check_recipe(output, recipe):
     """Stores the recipe, or checks that the stored one differs only in the seed."""
     path = output / CONFIG
     if not path.is_file():
@@ -162,8 +163,8 @@ def _train_all(config, folders, seeds, jobs):
     """Trains seeds in processes and yields each as soon as it is trained.
 
     At most `jobs` processes run at a time. Each has a slot, a number below `jobs` that
-    determines its share of the cores. All processes have ended when this function ends,
-    also after an exception.
+    determines its share of the cores. All processes have exited when the generator
+    ends, even after an exception.
     """
     waiting, running = list(seeds), {}
     jobs = min(jobs, max(len(seeds), 1))
@@ -259,8 +260,8 @@ def _training_seconds(folder):
 def _evaluate(recipe, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
-    # Lines that are not UTF-8 are `None`. Pairs with such a side or an empty one are
-    # not scored.
+    # A line that is not valid UTF-8 is `None`. Pairs in which either side is `None` or
+    # empty are not scored.
     pairs = [pair for pair in load_pairs(recipe)["test"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
     translations = translator.translate(sources)

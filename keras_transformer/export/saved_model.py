@@ -73,7 +73,8 @@ def export_saved_model(
         tokenizer: Tokenizer of the source. Its `target` tokenizes the targets.
         folder: Parent folder of the versions. It is created if it does not exist.
         search: `BeamSearch`.
-        max_source_length: Maximum number of subwords per segment, end id included.
+        max_source_length: Maximum number of subwords per segment, including the end
+            id.
         card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel. For a
@@ -132,18 +133,21 @@ def export_saved_model(
     for name, function in endpoints.items():
         setattr(served, name, function)
 
-    def write(path):
-        # Exports need no gradients, and the gradients of some activations refer to
-        # constants that a simplified graph lacks.
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(served, path, signatures=endpoints, options=options)
-
     limits = ExportLimits(
         max_batch_size=max_batch_size,
         max_source_length=signatures.max_source_length,
     )
     with convert_disk_full_errors(folder):
-        return _write_version(write, folder, card, limits)
+        return _write_version(
+            lambda path: _save(served, path, endpoints), folder, card, limits
+        )
+
+
+def _save(served, path, endpoints):
+    # Exports need no gradients, and the gradients of some activations refer to
+    # constants that a simplified graph lacks.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(served, path, signatures=endpoints, options=options)
 
 
 def export_translator(

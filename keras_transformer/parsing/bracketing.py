@@ -75,7 +75,7 @@ def bracketing_score(references, hypotheses, max_length=None):
     Args:
         references: List of `Tree`.
         hypotheses: List of `Tree` with the same words.
-        max_length: Maximum number of words of a sentence, punctuation included. Longer
+        max_length: Maximum number of words of a sentence, including punctuation. Longer
             sentences are skipped. If `None`, there is no maximum.
 
     Returns:

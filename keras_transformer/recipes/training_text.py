@@ -37,8 +37,8 @@ def measure_training_text(data) -> TextSize | None:
         data: Section `data` as a mapping, which need not be valid.
 
     Returns:
-        `TextSize`, or `None` if the text cannot be read or has another kind than
-        `files`, `tsv`, `jsonl` and `records`.
+        `TextSize`, or `None` if the text cannot be read, or its kind is not `files`,
+        `tsv`, `jsonl` or `records`.
     """
     kind = data.get("kind", "files") if isinstance(data, dict) else None
     if kind == "files":
@@ -88,10 +88,10 @@ def measure_pairs(data, paths) -> TextSize | None:
         paths: Paths of the training files, plain or `.gz`.
 
     Returns:
-        `TextSize`, or `None` if a file cannot be read or has no pair in its beginning.
+        `TextSize`, or `None` if a file cannot be read or its sample contains no pair.
     """
     is_tsv = data["kind"] == "tsv"
-    places = [
+    fields = [
         data.get("source", 1 if is_tsv else "source"),
         data.get("target", 2 if is_tsv else "target"),
     ]
@@ -101,7 +101,7 @@ def measure_pairs(data, paths) -> TextSize | None:
         sample = _read_sample(path)
         if sample is None:
             return None
-        pairs = list(read_pairs(sample.text.split("\n"), places))
+        pairs = list(read_pairs(sample.text.split("\n"), fields))
         if not pairs:
             return None
         num_pairs += round(len(pairs) * sample.factor)
@@ -119,7 +119,7 @@ class _Shard(BaseModel):
 
 
 class _Records(BaseModel):
-    """The part of `records.json` that has the sizes."""
+    """The part of `records.json` that contains the sizes."""
 
     shards: list[_Shard]
 
@@ -127,8 +127,8 @@ class _Records(BaseModel):
 def _measure_records(folder):
     """Returns the `TextSize` of a folder of encoded pairs, or `None`.
 
-    The numbers of characters and words are unknown. They must not limit the vocabulary,
-    so each pair counts as a word.
+    The numbers of characters and words are unknown. The number of pairs stands in for
+    the number of words, so that it does not limit the vocabulary size.
     """
     try:
         path = os.path.join(folder, "records.json")
@@ -137,8 +137,8 @@ def _measure_records(folder):
         size = sum(os.path.getsize(os.path.join(folder, name)) for name in names)
     except (OSError, ValueError, UserError):
         return None
-    # Records take about two bytes for each id of both sides, which is as much as the
-    # text of one side.
+    # Records take about two bytes per id. Both sides' ids together take about as many
+    # bytes as the text of one side.
     num_pairs = sum(shard.num_pairs for shard in shards)
     return TextSize(num_pairs, size, 0, num_pairs)
 
@@ -163,7 +163,7 @@ class _Sample(NamedTuple):
     """Beginning of a file."""
 
     text: str
-    num_bytes: int  # of the text in the file
+    num_bytes: int  # uncompressed size of the sample
     factor: float  # size of the file relative to the sample
 
 
@@ -186,7 +186,7 @@ def _read_sample(path):
 
 
 def _tsv_pairs(lines, columns):
-    """Yields the pairs of lines that have both columns, given by number or name."""
+    """Yields a pair from each line that has both columns, given by number or name."""
     if all(isinstance(column, str) for column in columns):
         header, *lines = (line.split("\t") for line in lines)
         if not all(column in header for column in columns):
@@ -202,7 +202,10 @@ def _tsv_pairs(lines, columns):
 
 
 def _json_pairs(lines, keys):
-    """Yields the pairs of lines that have text at both keys, whose dots are nesting."""
+    """Yields a pair from each line that has text under both keys.
+
+    A dot in a key separates nested keys.
+    """
     if not all(isinstance(key, str) for key in keys):
         return
     for line in lines:

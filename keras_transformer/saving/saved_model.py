@@ -29,7 +29,7 @@ class ExportLimits(BaseModel):
 
     Attributes:
         max_batch_size: Maximum number of rows per batch.
-        max_source_length: Maximum number of subwords of a source, end id included.
+        max_source_length: Maximum number of subwords of a source, including the end id.
             `None` in early exports.
     """
 

@@ -8,9 +8,9 @@ def projected_loss(
 ):
     """Computes the loss of the logits `vectors @ matrix.T`, summed over tokens.
 
-    Logits and their gradient exist for `chunk_tokens` tokens at a time, because the
-    paper's batches of 25,000 tokens have 37,000 logits per token. With a small
-    vocabulary, a chunk's logits stay in the CPU cache. The gradients are computed
+    Only `chunk_tokens` tokens have their logits and gradients in memory at a time,
+    because the paper's batches of 25,000 tokens have 37,000 logits per token. With a
+    small vocabulary, a chunk's logits stay in the CPU cache. The gradients are computed
     together with the loss, since they need the same softmax.
 
     Args:
@@ -110,7 +110,9 @@ def divide_tokens(arrays, chunk_tokens):
 def subtract_targets(
     vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
 ):
-    """Completes gradients by subtracting the target distribution from the softmax.
+    """Completes gradients that were computed from the softmax alone.
+
+    Subtracts the contribution of the target distribution.
 
     With e = `label_smoothing`, the target distribution puts 1 - e on the label and
     spreads e evenly over the vocabulary.
@@ -150,7 +152,7 @@ def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
     exponentials = tf.exp(logits - highest[:, None])
     totals = tf.reduce_sum(exponentials, axis=-1)
     nll = tf.math.log(totals) + highest - label_logits
-    # Label logit minus mean logit, see `smoothed_cross_entropy`. The mean logit is the
+    # Label logit minus mean logit (see `smoothed_cross_entropy`). The mean logit is the
     # product of the vector and the mean row of the matrix.
     above_mean = label_logits - tf.linalg.matvec(x, mean_row)
     loss = nll + label_smoothing * above_mean

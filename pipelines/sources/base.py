@@ -16,8 +16,9 @@ class Pairs:
     """A source of sentence pairs that can be iterated more than once.
 
     Iteration yields `(source, target)`. A side whose text cannot be decoded is `None`.
-    Subclasses define `__iter__` and override the methods whose defaults do not suit
-    them. `as_pairs` wraps lists of pairs.
+    Subclasses define `__iter__` (or `id_chunks`, if the pairs are already ids) and
+    override the methods whose defaults do not suit them. `as_pairs` wraps lists of
+    pairs.
     """
 
     def __iter__(self) -> Iterator[Pair]:
@@ -34,13 +35,13 @@ class Pairs:
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the pairs.
 
-        If it is the same as before, `encode_corpus` reuses the ids that it wrote.
+        While the fingerprint is unchanged, `encode_corpus` reuses its stored ids.
         `None`, the default, means that the source cannot detect changes.
         """
         return None
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns the number of times that an epoch contains each pair.
+        """Returns how often each pair occurs per epoch. Values can be fractional.
 
         Args:
             numbers: int array of the pairs' positions, counted from 1.
@@ -59,23 +60,23 @@ class Pairs:
         return []
 
     def tokenizer(self) -> Tokenizer | None:
-        """Returns the tokenizer of pairs that are already ids, or `None` for texts."""
+        """Returns the tokenizer of encoded pairs, or `None` if the pairs are text."""
         return None
 
     def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]] | None:
-        """Returns an iterator over pairs that are already ids, or `None` for texts.
+        """Returns an iterator over encoded pairs, or `None` if the pairs are text.
 
         Args:
-            tokenizer: The tokenizer that must have produced the ids.
+            tokenizer: The run's tokenizer. It must be the one that produced the ids.
 
         Returns:
-            Iterator over `[source_ids, target_ids]`, each a RaggedTensor int32
+            Iterator over chunks `[source_ids, target_ids]`, each a RaggedTensor int32
             `[chunk, (length)]` without start and end ids.
         """
         return None
 
 
-# Methods that an iterable may have without being a `Pairs`.
+# Methods that an iterable may define without inheriting from `Pairs`.
 _METHODS = [name for name in vars(Pairs) if not name.startswith("_")]
 
 
@@ -83,7 +84,8 @@ class _IterablePairs(Pairs):
     def __init__(self, pairs: Iterable[Pair]):
         self._pairs = pairs
         for name in _METHODS:
-            # An attribute of the object, such as its tokenizer, is no such method.
+            # Only methods of the class count. An instance attribute, such as a stored
+            # tokenizer, may have the same name.
             if callable(getattr(type(pairs), name, None)):
                 setattr(self, name, getattr(pairs, name))
 

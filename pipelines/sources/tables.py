@@ -105,21 +105,21 @@ class TsvFiles(PairLines):
         return int(isinstance(self.source, str))
 
     def _read(self, path):
-        places = {"data.source": self.source, "data.target": self.target}
+        columns = {"data.source": self.source, "data.target": self.target}
         for number, line in enumerate(read_lines(path, errors="drop"), start=1):
             if number <= self._num_header_lines():
-                places = _columns(places, line, path)
+                columns = _columns(columns, line, path)
             elif line is None:
                 yield number, (None, None)
             else:
                 texts = line.split("\t")
-                for key, column in places.items():
+                for key, column in columns.items():
                     if column > len(texts):
                         raise DataError(
                             f"{path}:{number}: {key} is column {column}, but the line "
                             f"has {len(texts)}."
                         )
-                yield number, tuple(texts[column - 1] for column in places.values())
+                yield number, tuple(texts[column - 1] for column in columns.values())
 
 
 class JsonLines(PairLines):

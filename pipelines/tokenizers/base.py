@@ -20,7 +20,7 @@ class Tokenizer(tf.Module):
     Attributes:
         kind: "bpe", "word_piece", "marian" or "keras_hub". The first two are lossless:
             `detokenize` restores the text exactly.
-        vocabulary_size: Number of ids, special ids included.
+        vocabulary_size: Number of ids, including special ids.
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
     """
 

@@ -123,7 +123,7 @@ class _Split:
 
     Attributes:
         ids: int32 array.
-        num_merges: Number of merges that were tried, skipped ones included.
+        num_merges: Number of merges that were tried, including skipped ones.
         following: Dict from the number of a later merge to the `_Split` that also skips
             this merge.
     """
@@ -214,7 +214,7 @@ class Merges:
 
         Returns:
             ids: int32 array.
-            tried: Number of merges that were tried, skipped ones included.
+            tried: Number of merges that were tried, including skipped ones.
         """
         symbols, skips = list(symbols), set(skips)
         following = [*range(1, len(symbols)), -1]

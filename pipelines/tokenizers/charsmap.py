@@ -1,7 +1,7 @@
 """Checks the normalization table of a SentencePiece model.
 
-The table is a double-array trie (Darts) over the bytes of a text, followed by the texts
-that replace them. The trie is an array of 32-bit units. Each node has a base, and its
+The table is a double-array trie (Darts) over byte strings, followed by their
+replacements. The trie is an array of 32-bit units. Each node has a base, and its
 child for a byte is the unit at the base XOR the byte. SentencePiece follows the trie
 without checking its bounds, so a forged table can make it read memory outside the
 table.
@@ -14,12 +14,14 @@ import numpy as np
 from keras_transformer.errors import DataError
 
 MAX_CHARSMAP_BYTES = 2 << 20
-# SentencePiece stores at most this number of matches per position, without a check.
+# SentencePiece's buffer holds this many matches per position. It does not check whether
+# more were found, and then reads past the buffer.
 _MAX_MATCHES = 32
 # Number of bases to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
 # Bits of a unit: whether a match ends at its node, the byte that leads to its node, and
-# the value of a match, which is the position of the replacement.
+# the value of a match, which is the position of the replacement. Bit 31 is set in units
+# that hold a value, so that they match no byte.
 _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
@@ -30,8 +32,9 @@ def check_charsmap(table: bytes) -> None:
         table: `precompiled_charsmap` of a SentencePiece model.
 
     Raises:
-        DataError: If a step of the trie leaves the table, a replacement has no end, or
-            a text could match more prefixes than SentencePiece stores.
+        DataError: If a step of the trie leaves the table, a replacement is not
+            null-terminated, or more than 32 entries could match at one position of a
+            text.
     """
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(
@@ -44,7 +47,7 @@ def check_charsmap(table: bytes) -> None:
     units = np.frombuffer(table, "<u4", size // 4, offset=4)
     texts = table[4 + size :]
     if texts[-1] != 0:
-        raise _damaged("its last replacement has no end")
+        raise _damaged("its last replacement is not null-terminated")
     _follow(units, len(texts))
 
 
@@ -82,11 +85,11 @@ def _step(units, bases, counts, num_text_bytes):
         The bases of all children, and the numbers of matches on the paths to them.
     """
     labels = np.arange(256, dtype=np.int64)
-    places = bases[:, None] ^ labels
-    row, column = np.nonzero((units[places] & _LABEL) == labels)
-    places = places[row, column]
-    hits = units[places]
-    bases, counts = _next_bases(places, hits), counts[row]
+    indices = bases[:, None] ^ labels
+    row, column = np.nonzero((units[indices] & _LABEL) == labels)
+    indices = indices[row, column]
+    hits = units[indices]
+    bases, counts = _next_bases(indices, hits), counts[row]
     is_leaf = (hits & _LEAF) != 0
     leaves = bases[is_leaf]
     _check_bases(leaves, len(units))
@@ -94,14 +97,17 @@ def _step(units, bases, counts, num_text_bytes):
         raise _damaged("a replacement is outside the table")
     counts = counts + is_leaf
     if (counts > _MAX_MATCHES).any():
-        raise _damaged(f"a text could match more than {_MAX_MATCHES} prefixes")
+        raise _damaged(
+            f"more than {_MAX_MATCHES} entries could match at one position of a text"
+        )
     return bases, counts.astype(np.int32)
 
 
-def _next_bases(places, units):
-    """Returns the bases of the nodes whose `units` are at `places`."""
+def _next_bases(indices, units):
+    """Returns the bases of the nodes whose `units` are at `indices`."""
     units = units.astype(np.int64)
-    return places ^ ((units >> 10) << ((units & 512) >> 6))
+    # A unit's offset is in the bits from 10 on. Bit 9 multiplies it by 256.
+    return indices ^ ((units >> 10) << ((units & 512) >> 6))
 
 
 def _check_bases(bases, size):

@@ -34,19 +34,20 @@ def train_tokenizer(
         kind: "bpe" (byte pairs) or "word_piece".
         sentences: Texts, read once. Chain both languages for a shared vocabulary.
             `None` and blank texts are skipped.
-        vocabulary_size: Number of ids, special ids and bytes included.
+        vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
         max_sentences: Largest number of texts to train on. A larger corpus is sampled
             at random.
         symbols: Words that are never split and have their own ids (byte pairs only).
 
     Raises:
-        DataError: If `kind` is unknown or does not support `symbols`. If there is no
-            text, or too little for a vocabulary of that size.
+        DataError: If `kind` is unknown or does not support `symbols`, or if there is
+            too little text for a vocabulary of that size.
     """
     if kind == MarianTokenizer.kind:
         raise DataError(
-            "tokenizer.kind marian belongs to imported models. Train with --from MODEL."
+            "a tokenizer of kind marian cannot be trained, only imported with its "
+            "model. To fine-tune that model, pass --from MODEL."
         )
     if kind not in _TRAINERS:
         raise DataError(
@@ -58,8 +59,8 @@ def train_tokenizer(
         raise DataError("a tokenizer needs at least one text that is not blank.")
     if symbols and kind != BytePairTokenizer.kind:
         raise DataError(
-            f"words with ids of their own, such as the symbols of trees, "
-            f"need tokenizer.kind bpe. Received: {kind}."
+            "words that are never split, such as the brackets and labels of parse "
+            f"trees, require tokenizer.kind bpe. Received: {kind}."
         )
     options = {"symbols": symbols} if symbols else {}
     return _TRAINERS[kind](

@@ -155,7 +155,7 @@ def test_resume_refuses_other_inputs_and_options(
             "made with a different set of options",
         ),
         (text[:300], note, ("--forbid", "x"), "made with a different set of options"),
-        (too_long, note, (), "contains lines of 58 inputs, but the input has 57"),
+        (too_long, note, (), "the output of 58 input lines, but the input has only 57"),
         (text[:300], "{", (), "out.part: its record .out.made.json is missing or"),
     ]
     for lines, facts, arguments, message in cases:
@@ -252,7 +252,7 @@ def test_resume_locks_the_output(translate, files):
         fcntl.flock(file, fcntl.LOCK_EX)
         result = translate()
     assert result.exit_code == 2
-    assert "another process is writing it" in result.stderr
+    assert "another process is writing to it" in result.stderr
 
 
 def test_progress_bar_has_a_total(translate, files, monkeypatch):

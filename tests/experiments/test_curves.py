@@ -135,6 +135,8 @@ def test_curves_omit_values_that_are_not_finite(tmp_path, figures):
 
 def test_curves_need_metrics(tmp_path):
     run = write_run(tmp_path / "run", [])
-    with pytest.raises(RunError, match=r"run: no metrics to draw"):
+    with pytest.raises(
+        RunError, match=r"run: metrics.jsonl contains no metrics to plot"
+    ):
         draw_curves([run], run / "curves.png")
     assert not (run / "curves.png").exists()

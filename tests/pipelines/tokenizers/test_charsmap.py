@@ -100,7 +100,7 @@ def test_altered_tables_pass_only_if_reads_stay_inside(good):
         (lambda table: table[:3], "does not match its length"),
         (lambda table: b"\xff\xff\xff\x7f" + table[4:], "does not match its length"),
         (lambda table: b"\x06\0\0\0" + table[4:], "does not match its length"),
-        (lambda table: table[:-1], "its last replacement has no end"),
+        (lambda table: table[:-1], "its last replacement is not null-terminated"),
         (lambda table: table[:4] + b"\xff\xff\xff\xff" + table[8:], "leaves the table"),
         (lambda table: table + bytes(3 << 20), "2,097,152 bytes allowed"),
     ],
@@ -141,5 +141,5 @@ def test_loop_with_matches_is_refused():
     place = 256 ^ ord("a")
     units[place] = ((place ^ 256) << 10) | 256 | ord("a")
     units[256] = 0x80000000
-    with pytest.raises(DataError, match="more than 32 prefixes"):
+    with pytest.raises(DataError, match="more than 32 entries"):
         check_charsmap(forged(units))
