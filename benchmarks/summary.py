@@ -36,7 +36,7 @@ def table_of(results):
             decoders(", patience 1", ", in parts"),
         ),
         (
-            "translate, width 128, batch 1, sentences/s",
+            "translate, d_model 128, batch 1, sentences/s",
             "decoding_real",
             1,
             decoders(", patience 1", ""),
