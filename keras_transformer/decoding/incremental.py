@@ -27,7 +27,7 @@ class Context(NamedTuple):
     # Per layer: keys [batch, num_heads, source_length, key_dim], and values
     # [batch, num_heads, source_length, value_dim].
     layers: tuple
-    bias: Any  # float32 [batch, source_length], see `mask_to_bias`
+    bias: Any  # float32 [batch, source_length] (see `mask_to_bias`)
 
 
 class LayerWeights(NamedTuple):
@@ -127,7 +127,7 @@ class IncrementalDecoder:
 
     Args:
         model: `Transformer`.
-        weights: `Weights`, see `arrange_weights`. If `None`, the kernels of the layers
+        weights: `Weights` (see `arrange_weights`). If `None`, the kernels of the layers
             are used.
         encode: Function from source ids to the encoder's output. If `None`, the
             model's `encode`.
@@ -236,11 +236,11 @@ class IncrementalDecoder:
         return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
-        """Reorders the cache, see `decoding.cache.reorder`."""
+        """Reorders the cache (see `decoding.cache.reorder`)."""
         return kv_cache.reorder(cache, parents)
 
     def compact(self, cache):
-        """Compacts the cache, see `decoding.cache.compact`."""
+        """Compacts the cache (see `decoding.cache.compact`)."""
         return kv_cache.compact(cache, self.model.attention_window)
 
 

@@ -17,8 +17,7 @@ def build_training_model(recipe, tokenizer, initial=None):
 
     Args:
         recipe: A `Recipe`.
-        tokenizer: Source tokenizer. Its attribute `target`, if any, is the target
-            tokenizer.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         initial: `Transformer` that provides the initial weights. If `None`, they are
             random.
     """

@@ -95,7 +95,7 @@ def consistency_loss(
     label_smoothing=0.0,
     chunk_tokens=256,
 ):
-    """Computes the loss of two passes over the same tokens, see `projected_loss`.
+    """Computes the loss of two passes over the same tokens (see `projected_loss`).
 
     Args:
         first: `[tokens, d_model]`, float32, the decoder output of the first pass.
@@ -201,7 +201,7 @@ def _chunk_losses(
     passes = zip(logs, logits, vectors, loss_weights[:2], strict=True)
     for log_probs, pass_logits, rows, weight in passes:
         nlls.append(-tf.gather(log_probs, labels, batch_dims=1))
-        # Label logit minus mean logit, see `smoothed_cross_entropy`. The mean logit is
+        # Label logit minus mean logit (see `smoothed_cross_entropy`). The mean logit is
         # the product of the vector and the mean row of the matrix.
         above_mean = tf.gather(pass_logits, labels, batch_dims=1)
         above_mean -= tf.linalg.matvec(rows, mean_row)
