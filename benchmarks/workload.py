@@ -50,7 +50,7 @@ def corpus(folder):
 def dataset(folder, pad_to_bucket=False):
     """Returns the batches as a `tf.data.Dataset`.
 
-    With `pad_to_bucket`, XLA compiles few shapes, see `pipelines.training_dataset`.
+    With `pad_to_bucket`, XLA compiles few shapes (see `pipelines.training_dataset`).
     """
     from keras_transformer import pipelines
 

@@ -1,6 +1,7 @@
 """Import paths of version 0.1, kept for one release with a `DeprecationWarning`.
 
-After that release, delete this module and its call in the package's `__init__`.
+After that release, delete the old paths and `install_old_paths`, the uses of
+`warn_deprecated`, `renamed_attribute` and `renamed_arguments`, and then this module.
 """
 
 import functools
@@ -80,9 +81,9 @@ pipelines.word_piece_tokenizer -> pipelines.tokenizers.word_pieces
 pipelines.word_piece_training -> pipelines.tokenizers.word_piece_training
 """
 
-# Names that were renamed, or that moved to a different module than the other names of
-# their old module.
+# Names that were renamed or did not move along with their module.
 _NAMES = """
+# Errors
 ablation.AblationError -> errors.RecipeError
 ablation.rows.AblationError -> errors.RecipeError
 decoding.rows.PrefixError -> errors.DataError
@@ -104,6 +105,7 @@ training.workers.WorkersError -> errors.WorkersError
 visualization.VisualizationError -> errors.ModelError
 visualization.collect.VisualizationError -> errors.ModelError
 
+# Classes and functions that moved alone
 decoding.search.score_ids -> decoding.scoring.score_ids
 evaluation.BracketingScore -> parsing.bracketing.BracketingScore
 evaluation.bracketing_score -> parsing.bracketing.bracketing_score
@@ -126,6 +128,7 @@ training.checkpoints.checkpoint_paths -> saving.checkpoints.checkpoint_paths
 training.checkpoints.warn_of_damage -> saving.checkpoints.warn_of_damage
 training.sustained_flops -> experiments.cost.measure_flops
 
+# Constants and classes of recipes, and a few functions
 corpus_filter.REASONS -> evaluation.pair_filter.FILTER_REASONS
 decoding.beam_search.NEVER -> decoding.beam_search.NEG_INF
 decoding.forbidden.forbidden_texts -> decoding.forbidden.build_text_table
@@ -148,6 +151,7 @@ recipes.schema.WeightedTreePaths -> recipes.data_sections.WeightedTreePaths
 safe_loading.note_tokenizer -> saving.keras_file.store_fingerprint
 stored_models.MODEL -> saving.names.MODEL
 
+# Renamed classes and functions of the package
 corpora.prepare -> experiments.corpora.prepare_corpora
 corpora.prepared -> experiments.corpora.load_corpora
 decoding.alignment.alignable -> decoding.alignment.alignable_pairs
@@ -189,6 +193,7 @@ training.threads.use_threads -> training.devices.configure_threads
 training.use_threads -> training.devices.configure_threads
 validation.validation -> experiments.validation.build_validator
 
+# Renamed classes and functions of `pipelines`
 pipelines.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
 pipelines.blocks.sample -> pipelines.chunks.reservoir_sample
 pipelines.batching.padding_waste -> pipelines.batching.padding_fraction
@@ -206,10 +211,9 @@ pipelines.trees.words_of -> parsing.trees.split_words
 """  # noqa: E501
 
 
-def _table(text):
+def _parse_table(text):
     """Returns a dict of full dotted paths, old to new, from lines of `old -> new`."""
-    lines = filter(None, text.splitlines())
-    pairs = (line.split(" -> ") for line in lines)
+    pairs = (line.split(" -> ") for line in text.splitlines() if " -> " in line)
     return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
 
 
@@ -222,8 +226,11 @@ def warn_deprecated(old, new):
     frame, stacklevel = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(folder):
         frame, stacklevel = frame.f_back, stacklevel + 1
-    message = f"`{old}` is deprecated. Use `{new}`."
-    warnings.warn(message, DeprecationWarning, stacklevel)
+    warnings.warn(
+        f"`{old}` is deprecated and will be removed in the next release. Use `{new}`.",
+        DeprecationWarning,
+        stacklevel,
+    )
 
 
 def renamed_attribute(old, new):
@@ -240,7 +247,7 @@ def renamed_arguments(**names):
     """Decorates a function so that it also accepts old names of keyword arguments.
 
     Args:
-        **names: The new name of each old name.
+        **names: `old_name="new_name"` for each argument.
     """
 
     def decorate(function):
@@ -257,15 +264,15 @@ def renamed_arguments(**names):
     return decorate
 
 
-MODULES = _table(_MODULES)
-NAMES = _table(_NAMES)
+MODULES = _parse_table(_MODULES)
+NAMES = _parse_table(_NAMES)
 
 
 class _MovedModules:
     """Finder and loader of the modules at their old paths.
 
-    An old path imports an empty module. Its names are looked up at their new paths when
-    they are used, and listed when `dir` or a star import asks for them.
+    Importing an old path gives an empty module, whose names are looked up at their new
+    paths when they are used, and listed when `dir` or a star import asks for them.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -323,11 +330,7 @@ def _add_old_names(module):
         else:
             parent, _, new_name = new.rpartition(".")
             found = getattr(importlib.import_module(parent), new_name)
-        warnings.warn(
-            f"{old} is deprecated and will be removed in the next release. Use {new}.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated(old, new)
         return found
 
     module.__getattr__ = look_up
@@ -337,7 +340,8 @@ def install_old_paths():
     """Makes the old paths importable."""
     # The finder comes last, so that existing modules take precedence.
     sys.meta_path.append(_MovedModules())
-    # Modules that still exist resolve the names that they have lost.
+    # Modules that still exist get a `__getattr__` for names that moved out of them.
+    # The package itself has lost only modules, which the finder imports.
     parents = {old.rpartition(".")[0] for old in [*NAMES, *MODULES]}
     for parent in parents - {*MODULES, _PACKAGE}:
         after_import(parent, _add_old_names)

@@ -276,7 +276,7 @@ class Transformer(PresetMixin, keras.Model):
 
         Args:
             inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
-                optional, see `token_factors` of `embed_source`.
+                optional (see `token_factors` of `embed_source`).
             training: Whether dropout is applied.
             return_attention_scores: Whether to return the decoder's attention scores,
                 too.

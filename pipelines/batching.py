@@ -116,7 +116,7 @@ def sample_weighted_pairs(
     does not vary, so a leaf has the same number of pairs in every epoch.
 
     Args:
-        leaf_of_pair: int array `[num_pairs]`, see `plan_buckets`.
+        leaf_of_pair: int array `[num_pairs]` (see `plan_buckets`).
         weights: float array `[num_pairs]`, occurrences per epoch.
         random: Random generator.
 

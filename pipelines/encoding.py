@@ -61,7 +61,7 @@ def encode_corpus(
         folder: The output folder. An existing corpus in it is replaced.
         max_length: Largest number of ids of a side, including the end id. Longer pairs
             are dropped.
-        dropout: Probability of skipping a merge of subwords, see `Tokenizer.sample`.
+        dropout: Probability of skipping a merge of subwords (see `Tokenizer.sample`).
         segmentations: Number of segmentations per pair, 1 without dropout.
         seed: Seed of the dropout, not negative.
 

@@ -203,15 +203,21 @@ def _cycle(file, name):
 EMBEDDINGS = "layers/token_embedding/vars/0"
 # Functions of (HDF5 file, path) that create an invalid array, and text of each error.
 ARRAYS = {
-    "a link to a file": (_link(h5py.ExternalLink("/etc/passwd", "/x")), "a link"),
-    "a soft link": (_link(h5py.SoftLink("/decoder")), "a link"),
+    "a link to a file": (
+        _link(h5py.ExternalLink("/etc/passwd", "/x")),
+        "external link",
+    ),
+    "a soft link": (_link(h5py.SoftLink("/decoder")), "a soft or external link"),
     "bytes of a file": (_external_storage, "another file"),
     "an array of other files": (_virtual, "another file"),
     "compressed zeros": (
         _dataset(shape=(10**6, 10**3), dtype="f4", chunks=True, compression="gzip"),
         "compressed",
     ),
-    "chunks": (_dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)), "chunks"),
+    "chunks": (
+        _dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)),
+        f"stores '{EMBEDDINGS}' compressed or chunked",
+    ),
     "an array that was never written": (_never_written, "its arrays need more"),
     "a group in itself": (_cycle, "twice"),
     "text": (_dataset(data="rm -rf"), "no numbers"),
@@ -248,7 +254,7 @@ ARCHIVES = {
     "settings twice": (_extra(CONFIG, b"{}"), "2 times"),
     "no settings": (
         lambda content: [(n, d) for n, d in content.items() if n != CONFIG],
-        "0 times",
+        "is missing",
     ),
     "settings of 2 MB": (
         lambda content: _replaced(content, CONFIG, b" " * (1 << 21)),

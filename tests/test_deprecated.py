@@ -40,7 +40,7 @@ warnings.simplefilter("error", DeprecationWarning)
 warnings.filterwarnings("ignore", module="(?!__main__)")
 
 def new_object(warning):
-    new = str(warning.message).partition(" Use ")[2].rstrip(".")
+    new = str(warning.message).partition(" Use ")[2].strip("`.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return pkgutil.resolve_name(new)
@@ -111,9 +111,7 @@ def test_old_paths_warn_and_others_do_not(loaded):
         if path in NAMES or (module in MODULES and path not in MODULES):
             # A module that did not move may still have the name, without a warning.
             assert len(warnings) == 1 or module not in MODULES, path
-            start = (
-                f"{path} is deprecated and will be removed in the next release. Use "
-            )
+            start = f"`{path}` is deprecated and will be removed in the next release."
             assert all(each.startswith(start) for each in warnings), warnings
             warned += len(warnings)
         else:
@@ -141,7 +139,7 @@ def test_import_statement_warns_at_its_own_line(tmp_path):
     code = """
 import warnings
 warnings.simplefilter("ignore")
-warnings.filterwarnings("error", "keras_transformer", DeprecationWarning, "__main__")
+warnings.filterwarnings("error", "`keras_transformer", DeprecationWarning, "__main__")
 try:
     from keras_transformer.models import open_model
 except DeprecationWarning as warning:
@@ -149,8 +147,8 @@ except DeprecationWarning as warning:
 """
     result = prepared.run(code, folder=tmp_path)
     assert result.stdout == (
-        "keras_transformer.models.open_model is deprecated and will be removed in the "
-        "next release. Use keras_transformer.saving.open.open_model.\n"
+        "`keras_transformer.models.open_model` is deprecated and will be removed in "
+        "the next release. Use `keras_transformer.saving.open.open_model`.\n"
     ), result.stderr
 
 

@@ -58,12 +58,12 @@ def export_to_folder(export, translator, tmp_path_factory):
 @contextlib.contextmanager
 def only_signatures(*names):
     """Limits exports within the context to the named signatures, to save tracing."""
-    real = Signatures.endpoints
+    real = Signatures.functions
 
-    def endpoints(signatures):
+    def functions(signatures):
         return [each for each in real(signatures) if each[0] in names]
 
-    with mock.patch.object(Signatures, "endpoints", endpoints):
+    with mock.patch.object(Signatures, "functions", functions):
         yield
 
 

@@ -353,7 +353,7 @@ def open_translator(
     """Opens a model and prints its warnings on standard error.
 
     Args:
-        path: Run folder, `.keras` file, preset or SavedModel folder.
+        path: Run folder, `.keras` file, preset folder, or SavedModel folder.
         needs: Keys of `_ABILITIES` that the command requires.
         ensemble: Paths of further models, as in `open_model`.
         parallel_parts: Number of batches to decode in parallel.

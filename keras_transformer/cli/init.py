@@ -47,8 +47,10 @@ def init(
 
     console.require_folder(path)
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError(f"{path}: the name of a recipe must end in .yaml")
-    if path.is_dir() or (path.exists() and not force):
+        raise UserError(f"{path}: the name of a recipe must end in .yaml or .yml")
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder. Choose another name")
+    if path.exists() and not force:
         raise UserError(f"{path}: already exists. Choose another name, or pass --force")
     if (source is None) != (target is None):
         raise UserError("--source and --target: give both or neither")

@@ -29,7 +29,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx, args):
         renamed = RENAMED.get(self.name, {})
-        # Words after "--" are arguments.
+        # After "--", every word is an argument, even if it begins with "-".
         for i, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
             old, equals, value = word.partition("=")
             if old in renamed:
@@ -39,7 +39,7 @@ class Command(TyperCommand):
 
 
 def complete_recipe_names(incomplete: str):
-    """Returns shipped recipes, with descriptions, and YAML files to complete a name."""
+    """Completes a recipe's name: shipped recipes with descriptions, and YAML files."""
     from keras_transformer.recipes import shipped_recipes
 
     folder = pathlib.Path(incomplete).parent if "/" in incomplete else pathlib.Path()
@@ -48,7 +48,7 @@ def complete_recipe_names(incomplete: str):
 
 
 def complete_recipe_keys(incomplete: str):
-    """Returns the dotted keys of recipes to complete --set."""
+    """Completes --set with the dotted keys of recipes, each followed by `=`."""
     from keras_transformer.recipes import dotted_recipe_keys
 
     return [f"{key}=" for key in dotted_recipe_keys()]
@@ -62,10 +62,19 @@ def _check_patience(value):
 
 Model = Annotated[
     pathlib.Path,
-    Argument(metavar="MODEL", help="Run, .keras file, preset or SavedModel folder."),
+    Argument(
+        metavar="MODEL",
+        help="Run folder, .keras file, preset folder, SavedModel folder, name of a "
+        "packaged model, or hf://OWNER/NAME.",
+    ),
 ]
 WeightsModel = Annotated[
-    pathlib.Path, Argument(metavar="MODEL", help="Run folder, .keras file or preset.")
+    pathlib.Path,
+    Argument(
+        metavar="MODEL",
+        help="Run folder, .keras file, preset folder, name of a packaged model, or "
+        "hf://OWNER/NAME.",
+    ),
 ]
 RecipeName = Annotated[
     str,
@@ -102,23 +111,31 @@ Target = Annotated[
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 BeamSize = Annotated[
     int | None,
-    Option(min=1, help="Beam size; 1 is greedy search (default: the model's, or 4)."),
+    Option(
+        min=1,
+        help="Beam size; 1 is greedy search (default: the model's setting, else 4).",
+    ),
 ]
 LengthPenalty = Annotated[
     float | None,
-    Option(min=0, help="Length penalty alpha (default: the model's setting, or 0.6)."),
+    Option(
+        min=0, help="Length penalty alpha (default: the model's setting, else 0.6)."
+    ),
 ]
 Patience = Annotated[
     float | None,
     Option(
         callback=_check_patience,
         help="Stop when patience x beam size hypotheses have finished (default: the "
-        "model's setting, or when no better hypothesis is possible).",
+        "model's setting, else search until no better hypothesis is possible).",
     ),
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(metavar="RUN", help="Another model with the same vocabulary. Repeatable."),
+    Option(
+        metavar="MODEL",
+        help="Model to add to an ensemble, with the same vocabulary. Repeatable.",
+    ),
 ]
 AllowUnsafe = Annotated[
     bool,
@@ -127,12 +144,17 @@ AllowUnsafe = Annotated[
         help="Do not check the model. It can then run any code on this machine.",
     ),
 ]
+# Each part is a batch here. In training, it is a part of a batch.
 ParallelParts = Annotated[
     int,
-    Option(min=1, metavar="N", help="Batches to decode in parallel on a CPU."),
+    Option(
+        min=1,
+        metavar="N",
+        help="Number of batches to process in parallel. They divide the CPU cores.",
+    ),
 ]
 BleuTokenizer = Annotated[
     str,
-    Option("--tokenize", help="sacreBLEU tokenizer; use none for tokenized text."),
+    Option("--tokenize", help="sacreBLEU tokenizer; use 'none' for tokenized text."),
 ]
 Lowercase = Annotated[bool, Option("--lowercase", help="Ignore case in BLEU and chrF.")]

@@ -33,7 +33,10 @@ def train(
     initial_model: Annotated[
         pathlib.Path | None,
         Option(
-            "--from", metavar="MODEL", help="Run, .keras file or preset to fine-tune."
+            "--from",
+            metavar="MODEL",
+            help="Model to fine-tune: run folder, .keras file, preset folder, name of "
+            "a packaged model, or hf://OWNER/NAME.",
         ),
     ] = None,
     allow_changes: Annotated[

@@ -27,10 +27,14 @@ def visualize(
     ] = None,
     output: Annotated[
         pathlib.Path,
-        Option("--output", "-o", help="Base name of the .png and .html files."),
+        Option("--output", "-o", help="Path of the two files, without .png and .html."),
     ] = pathlib.Path("attention"),
     kind: Annotated[
-        Kind, Option(help="Attention to draw in the PNG file; the page has all kinds.")
+        Kind,
+        Option(
+            help="Attention that the PNG file shows: cross-attention, or "
+            "self-attention of the encoder or decoder. The HTML file shows all three."
+        ),
     ] = Kind.CROSS,
     layer: Annotated[
         int | None, Option(min=1, help="Layer to draw in the PNG file (default: all).")
@@ -42,7 +46,8 @@ def visualize(
 ):
     """Draw a model's attention as a picture and a web page.
 
-    A SavedModel contains only the mean cross-attention of its last two layers.
+    From a SavedModel, only the mean cross-attention of the last two layers is
+    available. --layer, --head and other kinds need the run.
 
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."

@@ -40,7 +40,7 @@ def marian_names(side, number, part):
     Args:
         side: `"encoder"` or `"decoder"`.
         number: Number of the layer, from 0.
-        part: Name of a projection or an `AddNorm`, see `weights.set_layers`.
+        part: Name of a projection or an `AddNorm` (see `weights.set_layers`).
     """
     prefix = f"{side}_l{number + 1}"
     block, _, role = part.partition(".")

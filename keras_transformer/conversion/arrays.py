@@ -149,7 +149,7 @@ def _check_members(members, size):
 
 
 def _read_members(archive, members, int8_sizes):
-    """Yields the name and the array of each member, see `read_npz`."""
+    """Yields the name and the array of each member (see `read_npz`)."""
     for member in members:
         name = member.filename.removesuffix(".npy")
         limit = int8_sizes.get(name, _MAX_BYTES)

@@ -1,7 +1,7 @@
 """Import of a Hugging Face folder with a `MarianMTModel`, such as OPUS-MT's.
 
-By default, logits match those computed by the library transformers, see
-docs/how-to/import-a-marian-model.md.
+By default, logits match those computed by the library transformers (see
+docs/how-to/import-a-marian-model.md).
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 """Import of a folder in Marian's format, such as a model of OPUS-MT.
 
-By default, scores match `marian-scorer`, see docs/how-to/import-a-marian-model.md.
+By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.md).
 """
 
 import pathlib
@@ -57,7 +57,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
         path: The folder, or its `decoder.yml`.
         engine: `"marian"` or `"huggingface"`, the engine whose results the model
             reproduces. If `None`, `"marian"`.
-        language: Target language of a multilingual model, see `MarianTokenizer`.
+        language: Target language of a multilingual model (see `MarianTokenizer`).
         normalization: See `MarianTokenizer`.
 
     Returns:

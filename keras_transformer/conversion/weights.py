@@ -116,7 +116,7 @@ def get_layers(stack):
 
     Yields:
         `(number, part, weight, bias)`: the number of the layer, the name of the part,
-        its kernel or scale, and its bias, see `set_layers`. If a part has no bias, its
+        its kernel or scale, and its bias (see `set_layers`). If a part has no bias, its
         bias is zeros.
     """
     for number, layer in enumerate(stack.layers):

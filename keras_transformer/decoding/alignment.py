@@ -40,8 +40,8 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
     """Averages cross-attention over the heads of the last layers.
 
     Args:
-        scores: List of one `(self_scores, cross_scores)` pair per decoder layer, see
-            `Decoder.call`.
+        scores: List of one `(self_scores, cross_scores)` pair per decoder layer (see
+            `Decoder.call`).
         num_layers: Number of the decoder's last layers that are averaged.
 
     Returns:

@@ -61,7 +61,7 @@ def check_texts(texts, name="lines"):
 
 
 def check_pairs(sources, targets, name="targets"):
-    """Returns `sources` and `targets` as lists, see `check_texts`.
+    """Returns `sources` and `targets` as lists (see `check_texts`).
 
     Raises:
         ValueError: If the lists differ in length, or contain anything but `str`.

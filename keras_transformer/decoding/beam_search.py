@@ -120,7 +120,7 @@ def beam_search(
             vocabulary_size,
             excluded,
             decoder.returns_log_probs,
-            # A search with dynamic shapes is not compiled by XLA, see `_best_tokens`.
+            # A search with dynamic shapes is not compiled by XLA (see `_best_tokens`).
             uses_softmax=has_dynamic_shapes(drop_finished),
         )
         state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)

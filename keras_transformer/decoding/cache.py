@@ -53,7 +53,7 @@ class Buffer(NamedTuple):
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Writes one position, shaped as in `Growing`, to `place`, see `extend`."""
+        """Writes one position, shaped as in `Growing`, to `place` (see `extend`)."""
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(

@@ -16,7 +16,7 @@ class ConstrainedDecoder:
     """Decoder that forces prefixes and excludes forbidden phrases.
 
     Args:
-        decoder: Decoder, see `beam_search`.
+        decoder: Decoder (see `beam_search`).
         beam_size: Number of hypotheses or samples per sentence.
         max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. At the last
             position, where the translation is cut off, tokens after which `next_states`

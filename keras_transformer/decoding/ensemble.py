@@ -90,7 +90,7 @@ class EnsembleDecoder:
         )
 
     def compact(self, cache):
-        """Compacts the caches, see `decoding.cache.compact`."""
+        """Compacts the caches (see `decoding.cache.compact`)."""
         return tuple(
             decoder.compact(own)
             for decoder, own in zip(self._decoders, cache, strict=True)

@@ -181,7 +181,7 @@ def build_text_table(tokenizer, texts):
 
     Args:
         tokenizer: Tokenizer with `piece_bytes`.
-        texts: List of str, see `parse_phrase`.
+        texts: List of str (see `parse_phrase`).
 
     Raises:
         ValueError: If a text is not a phrase, or there are too many.

@@ -1,10 +1,10 @@
 """Decoding with a KV cache, one position at a time, for inference only.
 
 `IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
-to one position. Its arrays are small, so the number of operations determines the time
-of a step. Activations therefore have two axes, `[batch * beam_size, width]`. With
-three, Keras would add reshape operations to every matrix product. One fused product
-computes queries, keys, and values.
+to one position. Its arrays are small, so the number of operations determines how long a
+step takes. Activations therefore have two axes, `[batch * beam_size, width]`. With
+three, every matrix product would need reshape operations. With `arrange_weights`, one
+fused product computes queries, keys, and values.
 """
 
 from typing import Any
@@ -27,11 +27,11 @@ class Context(NamedTuple):
     # Per layer: keys [batch, num_heads, source_length, key_dim], and values
     # [batch, num_heads, source_length, value_dim].
     layers: tuple
-    bias: Any  # float32 [batch, source_length], see `mask_to_bias`
+    bias: Any  # float32 [batch, source_length] (see `mask_to_bias`)
 
 
 class LayerWeights(NamedTuple):
-    """Kernels of a decoder layer, cast and possibly packed, see `pack_kernel`.
+    """Kernels of a decoder layer in the compute dtype, possibly packed (`pack_kernel`).
 
     If a field is `None`, the layer's own kernel is used.
     """
@@ -48,16 +48,16 @@ class Weights(NamedTuple):
     """Kernels of all decoder layers and of the output projection."""
 
     layers: tuple  # a LayerWeights per layer
-    output: Any = None  # [d_model, num_outputs], float32
+    output: Any = None  # float32 [d_model, num_outputs], or packed
 
 
 def arrange_weights(model, packed=False):
     """Casts, fuses, and packs the decoder's kernels once for all steps of a search.
 
-    One fused QKV product replaces three products and is large enough to use a second
-    thread. The output matrix is transposed once, so each step reads it in memory order.
-    Call this inside the compiled function: kernels from outside would become constants,
-    which do not change with the model's weights.
+    One fused QKV product replaces three products and is large enough that TensorFlow
+    divides it between two threads. `output_kernel` transposes the output matrix once
+    here, instead of at every step. Call this inside the compiled function: kernels from
+    outside would become constants, which do not change with the model's weights.
 
     Args:
         model: `Transformer`.
@@ -65,22 +65,38 @@ def arrange_weights(model, packed=False):
             sentences under XLA.
 
     Returns:
-        `Weights`. Layers that are quantized, or whose self-attention projections have
-        bias vectors, use the model's kernels.
+        `Weights`. For a layer that is quantized or has biases in self-attention, all
+        fields are `None`. Unless `packed`, only `qkv` is set for the other layers.
     """
 
     def arrange(kernel):
         return pack_kernel(kernel) if packed else kernel
 
+    def cast_kernel(dense):
+        # Outside `call`, Keras does not cast weights to the compute dtype.
+        return ops.cast(dense.kernel, dense.compute_dtype)
+
+    def pack(dense):
+        return pack_kernel(cast_kernel(dense))
+
     def arrange_layer(layer):
         attention = layer.self_attention
+        cross_attention, feed_forward = layer.cross_attention, layer.feed_forward
         denses = decoder_denses(layer)
         if any(dense.quantization_mode for dense in denses) or attention.use_bias:
             return LayerWeights()
-        # Outside `call`, Keras does not cast weights to the compute dtype.
-        kernels = [ops.cast(dense.kernel, dense.compute_dtype) for dense in denses]
-        qkv = arrange(ops.concatenate(kernels[:3], axis=-1))
-        return LayerWeights(qkv, *(map(arrange, kernels[3:]) if packed else ()))
+        projections = attention.query_dense, attention.key_dense, attention.value_dense
+        qkv = arrange(ops.concatenate(list(map(cast_kernel, projections)), axis=-1))
+        if not packed:
+            return LayerWeights(qkv)
+        return LayerWeights(
+            qkv=qkv,
+            attention_output=pack(attention.output_dense),
+            cross_query=pack(cross_attention.query_dense),
+            cross_output=pack(cross_attention.output_dense),
+            inner=pack(feed_forward.inner_dense),
+            outer=pack(feed_forward.outer_dense),
+        )
 
     return Weights(
         tuple(map(arrange_layer, model.decoder.layers)),
@@ -89,9 +105,10 @@ def arrange_weights(model, packed=False):
 
 
 def decoder_denses(layer):
-    """Returns the `Dense` layers of a step, in the order of `LayerWeights`.
+    """Returns the `Dense` layers that `step` applies in one decoder layer, in order.
 
-    The first three are fused in `LayerWeights.qkv`.
+    `LayerWeights` has the same order, with the first three fused in `qkv`. The keys and
+    values of the source are computed in `begin`.
     """
     return [
         layer.self_attention.query_dense,
@@ -110,13 +127,13 @@ class IncrementalDecoder:
 
     Args:
         model: `Transformer`.
-        weights: `Weights`, see `arrange_weights`. If `None`, the kernels of the layers
+        weights: `Weights` (see `arrange_weights`). If `None`, the kernels of the layers
             are used.
         encode: Function from source ids to the encoder's output. If `None`, the
             model's `encode`.
     """
 
-    # `step` returns unnormalized logits.
+    # `step` returns unnormalized logits, which beam search and sampling normalize.
     returns_log_probs = False
 
     def __init__(self, model, weights=None, encode=None):
@@ -139,8 +156,9 @@ class IncrementalDecoder:
         model = self.model
         encoder_output = self.encode(source_ids)
         source_mask = padding_mask(source_ids, model.pad_id)
-        # If a source is all padding, a softmax over masked logits would average its
-        # values, but `Transformer.decode` returns 0. So its values are set to 0.
+        # If a source is all padding, a softmax over masked logits would average the
+        # values, whereas the attention layers in `Transformer.decode` return 0. Setting
+        # the values to 0 gives the same result.
         has_tokens = ops.any(source_mask, axis=1)[:, None, None, None]
 
         def project(layer):
@@ -171,6 +189,7 @@ class IncrementalDecoder:
             and the extended cache.
         """
         model, weights = self.model, self.weights
+        # `place` is the position in a cache of fixed capacity.
         cache, place = kv_cache.extend(cache, index, model.attention_window)
         # All layers share one slot layout and therefore the mask biases.
         biases = cache.biases()
@@ -217,11 +236,11 @@ class IncrementalDecoder:
         return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
-        """Reorders the cache, see `decoding.cache.reorder`."""
+        """Reorders the cache (see `decoding.cache.reorder`)."""
         return kv_cache.reorder(cache, parents)
 
     def compact(self, cache):
-        """Compacts the cache, see `decoding.cache.compact`."""
+        """Compacts the cache (see `decoding.cache.compact`)."""
         return kv_cache.compact(cache, self.model.attention_window)
 
 
@@ -257,7 +276,9 @@ def _project(attention, x, beam_size, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Computes attention over keys and values in one part, or in two (`Growing`).
+    """Computes attention over keys and values in one or several parts.
+
+    A `decoding.cache.Growing` cache has two parts.
 
     Args:
         attention: `MultiHeadAttention`.
@@ -272,21 +293,21 @@ def _attend(attention, query, parts, biases):
     for (key, _), bias in zip(parts, biases, strict=True):
         part = ops.cast(attention.attention_logits(query, key), "float32")
         logits.append(part if bias is None else part + bias)
-    x = _transpose_bits(weighted_values(logits, [value for _, value in parts]))
+    x = _swap_middle_axes(weighted_values(logits, [value for _, value in parts]))
     return ops.reshape(x, (-1, x.shape[2] * x.shape[3]))
 
 
 def _split_heads(x, beam_size, num_heads):
     """Splits `[batch * beam, heads * dim]` into `[batch, heads, beam, dim]`."""
     dim = x.shape[-1] // num_heads
-    return _transpose_bits(ops.reshape(x, (-1, beam_size, num_heads, dim)))
+    return _swap_middle_axes(ops.reshape(x, (-1, beam_size, num_heads, dim)))
 
 
-def _transpose_bits(x):
+def _swap_middle_axes(x):
     """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
 
-    The bits are transposed as integers: for small float tensors, TensorFlow calls a
-    library whose overhead exceeds the work.
+    Floats are viewed as integers first: for small float tensors, TensorFlow calls
+    oneDNN, whose overhead exceeds the work.
     """
     bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}
     dtype = keras.backend.standardize_dtype(x.dtype)

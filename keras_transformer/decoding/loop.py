@@ -158,7 +158,7 @@ def known_vocabulary_size(logits):
 def resolve_lengths(max_length, buffer_length, batch_size):
     """Returns each sentence's maximum length, int32 `[batch]`, and the buffer length.
 
-    For the arguments, see `beam_search`.
+    For the arguments (see `beam_search`).
     """
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length

@@ -49,8 +49,8 @@ class BeamSearch:
     Args:
         beam_size: Number of alive hypotheses per sentence. 1 is greedy search.
         length_penalty: Exponent alpha of the length penalty, at least 0.
-        length_penalty_kind: `"gnmt"` (the paper) or `"power"`, see the module
-            `decoding.length_penalty`.
+        length_penalty_kind: `"gnmt"` (the paper) or `"power"` (see the module
+            `decoding.length_penalty`).
         patience: The search for a sentence stops once no better hypothesis is possible,
             or earlier, once `patience * beam_size` hypotheses have finished (Kasai et
             al., 2022). fairseq and CTranslate2 use 1. If `None`, only the first rule
@@ -142,7 +142,7 @@ def check_type(settings, kind, argument):
         name = kind.__name__
         raise TypeError(
             f"`{argument}` must be a `{name}`. Received: {argument}={settings!r:.80}. "
-            f"Pass {argument}={name}(...), see `keras_transformer.{name}`."
+            f"Pass {argument}={name}(...) (see `keras_transformer.{name}`)."
         )
 
 

@@ -50,12 +50,12 @@ def translate_ids(
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: Number of hypotheses to return per sentence, see `beam_search`.
+        num_results: Number of hypotheses to return per sentence (see `beam_search`).
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
-        extra_length + prefix_length]` and float32 `[batch, num_results]`, see
-        `beam_search`.
+        extra_length + prefix_length]` and float32 `[batch, num_results]` (see
+        `beam_search`).
     """
     arguments = _begin(
         decoder or _decoder_of(model, drop_finished),
@@ -99,7 +99,7 @@ def sample_ids(
         seed: See `sample`.
 
     Returns:
-        `(sequences, scores)`, see `sample`. Lengths match `translate_ids`.
+        `(sequences, scores)` (see `sample`). Lengths match `translate_ids`.
     """
     arguments = _begin(
         _decoder_of(model, drop_finished),

@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 def segment_texts(tokenizer, texts, max_source_length, warn):
-    """Divides texts into segments that fit the model, see `sentences.segment`.
+    """Divides texts into segments that fit the model (see `sentences.segment`).
 
     Args:
         tokenizer: Tokenizer of the source.

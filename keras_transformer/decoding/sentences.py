@@ -63,7 +63,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
         split_mark: Function of `texts` that returns their language marks and the texts
-            without them, see `MarianTokenizer.split_language_mark`. If `None`, there
+            without them (see `MarianTokenizer.split_language_mark`). If `None`, there
             are no marks.
 
     Returns:

@@ -174,7 +174,7 @@ class Translator:
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
             first. There are fewer than `n` if the search found no more. For lines that
-            were divided, see `join_segments`.
+            were divided (see `join_segments`).
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -269,8 +269,8 @@ class Translator:
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
 
-        Alignments are read from the decoder's attention to the source, see
-        `decoding.alignment`. Words are separated by ASCII white space.
+        Alignments are read from the decoder's attention to the source (see
+        `decoding.alignment`). Words are separated by ASCII white space.
 
         Args:
             sources: List of str.

@@ -33,10 +33,9 @@ def build_training_model(recipe, tokenizer, initial=None):
         max_gradient_norm=settings.max_gradient_norm,
         parallel_parts=settings.parallel_parts,
         guided_alignment=_guided_alignment(recipe, tokenizer),
-        **regularization(stages[0].settings),
     )
-    # Checkpoints store the states of the random generators of all stages, so all are
-    # created now. The first stage comes last, so that its settings remain.
+    # `set_regularization` creates the random generators that a stage needs. Checkpoints
+    # store them all, so every stage is applied once, the first stage last.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))
     optimizer = _optimizer(settings, _schedule(stages, model.d_model))
@@ -75,7 +74,8 @@ def _optimizer(settings, schedule):
             weight_decay=weight_decay,
             **average,
         )
-    # Adam still updates embeddings, which `Muon` knows by name, positions and vectors.
+    # Adam still updates vectors, embeddings (which `Muon` recognizes by their name) and
+    # learned positions (excluded below).
     return keras.optimizers.Muon(
         schedule,
         adam_beta_1=settings.beta_1,
@@ -98,7 +98,7 @@ def _schedule(stages, d_model):
 
 
 def _stage_schedule(settings, d_model):
-    """Returns the learning rate schedule (section 5.3)."""
+    """Returns the learning rate schedule (section 5.3) of one stage."""
     if settings.schedule == "paper":
         schedule = training.PaperSchedule(
             d_model, settings.warmup_steps, settings.learning_rate_scale
@@ -115,11 +115,16 @@ def _stage_schedule(settings, d_model):
 
 
 def _guided_alignment(recipe, tokenizer):
-    """Returns the loss that trains a head to attend to the next word, or `None`."""
+    """Returns the loss that trains a parser's head to attend to the next word.
+
+    If the recipe has no `guided_alignment`, returns `None`.
+    """
     weight = recipe.training.guided_alignment
     if not weight:
         return None
+    # The schema allows the loss only for data with trees, which has `words`.
     begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
+    # After the last word, the head attends to the end id.
     begins[tokenizer.end_id] = True
     aligned = training.next_words(begins, symbols, tokenizer.pad_id)
     return training.GuidedAlignment(aligned, weight)

@@ -28,7 +28,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
     Args:
         recipe: A `Recipe`.
         output: The run folder.
-        pairs: Mapping of splits to `Pairs`, see `load_pairs`.
+        pairs: Mapping of splits to `Pairs` (see `load_pairs`).
         has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
 
     Raises:

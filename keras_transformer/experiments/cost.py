@@ -20,9 +20,9 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
         settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
             and `value_dim`, as in `PRESETS`, and optionally `attention_window` and
             `variations`.
-        vocabulary_size: Number of logits.
-        source_lengths: Number of source ids of each pair.
-        target_lengths: Number of target ids of each pair.
+        vocabulary_size: Number of ids that the model predicts, and so of logits.
+        source_lengths: Number of source ids of each pair, int array `[pairs]`.
+        target_lengths: Number of target ids of each pair, int array `[pairs]`.
 
     Returns:
         The number of floating-point operations, float.
@@ -35,8 +35,9 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     window = settings.get("attention_window") or np.inf
 
     def attention(num_queries, num_keys, window=np.inf):
-        # Per query: the query and output projections, as wide as keys and values. Per
-        # key: the key and value projections. Each pair is `width` wide in total.
+        # Each query has a query projection (of key width) and an output projection (of
+        # value width). Each key has a key and a value projection. Over all heads,
+        # either two are `width` wide together.
         projections = (num_queries + num_keys) * width
         products = num_queries * np.minimum(num_keys, window) * width
         return 2 * (d_model * projections + products).sum()
@@ -55,7 +56,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Like `forward_flops`, plus twice as many operations for the backward pass."""
+    """Returns three times `forward_flops`: the backward pass takes twice as many."""
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
@@ -64,8 +65,8 @@ def count_run_flops(recipe, settings, num_outputs, corpora, steps):
 
     Args:
         recipe: A `Recipe`.
-        settings: Sizes of the model, see `forward_flops`.
-        num_outputs: Number of logits.
+        settings: Sizes of the model (see `forward_flops`).
+        num_outputs: Number of ids that the model predicts.
         corpora: List of `EncodedCorpus`, one per stage.
         steps: Number of completed steps of the run.
 
@@ -98,6 +99,7 @@ def training_cost(recipe, model, corpora, progress, devices):
         progress: `Progress` of the run.
         devices: Number of devices.
     """
+    # "auto_bfloat16" computes matrix products in bfloat16 as well.
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),
@@ -112,9 +114,9 @@ def training_cost(recipe, model, corpora, progress, devices):
     )
     spent = progress.seconds * devices * rate
     return (
-        f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "
-        f"x {rate / 1e12:.2f} TFLOP/s, just measured in {precision}; "
-        f"utilization {counted / max(spent, 1.0):.0%}"
+        f"{counted:.2e} FLOP counted; {spent:.2e} FLOP possible in the training time "
+        f"on {devices} device(s) at {rate / 1e12:.2f} TFLOP/s (measured just now, "
+        f"{precision}): utilization {counted / max(spent, 1.0):.0%}"
     )
 
 
@@ -139,7 +141,8 @@ def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
 
     @tf.function
     def products():
-        # Returning one element per product copies little from the device.
+        # Only one element per product is returned, so that little is copied from the
+        # device.
         return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
 
     def seconds():

@@ -85,8 +85,8 @@ def train(
         CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
-        TrainingFault: If losses or gradients are not finite, see
-            `training.on_nonfinite`.
+        TrainingFault: If losses or gradients are not finite (see
+            `training.on_nonfinite`).
         KeyboardInterrupt: On Ctrl-C, after saving.
         SystemExit: On SIGTERM, after saving, with code 143.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
@@ -139,8 +139,8 @@ class _Data(NamedTuple):
     """Vocabulary and text of a run."""
 
     tokenizer: Any
-    corpora: dict  # names to `EncodedCorpus`, see `load_corpora`
-    pairs: dict  # splits to `Pairs`, see `load_pairs`
+    corpora: dict  # names to `EncodedCorpus` (see `load_corpora`)
+    pairs: dict  # splits to `Pairs` (see `load_pairs`)
     initial: Any  # the model that provides the initial weights, or None
 
 

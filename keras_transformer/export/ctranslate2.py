@@ -36,7 +36,7 @@ def export_ctranslate2(
         model: `Transformer` with equal `key_dim` and `value_dim`.
         tokenizer: Tokenizer of the source; its `target` tokenizes targets.
         folder: Folder to write. It appears once all files are on disk.
-        quantization: Type of the weights, see `QUANTIZATIONS`. `"none"` is float32.
+        quantization: Type of the weights (see `QUANTIZATIONS`). `"none"` is float32.
         max_length: Number of stored positions. CTranslate2 rejects longer sentences.
         replace: Whether to replace an existing folder.
 

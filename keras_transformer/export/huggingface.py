@@ -57,7 +57,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     Args:
         translator: `Translator` from `open_model`.
         folder: Folder to write, which must not exist.
-        scores: Scores for the card, see `model_card`.
+        scores: Scores for the card (see `model_card`).
         license: License for the card.
         dtype: `"float16"` for weights in half precision. If `None`, float32.
 

@@ -68,7 +68,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
             `variations`, `zero_start_id` must be the start id, and `position_rates`
             must be `"tensor2tensor"`.
         folder: Folder to write, which must not exist.
-        scores: Scores for the card, see `model_card`.
+        scores: Scores for the card (see `model_card`).
         license: License for the card.
 
     Returns:

@@ -29,7 +29,7 @@ class PackedWeights:
     def __init__(self, model):
         self._model = model
         # A flat list, since TensorFlow wraps named tuples that an export tracks. `None`
-        # means that the layer's own kernel is used, see `LayerWeights`.
+        # means that the layer's own kernel is used (see `LayerWeights`).
         weights = arrange_weights(model, packed=True)
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
@@ -41,16 +41,18 @@ class PackedWeights:
         """True if all kernels are packed, so the layers' kernels need not be stored."""
         return all(self._stored)
 
-    def packed_weights(self):
+    def packed(self):
         """Returns packed `Weights`, for XLA."""
         values = iter(map(tf.convert_to_tensor, self.variables))
         flat = [next(values) if stored else None for stored in self._stored]
         return tf.nest.pack_sequence_as(self._structure, flat)
 
-    def unpacked_weights(self):
+    def unpacked(self):
         """Returns `Weights` with unpacked kernels."""
-        weights = self.packed_weights()
-        layers = tuple(LayerWeights(*map(unpack_kernel, layer)) for layer in weights[0])
+        weights = self.packed()
+        layers = tuple(
+            LayerWeights(*map(unpack_kernel, layer)) for layer in weights.layers
+        )
         return Weights(layers, unpack_kernel(weights.output))
 
     def replaced_paths(self):
@@ -66,9 +68,7 @@ class PackedWeights:
             yield
             return
         kernels = []
-        for layer, weights in zip(
-            self._layers(), self.unpacked_weights().layers, strict=True
-        ):
+        for layer, weights in zip(self._layers(), self.unpacked().layers, strict=True):
             # `qkv` is the fused kernel of the first three `Dense` layers.
             widths = [dense.units for dense in layer[:3]]
             kernels += [*tf.split(weights.qkv, widths, axis=1), *weights[1:]]

@@ -22,12 +22,12 @@ def export_preset(
     Args:
         translator: `Translator` from `open_model`.
         folder: Folder to write. An existing preset is replaced.
-        scores: Scores for the card, see `model_card`.
+        scores: Scores for the card (see `model_card`).
         license: License for the card.
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables.
         description: One line for `metadata.json`.
-        texts: Further text files, see `save_preset`.
+        texts: Further text files (see `save_preset`).
 
     Returns:
         Path of the folder.

@@ -114,15 +114,9 @@ def export_saved_model(
         parallel_parts,
         jit_compile,
     )
-    # Keras's ExportArchive would trace each function twice.
-    endpoints = {
-        name: tf.function(
-            function, input_signature=input_signature, autograph=False
-        ).get_concrete_function()
-        for name, function, input_signature in signatures.endpoints()
-    }
+    functions = _trace(signatures)
     served = tf.Module()
-    packed = signatures.packed_weights
+    packed = signatures.kernels
     replaced = set() if packed is None else packed.replaced_paths()
     # `value` is TensorFlow's variable. A program without Python cannot restore Keras's.
     served.weights = [
@@ -130,24 +124,32 @@ def export_saved_model(
     ]
     served.packed_weights = None if packed is None else packed.variables
     served.tokenizer = tokenizer
-    for name, function in endpoints.items():
+    for name, function in functions.items():
         setattr(served, name, function)
+
+    def write(path):
+        # Exports need no gradients, and the gradients of some activations refer to
+        # constants that a simplified graph lacks.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(served, path, signatures=functions, options=options)
 
     limits = ExportLimits(
         max_batch_size=max_batch_size,
         max_source_length=signatures.max_source_length,
     )
     with convert_disk_full_errors(folder):
-        return _write_version(
-            lambda path: _save(served, path, endpoints), folder, card, limits
-        )
+        return _write_version(write, folder, card, limits)
 
 
-def _save(served, path, endpoints):
-    # Exports need no gradients, and the gradients of some activations refer to
-    # constants that a simplified graph lacks.
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(served, path, signatures=endpoints, options=options)
+def _trace(signatures):
+    """Returns the concrete function of each signature, by name."""
+    # Keras's ExportArchive would trace each function twice.
+    return {
+        name: tf.function(
+            function, input_signature=input_signature, autograph=False
+        ).get_concrete_function()
+        for name, function, input_signature in signatures.functions()
+    }
 
 
 def export_translator(
@@ -165,10 +167,10 @@ def export_translator(
     Args:
         translator: `Translator` from `open_model`.
         folder: Same as in `export_saved_model`.
-        scores: Scores for the card, see `model_card`.
+        scores: Scores for the card (see `model_card`).
         license: License for the card.
         tokenizer_ops: `"text"` for operations of tensorflow-text, or `"core"` for
-            core TensorFlow, see `CoreOpsBytePairTokenizer`.
+            core TensorFlow (see `CoreOpsBytePairTokenizer`).
         parallel_parts: Same as in `export_saved_model`.
         jit_compile: Same as in `export_saved_model`.
 

@@ -1,4 +1,4 @@
-"""The signatures of an export: functions that translate, score, encode and attend."""
+"""Functions of an export that translate, score, encode and return attention."""
 
 import contextlib
 
@@ -19,20 +19,20 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Before tokenization, texts are cut at this multiple of the largest number of bytes
-# that a row of ids can spell.
+# A row of ids can spell at most N bytes. Before tokenization, texts are cut after
+# `_MARGIN` x N bytes.
 _MARGIN = 4
 
 
 class Signatures:
-    """The signatures of an export, see docs/reference/signatures.md.
+    """The signatures of an export (see docs/reference/signatures.md).
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source. Its attribute `target`, if any, tokenizes
-            the targets.
+        tokenizer: Source tokenizer. Its attribute `target`, if any, is the target
+            tokenizer.
         search: `BeamSearch`; n-best lists have `beam_size` entries.
-        max_source_length: Maximum length of a source row, including its end id.
+        max_source_length: Maximum length of a row of source ids, including its end id.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel.
         jit_compile: Whether XLA compiles the search of single texts.
@@ -53,7 +53,8 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Several results may have the same text, so twice as many are requested.
+        # Different ids can spell the same text, and such results are merged. So twice
+        # as many are requested.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -66,32 +67,34 @@ class Signatures:
             self._target_surfaces = _Surfaces(self._target_tokenizer)
         longest = max(self._surfaces.longest, self._target_surfaces.longest)
         self._max_bytes = _MARGIN * longest * self.max_target_length
-        self.packed_weights = PackedWeights(model) if jit_compile else None
+        self.kernels = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)
-        self._search = self._build_search(search, parallel_parts)
+        self._search_ids = self._build_search(search, parallel_parts)
         self._text_search = TextSearch(
             tokenizer,
             self._target_tokenizer.detokenize,
-            self._search,
+            self._search_ids,
             self.max_source_length,
             self._max_bytes,
             max_batch_size,
         )
 
-    def _build_search(self, search, parallel_parts):
+    def _build_search(self, search_settings, parallel_parts):
         """Builds one search that serves both the best translation and n-best lists.
 
-        The search for the best translation ends sooner, so `n_best` is an input. A
-        second search function would double the graph that a server keeps in memory.
+        `n_best` is an input of the search, because a search for one translation can end
+        sooner. A second search function would double the graph that a server keeps in
+        memory.
         """
-        packed = self.packed_weights
+        kernels = self.kernels
 
+        # `dispatch_search` passes the values of `shared_weights` after `n_best`.
         def run(source_ids, n_best, weights=None, drop_finished="auto"):
             weights = weights or arrange_weights(self._model)
             return translate_ids(
                 self._model,
                 source_ids,
-                search,
+                search_settings,
                 SpecialIds.of(self._target_tokenizer),
                 n_best,
                 vocabulary_size=self._target_tokenizer.vocabulary_size,
@@ -102,36 +105,38 @@ class Signatures:
 
         def run_row(source_ids, n_best):
             # XLA needs static shapes, so no sentence may leave the batch.
-            return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
+            return run(
+                source_ids, n_best, weights=kernels.packed(), drop_finished=False
+            )
 
         def shared_weights():
             """Returns a tuple of inputs that all parts of a batch share.
 
-            It contains the decoder weights, unpacked once per batch, if the export
-            stores all of them packed. Otherwise, it is empty.
+            If all kernels are stored packed, it has one entry: the weights, unpacked
+            once per batch. Otherwise, it is empty, and `run` uses the layers' kernels.
             """
-            if packed is None or not packed.replaces_layers:
+            if kernels is None or not kernels.replaces_layers:
                 return ()
-            return (packed.unpacked_weights(),)
+            return (kernels.unpacked(),)
 
         specs = tf.nest.map_structure(tf.type_spec_from_value, shared_weights())
         return dispatch_search(
             noinline_function(run, specs),
             parallel_parts,
             shared_weights,
-            None if packed is None else run_row,
-            search.extra_length,
+            None if kernels is None else run_row,
+            search_settings.extra_length,
             self.max_source_length,
         )
 
     def _exported_kernels(self):
         """Returns a context in which the decoder's layers use the exported kernels."""
-        if self.packed_weights is None:
+        if self.kernels is None:
             return contextlib.nullcontext()
-        return self.packed_weights.replace_kernels()
+        return self.kernels.replace_kernels()
 
-    def endpoints(self):
-        """Yields the name, function and input signature of each endpoint."""
+    def functions(self):
+        """Yields the name, function and input specification of each signature."""
         texts = tf.TensorSpec([None], tf.string, name="inputs")
         targets = tf.TensorSpec([None], tf.string, name="targets")
         rows = tf.TensorSpec([None, None], tf.int32, name="source_ids")
@@ -143,7 +148,8 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        found = self._text_search.translate(self._require_batch_size(inputs), 1, 1)
+        inputs = self._require_batch_size(inputs)
+        found = self._text_search.translate(inputs, n_best=1, num_places=1)
         return {
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
@@ -152,14 +158,17 @@ class Signatures:
 
     def translate_n_best(self, inputs):
         inputs = self._require_batch_size(inputs)
-        return self._text_search.translate(inputs, self._beam_size, self._num_results)
+        return self._text_search.translate(
+            inputs, n_best=self._beam_size, num_places=self._num_results
+        )
 
     def translate_ids(self, source_ids):
-        sequences, scores = self._search(self._check_ids(source_ids), 1)
+        source_ids = self._check_and_truncate(source_ids)
+        sequences, scores = self._search_ids(source_ids, 1)
         return {"target_ids": sequences[:, 0], "scores": scores[:, 0]}
 
     def encode(self, source_ids):
-        output = self._encode(self._check_ids(source_ids))
+        output = self._encode(self._check_and_truncate(source_ids))
         return {"encoder_output": tf.cast(output, tf.float32)}
 
     def score(self, inputs, targets):
@@ -265,7 +274,7 @@ class Signatures:
             f"a batch may have at most {self._max_batch_size} rows",
         )
 
-    def _check_ids(self, source_ids):
+    def _check_and_truncate(self, source_ids):
         """Checks ids and truncates long rows, which then end with the end id."""
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
@@ -284,7 +293,10 @@ class Signatures:
 
 
 class _Surfaces:
-    """Text of each subword, used to join subwords into units of whole characters."""
+    """Surfaces of the subwords, which it joins into units of whole characters.
+
+    The surface of a subword is its text, including the space before it.
+    """
 
     def __init__(self, tokenizer):
         piece_texts = tokenizer.piece_bytes()
@@ -292,13 +304,13 @@ class _Surfaces:
         self._pad_id = tokenizer.pad_id
         self._piece_texts = tf.constant(piece_texts)
         # Subwords that begin with a UTF-8 continuation byte (10xxxxxx) continue a
-        # character.
+        # character. Special ids have no bytes.
         self._is_continuation = tf.constant(
             [0x80 <= (each or b"a")[0] < 0xC0 for each in piece_texts]
         )
 
     def units(self, rows):
-        """Joins subwords into units of whole characters, like `join_characters`.
+        """Joins subwords like `decoding.alignment.join_characters`.
 
         Args:
             rows: int32 `[batch, length]`, ids and the end id, then padding.

@@ -17,8 +17,8 @@ class TextSearch:
 
     Args:
         tokenizer: Tokenizer of the source.
-        detokenize: Function of target ids, see `Tokenizer.detokenize`.
-        search: Function of `searches.SEARCH_INPUTS`, see `dispatch_search`.
+        detokenize: Function of target ids (see `Tokenizer.detokenize`).
+        search: Function of `searches.SEARCH_INPUTS` (see `dispatch_search`).
         max_source_length: Maximum length of a source row, including its end id.
         max_bytes: Maximum size of a segment in bytes.
         max_rows: Maximum number of segments per batch of the search.

@@ -24,11 +24,11 @@ class TransformerLayer(keras.layers.Layer):
         value_dim: Width of values per head. If `None`, `key_dim` is used.
         dropout: Dropout rate of each sublayer's output.
         attention_dropout: Dropout rate of the attention scores (0 in the paper).
-        normalization: `"post"` (the paper) or `"pre"`, see `AddNorm`.
+        normalization: `"post"` (the paper) or `"pre"` (see `AddNorm`).
         activation: Activation of the feed-forward network.
-        attention_window: Number of positions that self-attention attends to, see
-            `RestrictedSelfAttention`. If `None`, all of them.
-        score_mode: Score function of all attention layers, see `MultiHeadAttention`.
+        attention_window: Number of positions that self-attention attends to (see
+            `RestrictedSelfAttention`). If `None`, all of them.
+        score_mode: Score function of all attention layers (see `MultiHeadAttention`).
         attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Added to the variance in all layer normalizations.
     """

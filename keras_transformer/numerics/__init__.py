@@ -28,8 +28,8 @@ The tests are in `tests/numerics`, the benchmarks in `benchmarks`.
 
 1. `numerics.py` prints the speedup. No results are stored.
 2. `decoding.py` measures the whole search, and no result is for this entry alone.
-3. XLA reads an unpacked kernel at half the memory's bandwidth, see
-   docs/explanation/optimizations.md.
+3. XLA reads an unpacked kernel at half the memory's bandwidth (see
+   docs/explanation/optimizations.md).
 
 The modules `gradients` and `activations` have helpers that save no time by themselves.
 """

@@ -54,7 +54,7 @@ def source_text(
 
     Args:
         words: The words.
-        symbols: Form of a word in the target, see the argument `words` of `linearize`.
+        symbols: Form of a word in the target (see the argument `words` of `linearize`).
         first_number: Number of the first word.
     """
     if symbols in _NUMBERED:
@@ -116,7 +116,7 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
 
     Args:
         trees: The trees.
-        words: Form of a word, see `linearize`.
+        words: Form of a word (see `linearize`).
     """
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
@@ -135,7 +135,7 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
 
     Args:
         pieces: The bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
-        words: Form of a word, see `linearize`.
+        words: Form of a word (see `linearize`).
 
     Returns:
         Two lists of bool, one item per id. If words are numbered, the number begins the

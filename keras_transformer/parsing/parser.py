@@ -16,7 +16,7 @@ class Parse(NamedTuple):
     Attributes:
         tree: `Tree`.
         rank: Rank of the model's output in the n-best list, from 1.
-        repairs: `Counter` of the kinds of repairs, see `delinearize`.
+        repairs: `Counter` of the kinds of repairs (see `delinearize`).
     """
 
     tree: Tree | None
@@ -32,9 +32,9 @@ def parse_sentences(translator, sentences, symbols=None):
 
     Args:
         translator: `Translator`. Its beam size is the length of the n-best list.
-        sentences: List of tuples of words, without white space or parentheses, see
-            `parsing.trees.split_words`.
-        symbols: Form of a word, see the argument `words` of `linearize`. If `None`,
+        sentences: List of tuples of words, without white space or parentheses (see
+            `parsing.trees.split_words`).
+        symbols: Form of a word (see the argument `words` of `linearize`). If `None`,
             the form that the model was trained on.
 
     Returns:

@@ -33,7 +33,7 @@ class TreeFiles(Pairs):
             subfolders, sorted by name, without hidden ones.
         weights: For each path, the number of times that its trees occur per epoch. With
             0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
-        words: Form of a word in the target, see `linearize`.
+        words: Form of a word in the target (see `linearize`).
 
     Raises:
         ValueError: If `words` is unknown.

@@ -97,7 +97,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
 
     Args:
         values: Sections by name. Changed in place.
-        keys: Dotted keys, see `automatic_keys`.
+        keys: Dotted keys (see `automatic_keys`).
         text: `TextSize`, or `None` if the size is unknown.
         machine: `Machine`.
 

@@ -47,7 +47,7 @@ def training_memory(sizes, vocabulary_size, batch_tokens, max_length, num_parts=
     """Estimates the bytes that training takes, in float32.
 
     Args:
-        sizes: Sizes of the model, see `count_parameters`.
+        sizes: Sizes of the model (see `count_parameters`).
         vocabulary_size: Number of subwords.
         batch_tokens: Tokens per side of a batch.
         max_length: Tokens per side of the longest pair.

@@ -14,7 +14,7 @@ from keras_transformer.recipes.data_sections import Section
 
 
 class ConsistencySettings(Section):
-    """R-Drop or SimCut: two passes over each batch, see `training.Consistency`."""
+    """R-Drop or SimCut: two passes over each batch (see `training.Consistency`)."""
 
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers

@@ -28,7 +28,7 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
     """Sets a model's weights to the average of the newest checkpoints.
 
     The paper averages 5 checkpoints of its base model and 20 of its big model. Only
-    regular checkpoints count, see `regular_paths`, so that interruptions do not change
+    regular checkpoints count (see `regular_paths`), so that interruptions do not change
     the average. If there are none, the newest checkpoint is used. If a checkpoint has
     moving averages of the weights (`training.ema_momentum`), they replace the weights.
 

@@ -260,7 +260,7 @@ def _check_attributes(label, attributes, allowed, rules):
     Args:
         label: The node's operation or the function, for messages.
         attributes: The attributes, by name.
-        allowed: The rules of the attributes, by name, see `allowed_operations`.
+        allowed: The rules of the attributes, by name (see `allowed_operations`).
         rules: Result of `allowed_operations`.
 
     Returns:

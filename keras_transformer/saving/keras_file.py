@@ -1,8 +1,8 @@
-"""Reading of `.keras` files that may be untrusted.
+"""Reads `.keras` files that may be untrusted.
 
 A file of this package is a zip archive of settings, weights, and metadata. A file is
 refused if it contains anything else, or if its settings describe more weights than it
-contains. The checks run, import and unpickle nothing that a file names.
+contains. The checks never run, import or unpickle anything that a file names.
 """
 
 import math
@@ -29,7 +29,7 @@ from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
-# Start of the archive's comment, see `store_fingerprint`.
+# Start of the archive's comment (see `store_fingerprint`).
 _FINGERPRINT_PREFIX = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
@@ -49,7 +49,7 @@ class FileLimits(NamedTuple):
 
     Attributes:
         max_bytes: Maximum size of a `.keras` file.
-        max_settings_bytes: Maximum size of the settings in it.
+        max_settings_bytes: Maximum size of each JSON file in it.
         max_objects: Maximum number of groups and arrays in the HDF5 file of weights.
     """
 
@@ -65,11 +65,10 @@ def _check_policy(value):
     """
     policy = value["config"] if isinstance(value, dict) and "config" in value else value
     name = policy.get("name") if isinstance(policy, dict) else policy
-    if name not in _POLICIES:
-        raise ValueError(f"must be one of {', '.join(_POLICIES)}, without options")
     plain = {"module": "keras", "class_name": "DTypePolicy", "registered_name": None}
-    configs = ({"name": name}, {"name": name, "source_name": None})
-    if value != name and value not in [{**plain, "config": each} for each in configs]:
+    configs = [{"name": name}, {"name": name, "source_name": None}]
+    accepted = [name, *({**plain, "config": each} for each in configs)]
+    if name not in _POLICIES or value not in accepted:
         raise ValueError(f"must be one of {', '.join(_POLICIES)}, without options")
     return name
 
@@ -77,7 +76,7 @@ def _check_policy(value):
 class _Settings(ModelSettings):
     """All arguments of `Transformer`, including those that no recipe contains."""
 
-    preset: None = None
+    preset: None = None  # a file has no preset
     vocabulary_size: PositiveInt
     output_size: PositiveInt | None = None
     pad_id: NonNegativeInt = 0
@@ -88,8 +87,8 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # Replaces the method of `ModelSettings` that fills in a recipe's preset: here,
-        # missing settings have the defaults of `Transformer`.
+        # Overrides `ModelSettings._apply_preset`: no preset is filled in. Renames old
+        # keys and limits values.
         if isinstance(values, dict) and "score" in values:  # version 0.1
             values = {"score_mode": values["score"], **values}
             del values["score"]
@@ -178,13 +177,13 @@ def check_tokenizer(path, fingerprint):
     """
     with zipfile.ZipFile(path) as archive:
         found = re.fullmatch(_FINGERPRINT_PREFIX + rb"([0-9a-f]{64})", archive.comment)
-    stored = found[1].decode() if found else fingerprint
-    if stored != fingerprint:
-        raise ModelError(
-            f"{path}: the model was trained with the tokenizer of SHA-256 "
-            f"{stored[:12]}, but the tokenizer next to it has {fingerprint[:12]}. Copy "
-            "the tokenizer from the model's run"
-        )
+    if found is None or found[1].decode() == fingerprint:
+        return
+    raise ModelError(
+        f"{path}: the model was trained with a tokenizer whose SHA-256 begins with "
+        f"{found[1].decode()[:12]}, but that of the tokenizer next to it begins with "
+        f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
+    )
 
 
 def check(path, limits=FileLimits()):
@@ -195,8 +194,8 @@ def check(path, limits=FileLimits()):
         parameters in the file.
 
     Raises:
-        ModelError: If the file contains other members, another class, an unknown or
-            impossible setting, links, or too few weights.
+        ModelError: If the file is damaged, or if it contains other members, another
+            class, an unknown or impossible setting, links, or too few weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -277,15 +276,17 @@ def _check_members(archive, size, limits):
     for name in (*names, *_MEMBERS):
         if name not in _MEMBERS:
             raise ModelError(f"contains {quote(name)}, which is not part of a model")
-        if names.count(name) != 1:
-            raise ModelError(f"contains {name} {names.count(name)} times, not once")
+        if name not in names:
+            raise ModelError(f"{name} is missing")
+        if names.count(name) > 1:
+            raise ModelError(f"contains {name} {names.count(name)} times")
     for member in members:
         name, num_bytes = member.filename, member.file_size
         is_stored = member.compress_type == zipfile.ZIP_STORED
         if not is_stored or num_bytes != member.compress_size:
             raise ModelError(
-                f"{name} is compressed: {num_bytes:,} bytes from "
-                f"{member.compress_size:,}. Keras stores members uncompressed"
+                f"{name} is compressed ({member.compress_size:,} bytes instead of "
+                f"{num_bytes:,}). Keras stores members uncompressed"
             )
         if name != _WEIGHTS and num_bytes > limits.max_settings_bytes:
             raise ModelError(
@@ -336,18 +337,25 @@ def count_stored_parameters(file, size, limits):
             group = groups.pop()
             for name in group:
                 if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    raise ModelError(f"{_WEIGHTS} has a link at {quote(name)}")
+                    path = _quote_path(f"{group.name}/{name}")
+                    raise ModelError(
+                        f"{_WEIGHTS} has a soft or external link at {path}"
+                    )
                 each = group[name]
                 address = h5py.h5o.get_info(each.id).addr
-                if address in seen or len(seen) >= limits.max_objects:
+                if address in seen:
                     raise ModelError(
-                        f"{_WEIGHTS} has {quote(name)} twice, or too many objects"
+                        f"{_WEIGHTS} contains {_quote_path(each.name)} twice"
+                    )
+                if len(seen) >= limits.max_objects:
+                    raise ModelError(
+                        f"{_WEIGHTS} contains more than {limits.max_objects:,} objects"
                     )
                 seen.add(address)
                 if isinstance(each, h5py.Group):
                     groups.append(each)
                     continue
-                _check_array(each, name)
+                _check_array(each)
                 # Quantized weights are int8. Arrays of other integers are states of
                 # random generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
@@ -361,15 +369,20 @@ def count_stored_parameters(file, size, limits):
     return num_arrays, num_parameters
 
 
-def _check_array(array, name):
+def _quote_path(path):
+    return quote(path.lstrip("/"))
+
+
+def _check_array(array):
     """Checks that an HDF5 object is a plain array of numbers in the same file."""
     import h5py
 
+    path = _quote_path(array.name)
     is_dataset = isinstance(array, h5py.Dataset)
     # An empty dataset (null dataspace) has the shape `None`.
     if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
-        raise ModelError(f"{_WEIGHTS} has {quote(name)}, which contains no numbers")
+        raise ModelError(f"{_WEIGHTS} contains {path}, which has no numbers")
     if array.external or array.is_virtual:
-        raise ModelError(f"{_WEIGHTS} takes {quote(name)} from another file")
+        raise ModelError(f"{_WEIGHTS} stores {path} in another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():
-        raise ModelError(f"{_WEIGHTS} has {quote(name)} compressed or in chunks")
+        raise ModelError(f"{_WEIGHTS} stores {path} compressed or chunked")

@@ -26,9 +26,9 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
         ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
             probabilities of all models are averaged.
         allow_unsafe: Whether to read files without checks. Such files can run any code.
-        parallel_parts: Number of batches that are searched or scored in parallel, see
-            `Translator`.
-        warn: Function of a text's index and a message, see `Translator`.
+        parallel_parts: Number of batches that are searched or scored in parallel (see
+            `Translator`).
+        warn: Function of a text's index and a message (see `Translator`).
 
     Returns:
         A `Translator` with the search settings of the run's recipe or of the preset.

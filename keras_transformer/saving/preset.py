@@ -109,7 +109,7 @@ def save_preset(
         tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
             `target`. If `None`, the preset has none.
         search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
-        max_source_length: Maximum length of a source in subwords, see `Translator`.
+        max_source_length: Maximum length of a source in subwords (see `Translator`).
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables. Loading converts them to the model's dtype.
         description: One line for `metadata.json`.

@@ -34,12 +34,12 @@ class Progress:
         validations_since_best: Number of validations since the best score.
         skipped: Number of steps whose update was skipped.
         skipped_in_a_row: Number of steps skipped since the last update.
-        metrics: Sums of the training metrics since the last line of the log, see
-            `reporting.metric_sums`.
+        metrics: Sums of the training metrics since the last line of the log (see
+            `reporting.metric_sums`).
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.
-        reason: Reason for the checkpoint, see `saving.checkpoints.regular_paths`.
+        reason: Reason for the checkpoint (see `saving.checkpoints.regular_paths`).
         checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
         stage: Number of the stage, from 1, or `None` in a run without stages.
     """

@@ -40,7 +40,7 @@ class Checkpoints:
     run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints: those written on schedule or at
-    the end of the run, see `regular_paths`. After an interruption, it keeps one more,
+    the end of the run (see `regular_paths`). After an interruption, it keeps one more,
     which the next checkpoint replaces.
 
     Args:
@@ -147,7 +147,7 @@ class Checkpoints:
         """Restores the newest readable checkpoint.
 
         Args:
-            schema: Type to which the progress is converted, see `parse_json`.
+            schema: Type to which the progress is converted (see `parse_json`).
 
         Returns:
             The progress that was passed to `save`, or `None` if no checkpoint was ever

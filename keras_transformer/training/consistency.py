@@ -95,7 +95,7 @@ def consistency_loss(
     label_smoothing=0.0,
     chunk_tokens=256,
 ):
-    """Computes the loss of two passes over the same tokens, see `projected_loss`.
+    """Computes the loss of two passes over the same tokens (see `projected_loss`).
 
     Args:
         first: `[tokens, d_model]`, float32, the decoder output of the first pass.

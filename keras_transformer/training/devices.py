@@ -20,7 +20,7 @@ def configure_threads(parallel_parts):
     TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
 
     Args:
-        parallel_parts: Number of parts, see `TrainingModel`.
+        parallel_parts: Number of parts (see `TrainingModel`).
 
     Returns:
         Whether the thread pools suit `parallel_parts`. With several parts, it is false

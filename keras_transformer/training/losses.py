@@ -13,7 +13,12 @@ from keras_transformer.training.replicas import global_sum
 def cross_entropy(labels, logits):
     """Computes the negative log-likelihood of each label, in nats.
 
-    The shapes match `smoothed_cross_entropy`.
+    Args:
+        labels: `[batch, target_length]`, integers.
+        logits: `[batch, target_length, vocabulary_size]`.
+
+    Returns:
+        `[batch, target_length]`, float32.
     """
     logits = ops.cast(logits, "float32")
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -22,9 +27,9 @@ def cross_entropy(labels, logits):
 def smoothed_cross_entropy(labels, logits, label_smoothing):
     """Computes the label-smoothed cross-entropy of each label, in nats.
 
-    With e = `label_smoothing`, the loss is `(1 - e) * nll + e * mean(nll of every id)`.
-    It is computed as `nll + e * (logit of the label - mean logit)`, which is equal and
-    needs no one-hot tensor.
+    With e = `label_smoothing`, the loss is `(1 - e) * nll + e * (mean nll over the
+    vocabulary)`. It is computed as `nll + e * (logit of the label - mean logit)`, which
+    is equivalent and needs no one-hot tensor.
 
     Args:
         labels: `[batch, target_length]`, integers.
@@ -53,6 +58,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         pad_id: Label to ignore.
+        name: Name of the loss.
+        **kwargs: `reduction` and `dtype` of `keras.losses.Loss`, which have no effect.
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1).
@@ -96,9 +103,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss at each position, padding included.
+        """Returns the loss at each position, `[batch, target_length]`, with padding.
 
-        The shape is `[batch, target_length]`.
+        Keras requires this method. `__call__` does not use it.
         """
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)

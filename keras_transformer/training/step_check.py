@@ -50,7 +50,7 @@ class CheckedUpdate:
                 scalar.
 
         Returns:
-            int32 scalar, see `check_step`.
+            int32 scalar (see `check_step`).
         """
         is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         loss_scale = _loss_scale(optimizer) if is_scaled else None
@@ -168,6 +168,6 @@ def _loss_scale(optimizer):
 
 
 def last_fault(model):
-    """Returns the fault of the last step of a `TrainingModel`, see `check_step`."""
+    """Returns the fault of the last step of a `TrainingModel` (see `check_step`)."""
     # Keras cannot convert a mirrored variable to a number.
     return int(tf.convert_to_tensor(model.last_fault))

@@ -47,7 +47,7 @@ class Trainer:
     Args:
         model: A built and compiled `TrainingModel`.
         folder: The run folder, which must exist.
-        keep: Number of regular checkpoints to keep, see `Checkpoints`.
+        keep: Number of regular checkpoints to keep (see `Checkpoints`).
         workers: `Workers` object of a distributed run, in which only the chief writes
             files. If `None`, this process trains alone.
         tokenizer_fingerprint: The tokenizer's fingerprint, to store in saved models. If
@@ -110,8 +110,8 @@ class Trainer:
         reason differs.
 
         Args:
-            reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
-                a skipped step, the reason is always `INTERRUPTION`, so that the
+            reason: `SCHEDULE`, `END` or `INTERRUPTION` (see `saving.checkpoints`).
+                After a skipped step, the reason is always `INTERRUPTION`, so that the
                 unchanged weights do not count twice in an average of checkpoints.
         """
         # A signal may have interrupted a validation, which uses the averaged weights.
@@ -183,7 +183,7 @@ class Trainer:
             bar: Whether to show progress on standard error, relative to `steps`. If
                 later calls train further, pass the run's last step instead of `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
-                skipped, see `TrainingModel`. Each skip is reported.
+                skipped (see `TrainingModel`). Each skip is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
                 of its batch's pairs as a list of str, for messages about skipped steps.
                 If `None`, these messages contain no locations.

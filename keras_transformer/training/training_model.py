@@ -40,7 +40,7 @@ class TrainingModel(keras.Model):
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
     exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
     above 0. An invalid step updates nothing and counts in no metric. `last_fault`
-    stores the reason, see `step_check.check_step`.
+    stores the reason (see `step_check.check_step`).
 
     Args:
         transformer: The model to train.
@@ -53,8 +53,8 @@ class TrainingModel(keras.Model):
         max_gradient_norm: Skips the update if the gradient's norm, before clipping, is
             above this value. If `None`, any finite norm is accepted.
         parallel_parts: Number of parts that are computed in parallel. On a CPU, one
-            core per part gives better utilization than all cores on one part, see
-            `configure_threads`.
+            core per part gives better utilization than all cores on one part (see
+            `configure_threads`).
         guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
             tokens and to the metric `loss`. If `None`, attention is not guided.
         word_dropout: Probability of zeroing the embedding of a source or target token.
@@ -146,7 +146,7 @@ class TrainingModel(keras.Model):
 
         Args:
             data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is
-                `{"source_ids", "target_ids"}`, see `Transformer.call`. `labels` is
+                `{"source_ids", "target_ids"}` (see `Transformer.call`). `labels` is
                 `[batch, target_length]`. `sample_weight` is `[batch]` or `[batch,
                 target_length]`. Loss and metrics are weighted means over tokens.
 

@@ -45,7 +45,7 @@ SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "week": 7 * DAY}
 SECONDS |= {"month": 30 * DAY, "year": 365 * DAY}
 # Named formats of Babel. The other date forms are CLDR skeletons, which list the fields
 # of a date, such as year and month. If two forms write the same text, the first one is
-# kept, see `phrases.select_forms`.
+# kept (see `phrases.select_forms`).
 DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
@@ -57,7 +57,7 @@ NAMED_MONTH_FORMS = "full long yMMMd yMMMEd MMMMd MMMd MMMEd".split()
 FIRST_DAY = date(1950, 1, 1).toordinal()
 LAST_DAY = date(2049, 12, 31).toordinal()
 
-# Values whose texts are compared, see `Form.probes`.
+# Values whose texts are compared (see `Form.probes`).
 NUMBER_PROBES = tuple(
     map(Decimal, "1 2 3 5 7 11 12 21 100 101 1000 1234 12345 1.5 2.25".split())
 )

@@ -167,7 +167,7 @@ def train_byte_pairs(
     character_coverage: float = 0.9999,
     symbols: Sequence[str] = (),
 ) -> BytePairTokenizer:
-    """Trains a BPE tokenizer on text, see `train_tokenizer`.
+    """Trains a BPE tokenizer on text (see `train_tokenizer`).
 
     Args:
         sentences: Texts.

@@ -180,7 +180,7 @@ class MarianTokenizer(MarianSide):
     `</s>`, `<unk>` and `<pad>` in a text to special ids.
 
     Args:
-        source: `(pieces, model)` of the source, see `MarianSide`.
+        source: `(pieces, model)` of the source (see `MarianSide`).
         target: `(pieces, model)` of the target.
         normalization: See `MarianSide`, for both sides.
         language: Target language. `"fra"`, for example, puts `>>fra<< ` before each

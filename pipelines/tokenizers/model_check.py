@@ -14,7 +14,7 @@ MAX_PIECE_LENGTH = 1_000
 
 
 def sentencepiece_pieces(content: bytes) -> list[str]:
-    """Checks a model, see `check_sentencepiece_model`, and returns its pieces."""
+    """Checks a model (see `check_sentencepiece_model`), and returns its pieces."""
     check_sentencepiece_model(content)
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(content)
@@ -37,7 +37,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     """Rejects models that make SentencePiece read or write outside its buffers.
 
     SentencePiece trusts the tables in a model and reads beyond the end of a damaged
-    normalization table, see `check_charsmap`.
+    normalization table (see `check_charsmap`).
 
     Args:
         content: Content of the model file.

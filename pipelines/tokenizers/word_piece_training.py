@@ -33,7 +33,7 @@ def train_word_pieces(
     split_digits: bool = False,
     character_coverage: float = 0.9999,
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece tokenizer on text, see `train_tokenizer`.
+    """Trains a WordPiece tokenizer on text (see `train_tokenizer`).
 
     Args:
         sentences: Texts.

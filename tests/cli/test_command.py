@@ -1,6 +1,6 @@
 """The program as a whole: help, fast start, options, errors, signals, and streams.
 
-Stand-ins replace models and training, see `ReversingTranslator` in conftest.py. The
+Stand-ins replace models and training (see `ReversingTranslator` in conftest.py). The
 module `prepared` starts processes that have already imported TensorFlow.
 """
 

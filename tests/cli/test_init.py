@@ -46,7 +46,8 @@ def test_init_copies_every_shipped_recipe(run_command, folder, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["my.txt"], "my.txt: the name of a recipe must end in .yaml"),
+        (["my.txt"], "my.txt: the name of a recipe must end in .yaml or .yml"),
+        (["folder.yaml", "--force"], "folder.yaml: is a folder. Choose another name"),
         (["nowhere/my.yaml"], "the folder nowhere does not exist"),
         (
             ["old.yaml"],
@@ -65,6 +66,7 @@ def test_init_copies_every_shipped_recipe(run_command, folder, name):
 )
 def test_init_reports_mistakes(run_command, folder, arguments, message):
     (folder / "old.yaml").write_text("mine")
+    (folder / "folder.yaml").mkdir()
     result = run_command("init", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr

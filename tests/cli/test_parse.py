@@ -326,7 +326,7 @@ def test_parser_uses_the_first_valid_output():
     ],
 )
 def test_parser_repairs_outputs(symbols, output, tree, repairs):
-    """`symbols` is the form of words in the model's output, see `linearize`."""
+    """`symbols` is the form of words in the model's output (see `linearize`)."""
 
     def n_best(lines):
         assert lines == ["(0) a (1) b (2) c"]

@@ -31,7 +31,7 @@ def log_softmax(logits):
 
 
 def table_step(rows_per_sentence):
-    """Returns the step function of a table model, see `StepDecoder`.
+    """Returns the step function of a table model (see `StepDecoder`).
 
     The context contains the tables, and the cache the token before the last one. If the
     search does not reorder the cache, or passes other rows of the context, later tokens
@@ -91,10 +91,10 @@ def beam(
     when `max_finished` hypotheses have finished. A beam of one stops at the first.
 
     Args:
-        table: Logits `[vocabulary, vocabulary, vocabulary]`, see `random_tables`.
+        table: Logits `[vocabulary, vocabulary, vocabulary]` (see `random_tables`).
         beam_size: Number of alive hypotheses.
         max_length: Maximum number of tokens, end id included.
-        kind, alpha: Length penalty, see `penalty`.
+        kind, alpha: Length penalty (see `penalty`).
         tokens: Ids that may be generated besides the end id.
         n_best: Number of hypotheses to return.
         max_finished: Number of finished hypotheses that stop the search. If `None`, it

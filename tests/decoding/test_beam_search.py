@@ -1,7 +1,7 @@
 """Beam search over table models, against exhaustive and plain-Python searches.
 
-A table model looks up the logits of the next token by the two tokens before it, see
-decoding_oracles.py, which also contains the expected searches.
+A table model looks up the logits of the next token by the two tokens before it. The
+module decoding_oracles.py contains these models and the expected searches.
 """
 
 import keras

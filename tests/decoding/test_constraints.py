@@ -1,7 +1,7 @@
 """Prefixes and forbidden phrases, against searches in plain Python.
 
 The tests use table models, which look up the logits of the next token by the two tokens
-before it, see decoding_oracles.py.
+before it (see decoding_oracles.py).
 """
 
 import itertools
@@ -56,7 +56,7 @@ def start(tables, rows, max_length, prefixes=None, sequences=None):
     """Returns the first five arguments of a search with a constrained table model.
 
     Args:
-        tables: Logits, see `random_tables`.
+        tables: Logits (see `random_tables`).
         rows: Number of hypotheses or samples per sentence.
         max_length: Scalar or `[batch]`.
         prefixes: For each sentence, the list of ids that it must begin with.

@@ -13,6 +13,8 @@ from keras_transformer.evaluation.pair_filter import PairFilter
 
 LINES = ["abc", "", "gfedcba"]
 
+DEPRECATED = "is deprecated and will be removed in the next release. Use"
+
 
 def test_translator_accepts_old_arguments_with_a_warning():
     model = characters_model()
@@ -23,9 +25,9 @@ def test_translator_accepts_old_arguments_with_a_warning():
             *(model, Characters()), beam_size=3, extra_length=4, parallel_batches=2
         )
     assert [str(each.message) for each in caught] == [
-        "`parallel_batches=` is deprecated. Use `parallel_parts=`.",
-        "`beam_size=` is deprecated. Use `search=BeamSearch(beam_size=...)`.",
-        "`extra_length=` is deprecated. Use `search=BeamSearch(extra_length=...)`.",
+        f"`parallel_batches=` {DEPRECATED} `parallel_parts=`.",
+        f"`beam_size=` {DEPRECATED} `search=BeamSearch(beam_size=...)`.",
+        f"`extra_length=` {DEPRECATED} `search=BeamSearch(extra_length=...)`.",
     ]
     assert {each.filename for each in caught} == {__file__}
     assert (old.search, old.parallel_parts) == (search, 2)
@@ -60,7 +62,7 @@ def test_warnings_use_old_line_numbers(method, arguments):
     with pytest.warns(DeprecationWarning) as caught:
         getattr(translator, method)(lines, **arguments)
     assert {each.filename for each in caught} == {__file__}
-    assert f"`{old.pop()}=` is deprecated. Use `Translator(warn=...)`." in {
+    assert f"`{old.pop()}=` {DEPRECATED} `Translator(warn=...)`." in {
         str(each.message) for each in caught
     }
     ((number, _),) = found
@@ -83,8 +85,8 @@ def test_functions_accept_renamed_arguments():
     with pytest.warns(DeprecationWarning) as caught:
         pair_filter = PairFilter(model=1, copies=True)
     assert [str(each.message) for each in caught] == [
-        "`model=` is deprecated. Use `translator=`.",
-        "`copies=` is deprecated. Use `keep_identical=`.",
+        f"`model=` {DEPRECATED} `translator=`.",
+        f"`copies=` {DEPRECATED} `keep_identical=`.",
     ]
     assert {each.filename for each in caught} == {__file__}
     assert (pair_filter.translator, pair_filter.keep_identical) == (1, True)

@@ -1,7 +1,7 @@
 """Sampling from table models, against the distributions that they define.
 
-A table model looks up the logits of the next token by the two tokens before it, see
-decoding_oracles.py.
+A table model looks up the logits of the next token by the two tokens before it (see
+decoding_oracles.py).
 """
 
 import dataclasses

@@ -50,9 +50,9 @@ def test_train_writes_run_folder(run):
     # the embedding and about 5,000 others. The bounds are wide, because batches are not
     # full.
     tokens = 8 * small_recipe().training.batch_tokens
-    counted = float(summary["training cost"].split(" operations counted; ")[0])
+    counted = float(summary["training cost"].split(" FLOP counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
-    assert "x 1 device(s) x" in summary["training cost"]
+    assert " on 1 device(s) at " in summary["training cost"]
     rows = [
         json.loads(line)
         for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()

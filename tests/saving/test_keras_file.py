@@ -130,7 +130,7 @@ def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     path = tmp_path / "model.keras"
     malicious.write_zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(ModelError, match=r"compressed: 67,108,864 bytes from"):
+    with pytest.raises(ModelError, match=r" bytes instead of 67,108,864\)"):
         check(path)
     malicious.write_overlapping_archive(good / "model.keras", path)
     with pytest.raises(ModelError, match="overlap"):
@@ -138,7 +138,7 @@ def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     size = (good / "model.keras").stat().st_size
     with pytest.raises(ModelError, match=f"{size:,} bytes, but at most 1,000 are"):
         check(good / "model.keras", FileLimits(max_bytes=1000))
-    with pytest.raises(ModelError, match="too many objects"):
+    with pytest.raises(ModelError, match="contains more than 20 objects"):
         check(good / "model.keras", FileLimits(max_objects=20))
     # A sparse file of 1 TiB.
     with open(path, "wb") as file:
@@ -184,7 +184,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert open_model(path).model.vocabulary_size == 300
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)
-    assert f"SHA-256 {mine[:12]}, but the tokenizer next to it has" in refusal(path)
+    assert f"SHA-256 begins with {mine[:12]}, but that of the" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
     # The fingerprint is the archive's comment. A comment in another form is ignored.

@@ -82,7 +82,7 @@ RUNS = {
 
 
 def skipped():
-    """Returns the fault code of a skipped step, see `training.step_check`.
+    """Returns the fault code of a skipped step (see `training.step_check`).
 
     The gradients overflow on the second replica. No weight may change.
     """

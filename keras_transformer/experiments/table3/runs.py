@@ -52,7 +52,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         recipe: A `Recipe` with validation data.
         rows: Row names from `expand_rows`.
         output: Folder of the runs and tables.
-        scale: Divisor of all widths, see `row_recipe`.
+        scale: Divisor of all widths (see `row_recipe`).
         seeds: Number of runs per row.
         progress: Whether to show the progress of training.
         on_row: Function that is called with row name, seed and result after each run.
