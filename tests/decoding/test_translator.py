@@ -357,13 +357,13 @@ def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size)
             assert drawn.text == text
 
 
-@pytest.mark.fault("F21", "an error with both sizes")
 def test_translator_builds_models():
     models = [kt.Transformer(Characters.vocabulary_size, 1, 8, 8, 2) for _ in range(2)]
     for model in (models[0], kt.Ensemble(models)):
         assert len(translator_of(model).translate(LINES)) == len(LINES)
 
 
+@pytest.mark.fault("F21", "an error with both sizes")
 def test_translator_rejects_a_tokenizer_larger_than_the_model():
     model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="14 ids, model with 7"):
