@@ -47,9 +47,9 @@ jupyter:
 COMMAND = """#!{python}
 import os, sys
 sys.path[:0] = [{tests!r}]
-from run_guide import shortened
+from run_guide import shorten_training
 if not os.environ.get("AS_WRITTEN"):
-    sys.argv[1:] = shortened(sys.argv[1:])
+    sys.argv[1:] = shorten_training(sys.argv[1:])
 from keras_transformer.cli import main
 main()
 """

@@ -2,11 +2,14 @@
 
 import importlib.util
 import re
+import subprocess
 import sys
 
 import pytest
 from guides import ROOT
 from guides import matches_output
+
+import keras_transformer as kt
 
 pytest.importorskip("jupytext", reason="needs the extra [docs]")
 nbformat = pytest.importorskip("nbformat", reason="needs the extra [docs]")
@@ -32,6 +35,17 @@ def stored_notebook(page):
 
 def cells_of(notebook):
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def test_command_of_notebooks_starts(notebooks):
+    program = notebooks.COMMAND.format(
+        python=sys.executable, tests=str(ROOT / "tests" / "docs")
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, "--version"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert kt.__version__ in result.stdout
 
 
 PAGE = """# Title
