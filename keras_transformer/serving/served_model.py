@@ -105,7 +105,7 @@ class ServedModel:
 
         An output axis of unknown length is assumed to be as long as a row of input ids,
         as in the signature `encode`. Texts are tokenized only in the graph, so their
-        words are counted, which are fewer than their subwords.
+        words are counted. A text has at least as many subwords as words.
         """
         length = min(map(self._estimate_length, columns.values()))
         outputs = self._signatures[signature].structured_outputs.values()
@@ -113,7 +113,7 @@ class ServedModel:
         return len(next(iter(columns.values()))) * sum(sizes)
 
     def _estimate_length(self, column):
-        """Returns the length of the longest row of ids, or in words, of texts."""
+        """Returns the length of the longest row, in ids or in words of a text."""
         if isinstance(column[0], list):
             return len(column[0])
         length = max(len(text.split()) for text in column)

@@ -114,7 +114,7 @@ def test_phrases_hold_out_every_kind(english_german):
 
 
 def test_phrases_write_dates_in_both_orders():
-    """British and ISO dates occur in training beside American ones."""
+    """The phrases contain British and ISO dates as well as American ones."""
     source = parse_locale("source_locale", "en")
     target = parse_locale("target_locale", "ja")
     written = {
