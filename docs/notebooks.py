@@ -46,7 +46,7 @@ jupyter:
 # A `keras-transformer` that shortens training, as the tests of the pages do.
 COMMAND = """#!{python}
 import os, sys
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = [{tests!r}, {tests!r} + "/docs"]
 from run_guide import shorten_training
 if not os.environ.get("AS_WRITTEN"):
     sys.argv[1:] = shorten_training(sys.argv[1:])
@@ -180,9 +180,7 @@ def _environment(folder):
     programs = folder / ".bin"
     programs.mkdir()
     command = programs / "keras-transformer"
-    command.write_text(
-        COMMAND.format(python=sys.executable, tests=str(ROOT / "tests" / "docs"))
-    )
+    command.write_text(COMMAND.format(python=sys.executable, tests=str(ROOT / "tests")))
     command.chmod(0o755)
     paths = [str(programs), str(pathlib.Path(sys.executable).parent)]
     changes = {

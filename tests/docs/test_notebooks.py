@@ -38,9 +38,7 @@ def cells_of(notebook):
 
 
 def test_command_of_notebooks_starts(notebooks):
-    program = notebooks.COMMAND.format(
-        python=sys.executable, tests=str(ROOT / "tests" / "docs")
-    )
+    program = notebooks.COMMAND.format(python=sys.executable, tests=str(ROOT / "tests"))
     result = subprocess.run(
         [sys.executable, "-c", program, "--version"], capture_output=True, text=True
     )
