@@ -68,8 +68,10 @@ class RestrictedSelfAttention(MultiHeadAttention):
         sides = (1, 0 if causal else 1)
         length = ops.shape(query)[2]
         if size > _MAX_STATIC_BLOCK:
-            minimum = min if isinstance(length, int) else ops.minimum
-            size = minimum(size, length)
+            is_static = isinstance(length, int)
+            minimum, maximum = (min, max) if is_static else (ops.minimum, ops.maximum)
+            # The blocks of an empty sequence have size 1.
+            size = minimum(size, maximum(length, 1))
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         # Splitting pads the mask with zeros, which hide the padding of the keys.
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
