@@ -23,8 +23,8 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
             folder of a preset, the name of a packaged model, such as `"phrases"`, or
             `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing path
             takes precedence over a name.
-        ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
-            probabilities of all models are averaged.
+        ensemble: Paths of further runs, `.keras` files and presets with the same
+            vocabulary. The probabilities of all models are averaged.
         allow_unsafe: Whether to read files without checks. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel (see
             `Translator`).
