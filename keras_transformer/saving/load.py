@@ -1,6 +1,7 @@
 """Loading of trained models: runs, `.keras` files, and presets.
 
-Reading a model's recipe keys needs no TensorFlow. Loading its weights does.
+Reading a model's recipe keys needs no TensorFlow, except with `allow_unsafe`. Loading
+its weights does.
 """
 
 import pathlib

@@ -19,7 +19,7 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
     Args:
         path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
-            of a SavedModel (a version, or its parent for the newest version), the
+            of a SavedModel (of one version, or the parent folder for the newest), the
             folder of a preset, the name of a packaged model, such as `"phrases"`, or
             `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing path
             takes precedence over a name.

@@ -62,7 +62,10 @@ def limit_batch_size(path, batch_size):
 
 
 def newest_version(path):
-    """Returns `path` if it contains an export, else its newest version, or `None`."""
+    """Returns the folder of an export's newest version, or `None` if there is none.
+
+    If `path` is itself the folder of a version, it is returned.
+    """
     if (path / "saved_model.pb").is_file():
         return path
     versions = [
@@ -146,7 +149,7 @@ class ExportedTranslator:
     def n_best(self, lines, n=None):
         """Like `Translator.n_best`, but without prefixes.
 
-        If `n` is `None`, all hypotheses of the export's beam are returned.
+        If `n` is `None`, it is the beam size of the export.
 
         Raises:
             ValueError: If `lines` is not a list of str.
