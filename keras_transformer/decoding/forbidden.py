@@ -145,7 +145,7 @@ def parse_phrase(text):
         `Phrase` of bytes.
 
     Raises:
-        ValueError: If the text contains only white space and `*`.
+        ValueError: If the text is blank, apart from a final `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())

@@ -81,7 +81,7 @@ def weighted_values(logits, values):
 
     Args:
         logits: List of float32 `[..., queries, slots]`, one per part of the KV cache. A
-            slot is a cached position. The last part must not be empty.
+            slot stores one key and its value. The last part must not be empty.
         values: List of `[..., slots, value_dim]`, one per part.
 
     Returns:
