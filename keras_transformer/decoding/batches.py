@@ -25,7 +25,7 @@ WHITE_SPACE = "".join(
 
 
 def log_warning(index, text):
-    """Logs a warning about a line. The `index` counts from 0, the message from 1."""
+    """Logs a warning about the line at `index`. The message counts lines from 1."""
     logging.getLogger("keras_transformer").warning("line %d: %s", index + 1, text)
 
 

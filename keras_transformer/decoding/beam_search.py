@@ -53,7 +53,8 @@ def beam_search(
     A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
     one. Log-probabilities never increase and penalties never decrease with the length.
     So no continuation can score higher than `log-probability / penalty(max_length)`.
-    With `patience`, a sentence is also done once enough hypotheses have finished.
+    With `patience`, a sentence is also done once `patience * beam_size` hypotheses, but
+    at least `n_best`, have finished.
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
@@ -115,7 +116,7 @@ def beam_search(
         logits, cache = decoder.step(last_ids, cache, context, index)
         best = _best_tokens(
             logits,
-            # `beam_size` unfinished ones, and the end id if it is among the best.
+            # One more than `beam_size`, because the end id may be among the best.
             beam_size + 1,
             vocabulary_size,
             excluded,
@@ -241,7 +242,7 @@ def _normalize_by_sum(best, logits, has_largest):
 
     `has_largest` is true if `best` contains each row's largest logit.
     """
-    # `max`, not a slice: XLA sorts whole rows if more than one slice reads a top-k.
+    # Not a slice of `best`: if several slices read a top-k, XLA sorts whole rows.
     largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return best - largest - ops.log(total)
@@ -363,7 +364,7 @@ def _update_finished(state, sequences, log_probs, finished, length, search):
 
 
 def _is_done(state, alive_log_probs, length, search, n_best):
-    """Returns whether no alive hypothesis can change the result, bool `[batch]`."""
+    """Returns which sentences are done (see `beam_search`), bool `[batch]`."""
     bound = ops.max(alive_log_probs, axis=1) / search.penalty(state.max_lengths)
     if _is_number(n_best):
         nth_score = state.finished_scores[:, n_best - 1]

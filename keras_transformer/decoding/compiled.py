@@ -43,7 +43,8 @@ def parallel_map(function, items, num_threads):
         function: A compiled function, or a function that calls one.
         items: Iterable.
         num_threads: Number of items computed in parallel, one thread each. JAX and
-            PyTorch use one thread, because their settings are thread-local.
+            PyTorch use one thread, because settings such as PyTorch's `no_grad` apply
+            only to the thread that sets them.
 
     Returns:
         List of (item, result) pairs in any order.

@@ -18,9 +18,9 @@ class ConstrainedDecoder:
     Args:
         decoder: Decoder (see `beam_search`).
         beam_size: Number of hypotheses or samples per sentence.
-        max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. At the last
-            position, where the translation is cut off, tokens after which `next_states`
-            forbids the end id are forbidden as well.
+        max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. A translation
+            is cut off after its last position. There, a token is also forbidden if
+            `next_states` forbids the end id after this token.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding. They are forced even if `next_states` forbids
@@ -60,7 +60,7 @@ class ConstrainedDecoder:
             )
 
     def wrap(self, cache, context, batch_size):
-        """Returns an empty cache and its context with this decoder's state added."""
+        """Adds this decoder's state to an empty cache and its context."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
             # All steps after the prefixes read the added column of padding.
@@ -114,8 +114,8 @@ class ConstrainedDecoder:
     def _advance(self, states, tokens):
         """Returns the states after `tokens`.
 
-        A prefix may contain a forbidden phrase, whose state is -1. It is replaced by 0,
-        the initial state.
+        A forced prefix may contain a forbidden phrase. The table has -1 for the token
+        that completes it. The state is then 0, the initial state.
         """
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")

@@ -52,9 +52,9 @@ def replace_fields(settings, options, argument):
 
 
 def accept_line_numbers(method):
-    """Decorates a method of `Translator` so that it also accepts old line numbers.
+    """Decorates a method of `Translator` so that it also accepts line numbers.
 
-    Warnings count the lines from `first_line`, or use `line_numbers`, one per line.
+    Warnings number the lines from `first_line`, or by the list `line_numbers`.
     """
 
     @functools.wraps(method)

@@ -39,7 +39,7 @@ class Ensemble:
         self.max_length = min(limits, default=None)
 
     def __call__(self, inputs, training=None):
-        """Like `Transformer.call`: returns `[batch, target_length, num_outputs]`."""
+        """Returns logits `[batch, target_length, num_outputs]`, like `Transformer`."""
         return _log_mean([model(inputs, training=training) for model in self.models])
 
 

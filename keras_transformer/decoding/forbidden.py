@@ -78,8 +78,8 @@ def _transitions(phrases, boundaries):
     boundaries = [tuple(boundary) for boundary in boundaries]
     trie = [{}, {}]  # for each state, the next states within phrases and boundaries
     root, after_boundary = ROOT, 1
-    # Phrases that need no boundary at their end come first: they make all phrases that
-    # continue them unnecessary.
+    # Phrases that need no boundary at their end come first. A phrase that needs one and
+    # begins with such a phrase is redundant. It then adds no states.
     for phrase in sorted(phrases, key=lambda phrase: phrase.at_end):
         ends = boundaries if phrase.at_end else [()]
         for end in ends:
@@ -136,15 +136,16 @@ def _insert(trie, state, symbols, last):
 def parse_phrase(text):
     """Parses a phrase of whole words. With a final `*`, the last word may continue.
 
-    A phrase that begins or ends with a letter or digit must begin or end a word there.
-    Wide characters (Chinese, Japanese, Korean) are exempt, so phrases in these
-    languages are found anywhere.
+    If a phrase begins with a letter or digit, it matches only at the beginning of a
+    word. If it ends with a letter or digit, it matches only at the end of a word. Wide
+    characters (Chinese, Japanese, Korean) are exempt, so phrases in these languages are
+    found anywhere.
 
     Returns:
         `Phrase` of bytes.
 
     Raises:
-        ValueError: If the text contains only white space and `*`.
+        ValueError: If the text is blank, apart from a final `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())
@@ -184,10 +185,10 @@ def build_text_table(tokenizer, texts):
         texts: List of str (see `parse_phrase`).
 
     Raises:
-        ValueError: If a text is not a phrase, or there are too many.
+        ValueError: If a text is not a phrase, or the phrases are too many or too long.
     """
     spellings = tokenizer.piece_bytes()
-    # The ends of a text are word boundaries.
+    # A text begins and ends at a word boundary.
     spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
     return forbidden_transitions(
         spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES

@@ -1,6 +1,7 @@
 """Length penalties, which divide a hypothesis's log-probability.
 
-A length counts generated tokens, including the end id but not the start id.
+A length counts the tokens of a hypothesis, including a forced prefix and the end id,
+but not the start id.
 """
 
 import functools

@@ -52,7 +52,7 @@ def decode_loop(
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
     With `drop_finished`, finished sentences leave the batch once they are at least a
-    quarter of it, so later steps compute only unfinished ones. Results are the same.
+    quarter of it, or when the cache is compacted. Results are the same.
 
     Args:
         step: Function `(state, cache, context, index) -> (state, cache)`. `index` is a
@@ -78,8 +78,9 @@ def decode_loop(
         )
         return state
 
-    # `results` is the state of all sentences. The sentences that are left in the batch
-    # have `state`, `cache`, and `context`, and `rows` are their indices in `results`.
+    # `results` is the state of all sentences. `state`, `cache`, and `context` belong to
+    # the sentences that are left in the batch, and `rows` contains the indices of these
+    # sentences in `results`.
     def condition(index, results, rows, state, cache, context):
         return ops.logical_and(index < num_steps, ops.shape(rows)[0] > 0)
 
@@ -158,7 +159,7 @@ def known_vocabulary_size(logits):
 def resolve_lengths(max_length, buffer_length, batch_size):
     """Returns each sentence's maximum length, int32 `[batch]`, and the buffer length.
 
-    For the arguments (see `beam_search`).
+    The arguments match `beam_search`.
     """
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length

@@ -45,8 +45,9 @@ def translate_ids(
         n_best: Number of hypotheses to find per sentence, at most `beam_size`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
-        next_states: int32 `[num_states, vocabulary]`, the table that excludes phrases,
-            see `forbidden_transitions`. If `None`, no phrase is excluded.
+        next_states: int32 `[num_states, vocabulary]`, the table from
+            `forbidden_transitions` that excludes phrases. If `None`, no phrase is
+            excluded.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.

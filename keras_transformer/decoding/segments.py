@@ -78,6 +78,7 @@ def join_segments(segments, translations):
 
     The i-th best translation of a text joins the i-th best translation of each segment,
     or the last one of a shorter list. Its score is the sum of the joined scores.
+    Samples are joined in the same way.
 
     Args:
         segments: List of `Segment`.
@@ -123,7 +124,7 @@ def merge_equal_texts(ranked, n):
 
 
 def translations_of(tokenizer, sequences, scores):
-    """Yields for each sentence a list of `Translation`, best first.
+    """Yields for each sentence a list of `Translation`, in the order of `sequences`.
 
     Args:
         tokenizer: Tokenizer of the target.

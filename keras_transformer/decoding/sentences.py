@@ -39,7 +39,7 @@ _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """Segments of a batch of texts, in order. A blank text has one with no ids."""
+    """Segments of a batch of texts, in order. A blank text has one without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text

@@ -174,7 +174,7 @@ class Translator:
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
             first. There are fewer than `n` if the search found no more. For lines that
-            were divided (see `join_segments`).
+            were divided, see `join_segments`.
 
         Raises:
             ValueError: If `lines` is not a list of str.

@@ -10,9 +10,9 @@ from keras_transformer.numerics.normalization import LayerNormalization
 class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
-    With `normalization="pre"`, it is `x + Dropout(Sublayer(LayerNorm(x)))`, which needs
-    less warmup; the stack then ends in one more layer normalization. In both cases,
-    callers wrap a sublayer as follows:
+    With `normalization="pre"`, the layer is `x + Dropout(Sublayer(LayerNorm(x)))`. Such
+    models need less warmup, and their stacks end in one more layer normalization. In
+    both cases, callers wrap a sublayer as follows:
 
         y = sublayer(add_norm.sublayer_input(x))
         x = add_norm(x, y)
@@ -55,9 +55,10 @@ class AddNorm(keras.layers.Layer):
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        """Adds a sublayer's input and output, both `[batch, length, d_model]`.
+        """Adds the output of the sublayer, after dropout, to `inputs`.
 
-        The sum is normalized only if `normalization` is `"post"`.
+        Both are `[batch, length, d_model]`, and `inputs` is the argument of
+        `sublayer_input`. The sum is normalized only if `normalization` is `"post"`.
         """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed

@@ -46,8 +46,8 @@ class Decoder(Stack):
         Returns:
             `[batch, target_length, d_model]`. Position i depends only on target
             positions up to i. With `return_attention_scores`, `(output, scores)`:
-            `scores` is a list of one `(self_scores, cross_scores)` pair per layer,
-            see `DecoderLayer`.
+            `scores` is a list with one `(self_scores, cross_scores)` pair per layer
+            (see `DecoderLayer`).
         """
         return self.run(
             inputs,

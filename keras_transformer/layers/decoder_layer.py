@@ -13,8 +13,8 @@ class DecoderLayer(TransformerLayer):
 
     Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer` and configure
     both attentions, except that `attention_window` restricts self-attention only.
-    `decoding.IncrementalDecoder.step` applies the same sublayers in the same order to
-    one position at a time.
+    `decoding.incremental.IncrementalDecoder.step` applies the same sublayers in the
+    same order to one position at a time.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):

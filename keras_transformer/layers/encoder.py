@@ -47,8 +47,8 @@ class Encoder(Stack):
 
         Returns:
             `[batch, source_length, d_model]`. With `return_attention_scores`,
-            `(output, scores)`: `scores` is a list of one float32 `[batch, num_heads,
-            source_length, source_length]` per layer.
+            `(output, scores)`: `scores` is a list with one tensor per layer, float32
+            `[batch, num_heads, source_length, source_length]`.
         """
         source_mask = combine_masks(source_mask, mask)
         return self.run(

@@ -4,12 +4,12 @@ from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Returns a mask of the ids `[batch, length]`, same shape, True = token."""
+    """Returns a bool mask of ids, both `[batch, length]`, True = token."""
     return ops.not_equal(ids, pad_id)
 
 
 def causal_mask(target_length, source_length):
-    """Returns a mask `[1, target_length, source_length]`.
+    """Returns a bool mask `[1, target_length, source_length]`.
 
     Query i attends to keys 0 to i. The lengths are ints or scalar tensors.
     """

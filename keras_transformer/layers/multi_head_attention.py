@@ -22,8 +22,8 @@ SCORE_MODES = ("scaled_dot", "dot", "additive")
 def attention(logits, value, mask=None, dropout=None, training=None):
     """Computes `softmax(logits) V` (equation 1).
 
-    In the shapes, `...` is the block axis of `RestrictedSelfAttention`. For other
-    layers, it is empty.
+    In the shapes, `...` is the block axis of `RestrictedSelfAttention`. Other layers
+    have no such axis.
 
     Args:
         logits: `[batch, num_heads, ..., target_length, source_length]`.

@@ -106,8 +106,8 @@ class PositionalEncoding(keras.layers.Layer):
                 tensor. Above 0 when decoding one position at a time.
 
         Returns:
-            `[batch, length, d_model]`. With a `start_index` or a dynamic length, a
-            position may exceed the learned ones. It then has the encoding of the last.
+            `[batch, length, d_model]`. Learned positions beyond `max_length`, which are
+            possible with a `start_index` or a dynamic length, get the last encoding.
 
         Raises:
             ValueError: If positions are learned, and `length` is static and above

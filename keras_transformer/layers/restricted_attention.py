@@ -10,8 +10,8 @@ from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
 # Sequences are padded to whole blocks, so a model file with a huge window could exhaust
-# the memory. A block above this size is therefore at most as long as the sequence. The
-# size of smaller blocks is static even if the sequence length is dynamic.
+# the memory. Blocks above this size are therefore limited to the sequence's length.
+# Smaller blocks have a static size, even if the length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 
@@ -25,9 +25,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
     themselves and their neighbors, so time and memory grow with length times window.
 
     In `call`, `query`, `value`, and `key` must be the same sequence, and
-    `attention_mask` must have the shape `[batch, 1, length]`. Other mask shapes and
-    different static lengths raise a `ValueError`. `return_attention_scores` computes
-    the full matrix.
+    `attention_mask` must have the shape `[batch, 1, length]`. Masks of other shapes,
+    and sequences of different static lengths, raise a `ValueError`. With
+    `return_attention_scores`, the full matrix of scores is also computed.
 
     Args:
         num_heads: Number of heads, h.
@@ -68,8 +68,10 @@ class RestrictedSelfAttention(MultiHeadAttention):
         sides = (1, 0 if causal else 1)
         length = ops.shape(query)[2]
         if size > _MAX_STATIC_BLOCK:
-            minimum = min if isinstance(length, int) else ops.minimum
-            size = minimum(size, length)
+            is_static = isinstance(length, int)
+            minimum, maximum = (min, max) if is_static else (ops.minimum, ops.maximum)
+            # The blocks of an empty sequence have size 1.
+            size = minimum(size, maximum(length, 1))
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         # Splitting pads the mask with zeros, which hide the padding of the keys.
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]

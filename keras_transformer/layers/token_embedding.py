@@ -154,8 +154,8 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Float inputs are vectors to project. Their logits have no mask, because the
-        # losses mask padding themselves.
+        # Float inputs are assumed to be vectors to project. Their logits need no mask,
+        # because the losses mask padding themselves.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
 

@@ -3,12 +3,12 @@
 | entry | computes | plain formula |
 | --- | --- | --- |
 | `Dropout` | dropout, two units per random number | `keras.layers.Dropout` |
-| `LayerNormalization` | normalized rows, one scale each | the Keras layer |
+| `LayerNormalization` | layer normalization, few memory passes | the Keras layer |
 | `masked_softmax` | the softmax over allowed keys | `softmax(where(mask, x, -inf))` |
 | `weighted_values` | attention over several parts | `softmax(logits) @ values` |
 | `mask_to_bias` | a bias that layers share | `where(mask, 0, -inf)` |
-| `apply_flattened` | a function of rows | the function of all axes |
-| `Dense` | a product with rows | `keras.layers.Dense` |
+| `apply_flattened` | a function of flattened rows | `function(x)` |
+| `Dense` | a product with flattened rows | `keras.layers.Dense` |
 | `pack_kernel`, `packed_matmul` | a product with blocks of columns | `rows @ kernel` |
 
 The tests are in `tests/numerics`, the benchmarks in `benchmarks`.
@@ -22,14 +22,14 @@ The tests are in `tests/numerics`, the benchmarks in `benchmarks`.
 | its gradient | `test_masked_softmax_gradient_is_its_jacobian` | 1 |
 | `weighted_values` | `test_weighted_values_match_one_softmax_over_all_parts` | 1 |
 | `mask_to_bias` | `test_mask_to_bias_leaves_allowed_logits_and_hides_the_others` | 2 |
-| `apply_flattened` | `test_apply_flattened_passes_a_matrix_and_restores_the_axes` | 2 |
+| `apply_flattened` | `test_apply_flattened_passes_a_matrix_and_restores_the_axes` | 1 |
 | `Dense` | `test_dense_matches_keras` | 1 |
 | `pack_kernel`, `packed_matmul` | `test_packed_kernel_gives_the_same_products` | 1, 3 |
 
-1. `numerics.py` prints the speedup. No results are stored.
-2. `decoding.py` measures the whole search, and no result is for this entry alone.
+1. `numerics.py` prints the speedup. The repository contains no results of it.
+2. `decoding.py` measures the whole search. No benchmark measures this entry alone.
 3. XLA reads an unpacked kernel at half the memory's bandwidth (see
    docs/explanation/optimizations.md).
 
-The modules `gradients` and `activations` have helpers that save no time by themselves.
+The modules `gradients` and `activations` contain helpers that save no time themselves.
 """

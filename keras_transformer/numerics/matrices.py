@@ -5,8 +5,9 @@ import itertools
 import keras
 from keras import ops
 
-# A packed kernel consists of blocks of about `BLOCK_COLUMNS` columns, grouped into at
-# most `MAX_PIECES` pieces of at least `MIN_PIECE_SIZE` elements.
+# A packed kernel consists of blocks of about `BLOCK_COLUMNS` columns. They are grouped
+# into at most `MAX_PIECES` pieces, which have at least `MIN_PIECE_SIZE` elements on
+# average. A smaller kernel is one piece.
 BLOCK_COLUMNS = 64
 MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 

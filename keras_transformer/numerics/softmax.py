@@ -34,8 +34,8 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
     Args:
         attention_logits: `[..., target_length, source_length]`.
         attention_mask: Bool that broadcasts to the logits, True = attend, or `None`.
-        training: Whether to use a custom gradient with fewer memory passes. Results
-            are the same; a SavedModel cannot store it.
+        training: Whether to use a custom gradient with fewer memory passes, which a
+            SavedModel cannot store. Results are the same.
 
     Returns:
         float32, `[..., target_length, source_length]`. Masked keys get exactly 0. Rows
@@ -81,7 +81,7 @@ def weighted_values(logits, values):
 
     Args:
         logits: List of float32 `[..., queries, slots]`, one per part of the KV cache. A
-            slot is a cached position. The last part must not be empty.
+            slot stores one key and its value. The last part must not be empty.
         values: List of `[..., slots, value_dim]`, one per part.
 
     Returns:

@@ -30,7 +30,8 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
     The paper averages 5 checkpoints of its base model and 20 of its big model. Only
     regular checkpoints count (see `regular_paths`), so that interruptions do not change
     the average. If there are none, the newest checkpoint is used. If a checkpoint has
-    moving averages of the weights (`training.ema_momentum`), they replace the weights.
+    moving averages of the weights (`training.ema_momentum`), these are used in place of
+    its weights.
 
     Args:
         transformer: A built `Transformer`.
@@ -85,14 +86,14 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 
 
 def count_stored_weights(folder):
-    """Counts the weights in the newest readable checkpoint without a model.
+    """Counts the weights in the newest readable checkpoint, without building a model.
 
     Args:
         folder: Folder of the checkpoints.
 
     Returns:
-        `(num_arrays, num_parameters)`: the number of weights and the number of their
-        elements.
+        `(num_arrays, num_parameters)`: the number of arrays of weights and the number
+        of their elements.
 
     Raises:
         CheckpointError: If no checkpoint can be read.
@@ -177,9 +178,9 @@ def checkpoint_files(path):
 
 
 def warn_of_damage(path, error):
-    """Logs a warning that a checkpoint cannot be read."""
+    """Logs a warning that a checkpoint cannot be read and is skipped."""
     reason = escape_controls(str(error).strip().partition("\n")[0])
-    logger.warning("%s: damaged, using the previous checkpoint: %s", path, reason)
+    logger.warning("%s: damaged and skipped: %s", path, reason)
 
 
 def weights_by_path(transformer):
@@ -208,7 +209,7 @@ def path_in_model(variable, transformer):
 
 
 def check_shapes(checkpoint, path, group="weights"):
-    """Checks that the variables of a model have the shapes in a checkpoint.
+    """Checks that a checkpoint has all variables of a model, with the same shapes.
 
     Args:
         checkpoint: `tf.train.Checkpoint` with a mapping of paths to variables.

@@ -42,7 +42,7 @@ _PATHS = {
     "RestoreV2": ["PREFIX"],
 }
 
-# Objects that `tf.saved_model.load` creates without calling other libraries.
+# Objects that `tf.saved_model.load` creates without running code of other libraries.
 _KINDS = {
     *("user_object", "function", "bare_concrete_function"),
     *("variable", "constant", "resource", "captured_tensor"),
@@ -66,7 +66,7 @@ def check_saved_model(path):
 
     Raises:
         ModelError: If the export is not in the SavedModel format of TensorFlow 2, or
-            has other operations, attributes, or objects.
+            has operations, attributes, or objects that are not allowed.
     """
     # Registers tensorflow-text's operations, whose definitions the check reads.
     import tensorflow_text  # noqa: F401
@@ -167,7 +167,7 @@ def _check_savers(meta_graph, functions, rules):
     """Checks the functions that save and restore variables.
 
     Returns:
-        Mapping from the names of the nodes that call them to the names of the
+        Mapping of node names to function names, for the nodes that call these
         functions.
     """
     definition = meta_graph.saver_def
@@ -179,7 +179,7 @@ def _check_savers(meta_graph, functions, rules):
     found = {}
     for node in meta_graph.graph_def.node:
         if node.name == filename and node.op != "Placeholder":
-            raise ValueError("must take the variables' path as an input")
+            raise ValueError("has a saver without an input for the variables' path")
         if node.name not in uses:
             continue
         name = node.attr["f"].func.name
@@ -198,7 +198,7 @@ def _check_savers(meta_graph, functions, rules):
 
 
 def _check_saver(function, operations, rules):
-    """Checks that a function of the saver reaches only the files of the variables."""
+    """Checks that a function of the saver accesses only the variables' files."""
     nodes = {node.name: node for node in function.node_def}
     prefix = "".join(each.name for each in function.signature.input_arg[:1])
     for node in function.node_def:
@@ -354,4 +354,4 @@ def _check_objects(objects, callable_names):
         elif kind == "captured_tensor":
             names.add(node.captured_tensor.concrete_function)
     for name in sorted(names - callable_names):
-        raise ValueError(f"contains an object that is the function {quote(name)}")
+        raise ValueError(f"contains an object with the function {quote(name)}")

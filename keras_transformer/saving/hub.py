@@ -56,7 +56,7 @@ def upload(folder, name, private=False):
     """Uploads a folder as a repository, which is created if necessary.
 
     Args:
-        folder: Folder of a preset.
+        folder: Folder of a preset. If it contains no `README.md`, one is written.
         name: `OWNER/NAME` or `hf://OWNER/NAME`. The suffix `@BRANCH` selects a branch.
         private: Whether a new repository is private.
 

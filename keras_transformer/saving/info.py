@@ -139,6 +139,7 @@ def model_info(path):
         ModelError: If there is no model, or the model is damaged.
         RunError: If the run's metrics.jsonl is damaged.
         RecipeError: If the run's config.yaml is invalid.
+        DataError: If a run without `model.keras` has no readable tokenizer.
     """
     path = locate_model(path)
     version = newest_version(path) if path.is_dir() else None

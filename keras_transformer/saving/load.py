@@ -1,6 +1,7 @@
 """Loading of trained models: runs, `.keras` files, and presets.
 
-Reading a model's recipe keys needs no TensorFlow. Loading its weights does.
+Reading a model's recipe keys needs no TensorFlow, except with `allow_unsafe`. Loading
+its weights does.
 """
 
 import pathlib
@@ -43,7 +44,9 @@ def recipe_keys(path, allow_unsafe=False):
         `"model"` and `"tokenizer"`.
 
     Raises:
-        ModelError: If there is no model or no tokenizer.
+        ModelError: If there is no model or no tokenizer, or the model is refused or
+            damaged.
+        RecipeError: If the run's `config.yaml` is invalid.
     """
     path = locate_model(path)
     keys = {"training.initial_model": str(path)}
@@ -151,7 +154,7 @@ def check_model(recipe):
     """Checks that a `Transformer` can be created with the recipe's settings.
 
     Raises:
-        ModelError: If the settings are impossible.
+        ModelError: If the settings are invalid.
     """
     from keras_transformer.transformer import Transformer
 
@@ -178,6 +181,8 @@ def load_model(path, allow_unsafe=False):
         ModelError: If there is no model, it is refused or damaged, or does not match
             the tokenizer.
         DataError: If the tokenizer is missing or damaged.
+        CheckpointError: If a run has no `model.keras`, and none of its checkpoints can
+            be read.
     """
     from keras_transformer import pipelines
     from keras_transformer.transformer import Transformer
@@ -214,14 +219,15 @@ def load_preset_model(preset, **changes):
     Raises:
         ModelError: If there is no preset, it is refused or damaged, or its weights do
             not match the changed model.
+        DataError: If its tokenizer is damaged.
     """
     folder = locate_model(preset)
     if not folder.exists():
         raise ModelError(f"{preset}: {missing_model_message()}")
     if not is_preset(folder):
         raise ModelError(
-            f"{preset}: not a preset (config.json and model.weights.h5). `open_model` "
-            "opens runs and .keras files"
+            f"{preset}: not a preset: config.json or model.weights.h5 is missing. To "
+            "open a run or a .keras file, use `open_model`"
         )
     return load_preset(folder, **changes).model
 
@@ -257,7 +263,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     pairs = [(f"model.{name}", expected[name], actual[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
-    if tokenizer.kind != "marian":  # a Marian tokenizer always has two sides
+    if tokenizer.kind != "marian":  # its `target` is always a separate object
         vocabulary["shared"] = target is tokenizer
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))

@@ -39,7 +39,7 @@ def locate_model(path):
 
     Args:
         path: An existing path, the name of a packaged model, or `hf://OWNER/NAME` for
-            a preset on the Hugging Face Hub, which is downloaded once.
+            a preset on the Hugging Face Hub, which is downloaded to a cache.
 
     Returns:
         `pathlib.Path` of the model. If `path` is neither an existing path nor such a

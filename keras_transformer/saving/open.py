@@ -19,12 +19,12 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
     Args:
         path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
-            of a SavedModel (a version, or its parent for the newest version), the
+            of a SavedModel (of one version, or the parent folder for the newest), the
             folder of a preset, the name of a packaged model, such as `"phrases"`, or
             `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing path
             takes precedence over a name.
-        ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
-            probabilities of all models are averaged.
+        ensemble: Paths of further runs, `.keras` files and presets with the same
+            vocabulary. The probabilities of all models are averaged.
         allow_unsafe: Whether to read files without checks. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel (see
             `Translator`).

@@ -219,7 +219,7 @@ def check_preset(folder, limits=keras_file.FileLimits()):
             size = os.fstat(file.fileno()).st_size
             if size > limits.max_bytes:
                 raise ModelError(
-                    f"{PRESET_WEIGHTS} has {size:,} bytes, at most "
+                    f"{PRESET_WEIGHTS} has {size:,} bytes, but at most "
                     f"{limits.max_bytes:,} are allowed"
                 )
             num_arrays, num_parameters = keras_file.count_stored_parameters(

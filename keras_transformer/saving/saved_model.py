@@ -40,7 +40,7 @@ class ExportLimits(BaseModel):
 def read_limits(path):
     """Returns the `ExportLimits` of an export, given its version's folder.
 
-    Returns `None` for exports of early versions, which have no limits.
+    For exports of early versions, which have no limits, returns `None`.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -62,7 +62,10 @@ def limit_batch_size(path, batch_size):
 
 
 def newest_version(path):
-    """Returns `path` if it contains an export, else its newest version, or `None`."""
+    """Returns the folder of an export's newest version, or `None` if there is none.
+
+    If `path` is itself the folder of a version, it is returned.
+    """
     if (path / "saved_model.pb").is_file():
         return path
     versions = [
@@ -146,7 +149,7 @@ class ExportedTranslator:
     def n_best(self, lines, n=None):
         """Like `Translator.n_best`, but without prefixes.
 
-        If `n` is `None`, all hypotheses of the export's beam are returned.
+        If `n` is `None`, it is the beam size of the export.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -184,7 +187,7 @@ class ExportedTranslator:
         return found
 
     def score(self, sources, targets):
-        """Same as `Translator.score`. Texts that are too long are cut."""
+        """Like `Translator.score`, but cuts texts that are too long, with a warning."""
         from keras_transformer.decoding.batches import check_pairs
         from keras_transformer.decoding.scoring import PairScore
 
@@ -213,8 +216,9 @@ class ExportedTranslator:
         Returns:
             For each pair, a tuple of the source subwords (list of str), the target
             subwords (list of str), and their attention, float32 `[target_subwords,
-            source_subwords]`. If a side is too long for the export, the result is
-            `None`.
+            source_subwords]`. Subwords that share a character are joined (see
+            `decoding.alignment.join_characters`). If a side is too long for the
+            export, the result is `None`.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -239,7 +243,7 @@ class ExportedTranslator:
         return found
 
     def align(self, sources, targets):
-        """Same as `Translator.align`."""
+        """Same as `Translator.align`, except that the export limits the lengths."""
         from keras_transformer.decoding.alignment import align_words
         from keras_transformer.decoding.alignment import words_of
 

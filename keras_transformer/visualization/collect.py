@@ -32,7 +32,8 @@ class Attention(NamedTuple):
         scores: Dict from kinds (`"encoder"`, `"decoder"`, `"cross"`) to float32
             `[num_layers, num_heads, rows, columns]`. Rows are queries, columns keys.
         texts: The source text and the target text.
-        is_mean: Whether the scores are a mean over layers and heads.
+        is_mean: Whether the scores are a mean over layers and heads, as in exports. In
+            this case, there are no end symbols, and `read` is empty.
     """
 
     source: list
@@ -161,7 +162,8 @@ def attention_of(model, tokenizer, source, target):
 def attention_of_export(translator, source, target):
     """Computes the `Attention` of a model that was exported as a SavedModel.
 
-    An export returns only one matrix, the mean cross-attention of its last layers.
+    An export returns only one matrix, the mean cross-attention of its last layers,
+    without the start and end symbols.
 
     Args:
         translator: `ExportedTranslator`.

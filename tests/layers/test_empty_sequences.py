@@ -15,6 +15,7 @@ LAYERS = {
     "attention": lambda: kt.layers.MultiHeadAttention(**OPTIONS),
     "additive": lambda: kt.layers.MultiHeadAttention(**OPTIONS, score_mode="additive"),
     "restricted": lambda: kt.layers.RestrictedSelfAttention(**OPTIONS, window=3),
+    "wide_window": lambda: kt.layers.RestrictedSelfAttention(**OPTIONS, window=2000),
     "feed_forward": lambda: kt.layers.FeedForward(12),
     "encoder": lambda: kt.layers.Encoder(1, **STACK),
     "decoder": lambda: kt.layers.Decoder(1, **STACK),
@@ -54,12 +55,13 @@ def test_layer_keeps_the_axes_of_empty_sequences(name, batch, length):
     x = np.zeros((batch, length, 8), "float32")
     memory = np.zeros((batch, 3, 8), "float32")
     inputs = {"decoder": (x, memory), "attention": (x, memory), "additive": (x, memory)}
-    inputs = inputs.get(name, (x, x) if name == "restricted" else (x,))
+    is_restricted = name in ("restricted", "wide_window")
+    inputs = inputs.get(name, (x, x) if is_restricted else (x,))
     layer.build(*[(None, None, 8) for _ in inputs])
     assert ops.shape(layer(*map(ops.array, inputs))) == (batch, length, width)
 
     symbolic = [keras.Input((length, 8)) for _ in inputs]
-    if len(inputs) == 2 and name != "restricted":
+    if len(inputs) == 2 and not is_restricted:
         symbolic[1] = keras.Input((3, 8))
     assert layer(*symbolic).shape == (None, length, width)
 
