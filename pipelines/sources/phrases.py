@@ -52,11 +52,11 @@ def phrases(
     seed: int = 1,
     held_out: int = 500,
 ) -> PhraseSplits:
-    """Draws phrases in two languages, determined by the arguments alone.
+    """Draws phrases in two languages. Equal arguments give equal phrases.
 
-    Each phrase contains a digit. `train` also contains names of countries, languages
-    and currencies without a digit. Where CLDR uses no-break or thin spaces, the source
-    has plain spaces, as people type. The target keeps the spaces of CLDR.
+    Each phrase contains a digit. In addition, `train` contains names of countries,
+    languages and currencies, without a digit. Where CLDR uses no-break or thin spaces,
+    the source has plain spaces, as people type. The target keeps the spaces of CLDR.
 
     Args:
         source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.

@@ -10,8 +10,8 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
 from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 
-# Pads the rows of shorter words. A character without an id has the number -2 minus its
-# code point.
+# Pads the rows of shorter words, and is the result of a lookup without an entry. A
+# character without an id is represented by -2 minus its code point.
 _NOTHING = -1
 _NO_RANK = 2**31 - 1
 
