@@ -217,9 +217,10 @@ def _split(
         part.extend(group)
     if len(test) < held_out:
         raise DataError(
-            "phrases: `held_out` must leave every word in training. Received: "
-            f"held_out={held_out}, while {len(validation)} and {len(test)} phrases can "
-            "be held out."
+            "phrases: `held_out` must be small enough that each word of a held-out "
+            f"phrase remains {MIN_WORD_COUNT} times in training. Received: "
+            f"held_out={held_out}. Only {len(validation)} phrases for validation and "
+            f"{len(test)} for the test can be held out."
         )
     for part in (train, validation, test):
         random.shuffle(part)

@@ -62,8 +62,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             for character in piece:
                 if character not in normal or SPACE_MARK in piece[1:]:
                     raise DataError(
-                        f"the piece {piece!r} contains a space or a "
-                        f"character that is not a piece."
+                        f"the piece {piece!r} has a space after its first character, "
+                        "or a character that is not a piece."
                     )
             for place in range(1, len(piece)):
                 left, right = normal.get(piece[:place]), normal.get(piece[place:])
