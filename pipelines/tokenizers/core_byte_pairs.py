@@ -89,7 +89,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def tokenize(self, strings):
         # SentencePiece prepends a space to each text that is not empty.
         strings = escape_tensor(strings)
-        strings = tf.strings.regex_replace(strings, "(?s)^(.)", " \\1")
+        strings = tf.where(strings == "", strings, tf.strings.join([" ", strings]))
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values
         is_space = codes == ord(" ")
