@@ -185,7 +185,7 @@ def _encode_texts(pairs, tokenizers, sampling):
 
 
 def _read_ids(id_chunks):
-    """Like `_encode_texts`, but for pairs that are already ids."""
+    """Like `_encode_texts`, for pairs that are already ids."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)
