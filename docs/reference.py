@@ -124,8 +124,8 @@ def cli_page():
     _, train, inner = next(each for each in commands if each[0] == ("train",))
     shared = (
         "## Options of all commands\n\n"
-        "`init`, `plot`, `info` and `compare` have no `--device`. Results go to "
-        "standard output, everything else to standard error.\n\n"
+        "`init`, `models`, `plot`, `info` and `compare` have no `--device`. Results go "
+        "to standard output, everything else to standard error.\n\n"
     )
     shared += parameter_table(train, inner, lambda name: name in common.COMMON_OPTIONS)
     sections = [shared, *(command_section(*each) for each in commands)]

@@ -27,7 +27,7 @@ def on_startup(command, dirty):
 
 
 def is_outside(match, path):
-    """Returns whether a link of the page at `path`, within docs/, leaves docs/."""
+    """Returns whether a link leaves docs/. `path` is the page's path within docs/."""
     return match[0].count("../") > len(pathlib.PurePosixPath(path).parts) - 1
 
 

@@ -4,12 +4,14 @@ The budget is the largest number of ids on each side of a batch, including paddi
 
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
-and target lengths. The corpus is repeatedly split in two where the split saves the most
-padding. The result is a binary tree of buckets, and each pair belongs to one leaf.
+and target lengths. The first bucket contains the whole corpus. Then the leaf whose
+split saves the most padding is split in two, until no split saves padding or the number
+of leaves reaches its limit. The result is a binary tree of buckets. Each pair belongs
+to one leaf.
 
 Pairs that do not fill a bucket's last batch move to the parent bucket, up to the root.
-An epoch contains every pair once, and at most one of its batches is not full. This
-module uses NumPy only.
+At most one batch of an epoch is not full. Without weights, an epoch contains every pair
+once. This module uses NumPy only.
 """
 
 import dataclasses
@@ -26,11 +28,11 @@ _MIN_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A rectangle of lengths, which include the end id. Its bounds are inclusive.
+    """A rectangle in the plane of source and target lengths.
 
     Attributes:
-        source_length: Length of the longest source.
-        target_length: Length of the longest target.
+        source_length: Length of the longest source, including the end id.
+        target_length: Length of the longest target, including the end id.
         batch_size: Largest number of pairs within the token budget.
         num_pairs: Number of pairs per epoch, for a leaf. Not used for other buckets.
         parent: Index of the bucket that this one was split from, -1 for the root.
@@ -250,7 +252,7 @@ def sorted_batches(
 
 
 def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndarray]:
-    """Returns the positions of each bucket in ascending order."""
+    """Returns for each bucket the positions of its pairs, in ascending order."""
     by_bucket = np.argsort(bucket_of_position, kind="stable")
     sizes = np.bincount(bucket_of_position, minlength=num_buckets)
     return np.split(by_bucket, np.cumsum(sizes)[:-1])

@@ -116,8 +116,8 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
     """Returns the rows of a corpus in an epoch of training, in no particular order.
 
     Returns:
-        int64 array of row indices. If the corpus has weights, it is a sample of about
-        the size of an epoch.
+        int64 array of row indices. If the corpus has weights, the rows are a sample of
+        about the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
@@ -128,9 +128,9 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
 def evaluation_dataset(
     corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
 ) -> tf.data.Dataset:
-    """Returns a dataset of every pair once, sorted by length, under the token budget.
+    """Returns a dataset of batches that contain every pair once, sorted by length.
 
-    Elements match `training_dataset`. The cardinality is known.
+    The elements have the same form as in `training_dataset`. The cardinality is known.
 
     Raises:
         DataError: If the longest sentence exceeds the budget.

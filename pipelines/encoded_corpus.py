@@ -15,7 +15,7 @@ from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 
 FACTS = "corpus.json"
-# The positions in the text of the pairs that were dropped, counted from 0.
+# File with the dropped pairs' positions in the text, counted from 0.
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
 DROP_REASONS = {
@@ -54,8 +54,9 @@ class EncodedCorpus:
 
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Function that maps the numbers of pairs, counted from 1, to weights,
-            see `Pairs.weights`. If `None`, an epoch contains each row once.
+        weights: Function that maps an array of positions in the text, counted from 1,
+            to the weights of these pairs (see `Pairs.weights`). If `None`, an epoch
+            contains each row once.
 
     Attributes:
         num_pairs: Number of rows. Each kept pair has one row per segmentation.

@@ -185,7 +185,7 @@ def _encode_texts(pairs, tokenizers, sampling):
 
 
 def _read_ids(id_chunks):
-    """Like `_encode_texts`, but for pairs that are already ids."""
+    """Like `_encode_texts`, for pairs that are already ids."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)
@@ -214,7 +214,8 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
                 if len(facts["first"]) < _MAX_LOCATIONS:
                     facts["first"].append(locate(num_read + int(number) + 1))
             for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
-                # A pair's segmentations are adjacent: row i is of pair i // len(side).
+                # A pair's segmentations are stored next to each other: row i belongs to
+                # pair i // len(side).
                 rows = np.arange(len(reasons) * len(side))
                 rows = rows.reshape(len(side), -1).T.ravel()
                 kept = np.repeat(reasons == "", len(side))
@@ -266,7 +267,7 @@ class _IdsFile:
         self._digest = hashlib.sha256()
 
     def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
-        # The rows for which the bool array `kept` is true, each with an end id.
+        """Appends the rows for which the bool array `kept` is true, with end ids."""
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
         ends = np.cumsum(lengths[kept])

@@ -111,7 +111,7 @@ def content_hash(path: str | os.PathLike) -> str:
 
 
 def _open_regular(path: str | os.PathLike):
-    """Opens a regular file, which can be read twice. A pipe could block forever."""
+    """Opens a file that can be read repeatedly. Pipes and devices are rejected."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

@@ -44,13 +44,14 @@ DAY = 86_400  # seconds
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "week": 7 * DAY}
 SECONDS |= {"month": 30 * DAY, "year": 365 * DAY}
 # Named formats of Babel. The other date forms are CLDR skeletons, which list the fields
-# of a date, such as year and month. If two forms write the same text, the first one is
-# kept (see `phrases.select_forms`).
+# of a date, such as year and month. If two forms write the same source text with
+# different targets, only the first one is kept (see `phrases.select_forms`).
 DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
 ).split()
-# Date forms that name the month, so that the order of day and month may vary.
+# Date forms that write the month as a word. They remain unambiguous if the day comes
+# before the month.
 NAMED_MONTH_FORMS = "full long yMMMd yMMMEd MMMMd MMMd MMMEd".split()
 
 # Exactly 100 years, so that two-digit years, as in "3/7/23", are unambiguous.
@@ -79,7 +80,7 @@ class Form(NamedTuple):
         draw: `draw(random)` returns a value.
         write: `write(value, locale=locale)` returns its text in a locale.
         probes: Values that show whether two forms write the same text.
-        write_source: Writes the source text if it differs from `write`.
+        write_source: Like `write`, for the source text. If `None`, `write` is used.
     """
 
     kind: str

@@ -52,11 +52,11 @@ def phrases(
     seed: int = 1,
     held_out: int = 500,
 ) -> PhraseSplits:
-    """Draws phrases in two languages, determined by the arguments alone.
+    """Draws phrases in two languages. Equal arguments give equal phrases.
 
-    Each phrase contains a digit. `train` also contains names of countries, languages
-    and currencies without a digit. Where CLDR uses no-break or thin spaces, the source
-    has plain spaces, as people type. The target keeps the spaces of CLDR.
+    Each phrase contains a digit. In addition, `train` contains names of countries,
+    languages and currencies, without a digit. Where CLDR uses no-break or thin spaces,
+    the source has plain spaces, as people type. The target keeps the spaces of CLDR.
 
     Args:
         source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.
@@ -217,9 +217,10 @@ def _split(
         part.extend(group)
     if len(test) < held_out:
         raise DataError(
-            "phrases: `held_out` must leave every word in training. Received: "
-            f"held_out={held_out}, while {len(validation)} and {len(test)} phrases can "
-            "be held out."
+            "phrases: `held_out` must be small enough that each word of a held-out "
+            f"phrase remains {MIN_WORD_COUNT} times in training. Received: "
+            f"held_out={held_out}. Only {len(validation)} phrases for validation and "
+            f"{len(test)} for the test can be held out."
         )
     for part in (train, validation, test):
         random.shuffle(part)

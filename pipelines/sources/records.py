@@ -25,8 +25,8 @@ from keras_transformer.untrusted import require_regular
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
-# Errors for damaged records. TensorFlow's message quotes the record, which may raise
-# a `UnicodeDecodeError`.
+# Errors that damaged records raise. TensorFlow's message quotes the record, so decoding
+# the message may raise a `UnicodeDecodeError`.
 _DAMAGE = (
     *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
     UnicodeDecodeError,
@@ -64,7 +64,8 @@ class RecordFolder(Pairs):
         facts: The content of `records.json`, a dict.
 
     Raises:
-        DataError: If `records.json` or a shard is missing or invalid.
+        DataError: If `records.json` is missing or invalid, or a shard is missing or
+            not a regular file.
     """
 
     def __init__(self, folder: str | os.PathLike):

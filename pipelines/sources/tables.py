@@ -89,8 +89,8 @@ class TsvFiles(PairLines):
         target: Column of the target text, in the same form.
 
     Raises:
-        DataError: Same as in `PairLines`. Also if only one column is given by name, or
-            the header does not contain a name exactly once.
+        DataError: Same as in `PairLines`. Also if only one column is given by name, a
+            number is below 1, or the header does not contain a name exactly once.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
@@ -99,6 +99,12 @@ class TsvFiles(PairLines):
             raise DataError(
                 "data.source and data.target must both be column numbers or both be "
                 f"names. Received: {source!r} and {target!r}."
+            )
+        # Without this check, Python would count such a column from the end of the line.
+        if not isinstance(source, str) and min(source, target) < 1:
+            raise DataError(
+                "data.source and data.target must be column numbers from 1 or names. "
+                f"Received: {source} and {target}."
             )
 
     def _num_header_lines(self):

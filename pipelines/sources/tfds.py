@@ -112,7 +112,8 @@ class TfdsPairs(Pairs):
         if None in languages or languages[0] == languages[1]:
             raise DataError(
                 f"data.tfds {builder.name}: source_language and target_language must "
-                f"be two of its languages. Received: {languages[0]}, {languages[1]}."
+                "be two different languages of the dataset. Received: "
+                f"{languages[0]}, {languages[1]}."
             )
         return languages
 

@@ -93,9 +93,9 @@ class Tokenizer(tf.Module):
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
 
-        The ids of characters outside the vocabulary stand for single bytes. Special ids
-        add nothing. The joined bytes of a text's ids are a space and the text, except
-        where `BytePairTokenizer` escapes U+2581 or U+F8FE.
+        An id that encodes one byte of a character adds this byte. Special ids add
+        nothing. With a lossless tokenizer, the joined bytes of a text's ids are a space
+        and the text, except where `BytePairTokenizer` escapes U+2581 or U+F8FE.
         """
 
     def save(self, folder: str | os.PathLike) -> None:

@@ -207,7 +207,7 @@ class _Learner:
 
 
 def _kind(character):
-    """Returns the class of a character, its script if it is a letter or a mark.
+    """Returns the class of a character. For letters and marks, it is the script.
 
     A piece has characters of one class only. As in SentencePiece, the Japanese scripts
     are one class, and a combining mark without a script goes with any class.

@@ -22,8 +22,8 @@ from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
-# U+2581 is therefore replaced by a private-use character and "1", and that private-use
-# character by itself and "0".
+# U+2581 is therefore replaced by the private-use character U+F8FE and "1", and U+F8FE
+# by U+F8FE and "0".
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
@@ -51,7 +51,8 @@ class BytePairTokenizer(Tokenizer):
         check_sentencepiece_model(model, lossless=True)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # An error message that quotes invalid UTF-8 becomes a `ValueError`.
+        # If the library's error message quotes invalid UTF-8, decoding the message
+        # raises a `ValueError`.
         except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (

@@ -10,8 +10,8 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
 from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 
-# Pads the rows of shorter words. A character without an id has the number -2 minus its
-# code point.
+# Pads the rows of shorter words, and is the result of a lookup without an entry. A
+# character without an id is represented by -2 minus its code point.
 _NOTHING = -1
 _NO_RANK = 2**31 - 1
 
@@ -62,8 +62,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             for character in piece:
                 if character not in normal or SPACE_MARK in piece[1:]:
                     raise DataError(
-                        f"the piece {piece!r} contains a space or a "
-                        f"character that is not a piece."
+                        f"the piece {piece!r} has a space after its first character, "
+                        "or a character that is not a piece."
                     )
             for place in range(1, len(piece)):
                 left, right = normal.get(piece[:place]), normal.get(piece[place:])
@@ -89,7 +89,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def tokenize(self, strings):
         # SentencePiece prepends a space to each text that is not empty.
         strings = escape_tensor(strings)
-        strings = tf.strings.regex_replace(strings, "(?s)^(.)", " \\1")
+        strings = tf.where(strings == "", strings, tf.strings.join([" ", strings]))
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values
         is_space = codes == ord(" ")

@@ -6,8 +6,8 @@ import re
 import tempfile
 import threading
 
-# The message reports an empty normalization table. Models of this package have none, so
-# it would be logged for each of them.
+# The message reports an empty normalization table. The models of this package have no
+# such table, so the message would be logged for each of them.
 _MESSAGE = re.compile(rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e")
 # Only one thread at a time may replace the file descriptor of standard error.
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""Tokenizer of models that the toolkit Marian trained, with separate sides.
+"""Tokenizer of models that were trained with the toolkit Marian.
 
-Each side (source and target) has a splitter and a vocabulary. The splitter, a
+Each side (source and target) has its own splitter and vocabulary. The splitter, a
 SentencePiece model, splits a text into pieces. The vocabulary maps the pieces to the
 ids of the Marian model. Marian has no ids for padding and start, so they get the two
 ids after the vocabulary.
@@ -59,8 +59,8 @@ class MarianSide(Tokenizer):
             split. If `None`, texts are not changed.
 
     Raises:
-        DataError: If `</s>` or `<unk>` is missing, a piece is repeated, or the model
-            cannot be read.
+        DataError: If `</s>` or `<unk>` is missing, a piece is repeated, the
+            normalization is unknown, or the model cannot be read.
     """
 
     kind = "marian"

@@ -45,10 +45,10 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
             like the models that this package trains.
 
     Raises:
-        DataError: If the content is too large, is not a model, or has a damaged
-            normalization table. If a piece is empty, repeated, too long, not UTF-8, a
-            one-character control symbol, or has a score that is not finite. If
-            `lossless` is true and the model does not meet its conditions.
+        DataError: If the content is too large, is not a model, has a damaged
+            normalization table, or does not meet the conditions of `lossless`. Also if
+            a piece is empty, repeated, too long, not UTF-8, a one-character control
+            symbol, or has a score that is not finite.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(

@@ -13,7 +13,7 @@ SIDE_FOLDERS = ("source", "target")
 class SeparateTokenizers(Tokenizer):
     """Source tokenizer, whose attribute `target` is the target tokenizer.
 
-    Only `save` and `fingerprint` apply to both.
+    `save` and `fingerprint` apply to both tokenizers, all other methods to the source.
 
     Args:
         source: `Tokenizer` of the source.

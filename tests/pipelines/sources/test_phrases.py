@@ -1,4 +1,4 @@
-"""The embedded phrases: handwritten translations, splits, and hashes of the text.
+"""The generated phrases: handwritten translations, splits, and hashes of the text.
 
 Each phrase is a date, time, number, name or the like, written in two languages with the
 CLDR data of Babel. A form is a pattern that writes one kind of phrase.

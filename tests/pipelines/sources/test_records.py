@@ -48,7 +48,7 @@ def shard(**changes):
         (shard(name="pipe"), "pipe: must be a regular file"),
     ],
 )
-def test_record_folder_names_what_is_wrong(folder, changes, reason):
+def test_record_folder_names_the_invalid_value(folder, changes, reason):
     os.mkfifo(folder / "pipe")
     (folder / "records.json").write_text(json.dumps({**GOOD, **changes}))
     with pytest.raises(DataError, match=reason) as caught:

@@ -102,6 +102,9 @@ def test_invalid_columns_and_files_are_rejected(tmp_path):
     path = write(tmp_path / "a.tsv", ["en\tde\tde", "a\tb\tc"])
     with pytest.raises(DataError, match="both be column numbers or both be names"):
         TsvFiles(path, "en", 2)
+    for columns in ((0, 2), (1, -1)):
+        with pytest.raises(DataError, match=r"from 1 or names\. Received: (0|1) and"):
+            TsvFiles(path, *columns)
     for target in ("fr", "de"):
         with pytest.raises(DataError, match=r"a.tsv:1: data.target must be one of the"):
             list(TsvFiles(path, "en", target))

@@ -120,6 +120,11 @@ def test_invalid_utf8_becomes_replacement_characters(tokenizer, core):
     assert tokenizer.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffd\ufffdA"
 
 
+def test_invalid_utf8_at_the_start_stays_in_its_text(tokenizer, core):
+    texts = [b"a", b"\xff", b"\xffab a"]
+    assert ids_of(core, texts) == ids_of(tokenizer, texts)
+
+
 def test_core_tokenizer_rejects_symbols():
     texts = ["NP (NP VP (VP"] * 50
     tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
