@@ -3,10 +3,10 @@
     pip install ".[bench]"
     python benchmarks/agreement.py RUN --source test.en
 
-Both systems search with beam size 4 and length penalty 0, so the most probable
-translation is the best one. If the translations of a line differ, their
-log-probabilities show which one is better.
-The script writes benchmarks/results/agreement.json and .md.
+Both systems search with beam size 4 and length penalty 0, so both look for the most
+probable translation. If the translations of a line differ, their log-probabilities
+show which system found the better one. The script writes
+benchmarks/results/agreement.json and .md.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import machine
 import report
 
 BEAM_SIZE = 4
-# Log-probabilities that differ by less are equal except for rounding.
+# Log-probabilities that differ by at most this count as equal.
 TOLERANCE = 1e-3
 
 

@@ -5,9 +5,9 @@
 RUN is a run whose model reads English captions, such as one of `multi30k_en_fr`. In the
 sentences of a relation, one word should attend to another. On half of the sentences,
 the script chooses the encoder head with the most attention from the first word to the
-second. On the other half, it measures this head. The untrained model, measured in the
-same way, is the chance level. The script writes
-benchmarks/results/attention_examples.json and .md, and a picture of each head.
+second. On the other half, it measures this head. An untrained model, measured in the
+same way, shows the chance level. The script writes
+benchmarks/results/attention_examples.json and .md, and a picture of each chosen head.
 """
 
 import argparse
@@ -88,10 +88,10 @@ def measure(examples):
             should attend to, other nouns).
 
     Returns:
-        Mapping with the chosen head and, for it, the mean attention to the noun
-        ("attention") and to another noun ("others"), and the fraction of sentences in
-        which the noun gets more attention than each other noun ("most"). "all_heads" is
-        the attention to the noun, averaged over all heads.
+        Mapping with the chosen head and three metrics of it: the mean attention to the
+        noun ("attention"), the mean attention to the other nouns ("others"), and the
+        fraction of sentences in which no other noun gets more attention ("most").
+        "all_heads" is the attention to the noun, averaged over all heads.
     """
     order = np.random.default_rng(0).permutation(len(examples))
     to_choose, to_measure = (

@@ -2,8 +2,8 @@
 
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
-The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. A .csv
-file from an earlier call, given in place of a run, adds its curves.
+The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. To add
+the curves of an earlier call, pass its .csv file like a run.
 """
 
 import argparse

@@ -21,7 +21,7 @@ the OUTPUT folder:
 
 Run the same command again to resume: finished steps are skipped. `--dry-run` prints the
 commands and writes nothing. Choose settings by the validation score of `diversified/`,
-and score the test set once: the last line has the command.
+and score the test set once, with the command that the script prints at the end.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def claim(recipe, final, seeds, output):
         write(path, settings)
     elif path.read_text(encoding="utf-8") != settings:
         raise RecipeError(
-            f"{path}: differs from the recipe or the seeds. Choose another --output"
+            f"{path} stores another recipe or other seeds. Choose another --output"
         )
 
 

@@ -6,7 +6,7 @@
 
 `fixed` measures target tokens per second of a base model with random weights, beam size
 4 and exactly 20 output tokens. `real` measures sentences per second and BLEU of a
-trained run whose translations end by themselves. Both write
+trained run, whose translations end with the end id. Both write
 benchmarks/results/decoding_*.json and .md.
 """
 
@@ -164,7 +164,7 @@ def join_subwords(tokenizer, rows):
 
 
 def start_systems(saved, fast, kind, alpha):
-    """Starts each system with shared threads, and with one thread per part of a batch.
+    """Starts each system twice: with shared threads, and with one thread per part.
 
     Args:
         saved: Mapping of system name suffixes to exports.

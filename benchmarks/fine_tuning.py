@@ -2,10 +2,11 @@
 
     KERAS_TRANSFORMER_DATA=... python benchmarks/fine_tuning.py MODEL
 
-MODEL is a folder that `keras-transformer import` wrote. The script measures perplexity
-on the development set of Tatoeba before and after 200 steps on its training sentences.
-A second run stops after 100 steps and resumes, and the script compares the weights of
-both runs. It writes benchmarks/results/fine_tuning.json and .md.
+MODEL is a folder that `keras-transformer import` wrote. The script trains it for 200
+steps on sentences of Tatoeba and measures perplexity on Tatoeba's development set
+before and after. A second run stops after 100 steps and resumes, and the script
+compares the weights of both runs. It writes benchmarks/results/fine_tuning.json and
+.md.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Interleaved measurements of several systems, each in its own process.
 
-A system is a script that serves turns: it receives arguments, does some work, and sends
-metrics back through a `Channel`. All systems are started and warmed up first. Then they
-take turns in a rotating order, so that a change in the machine's speed affects all of
-them.
+A system is a script that serves turns: in each turn, it receives arguments through a
+`Channel`, does some work, and sends metrics back. All systems are started and warmed up
+first. Then they take turns in a rotating order, so that a change in the machine's speed
+affects all of them.
 """
 
 import json

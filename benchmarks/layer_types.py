@@ -3,8 +3,8 @@
     python benchmarks/layer_types.py
 
 The script times a forward and backward pass of one layer and fits exponents to the
-larger half of the sizes. The results show them next to the paper's exponents. The files
-are benchmarks/results/layer_types.csv, .png, .json and .md.
+larger half of the sizes. Its table shows them next to the exponents of Table 1. It
+writes benchmarks/results/layer_types.csv, .png, .json and .md.
 """
 
 import argparse

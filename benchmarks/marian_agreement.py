@@ -1,16 +1,16 @@
 """Compares an imported Marian model with Marian itself.
 
     python3.11 -m venv marian && marian/bin/pip install pymarian==1.12.42
-    KERAS_TRANSFORMER_DATA=... python benchmarks/marian_agreement.py FOLDER \
+    KERAS_TRANSFORMER_DATA=... python benchmarks/marian_agreement.py FOLDER \\
       --pymarian marian/bin/pymarian --train
 
 The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
 FOLDER must contain a trained model. Marian's scorer and decoder and the imported model
 receive the SentencePiece pieces of the 1,000 test sentences. For each translation that
 differs, `marian_search` shows whether Marian's search rule is the reason. The script
-also exports the imported model as a SavedModel and compares its translations, in a C
-program and, with `--python`, in another TensorFlow. It writes
-benchmarks/results/marian_agreement.json and .md.
+also exports the imported model as a SavedModel and compares the translations of the
+SavedModel, in a C program and, with `--python`, in another version of TensorFlow. It
+writes benchmarks/results/marian_agreement.json and .md.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from marian_search import marian_search
 
 # (beam size, normalize): the search divides scores by length ** normalize.
 SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
-# Scores that differ by less are equal except for rounding.
+# Scores that differ by less count as equal. Rounding causes such differences.
 TOLERANCE = 1e-4
 BATCH_TOKENS = 4096
 # Maximum length of a translation: in this package the source's length plus 50, in
@@ -203,7 +203,7 @@ def compare_scores(model, marian, id_of_piece, sources, targets):
 
 
 def compare_exports(imported, lines, python):
-    """Returns the number of lines that the export translates like the model.
+    """Counts the lines that the export translates like the model.
 
     Returns:
         Mapping of runtimes ("C" or a TensorFlow version) to numbers of lines.

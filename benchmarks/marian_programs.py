@@ -89,7 +89,7 @@ class Marian:
 
         Args:
             stages: Settings of each stage, which continues the one before.
-            **changes: Settings that replace those of `MODEL` and `TRAINING`.
+            **changes: Settings that override `MODEL` and `TRAINING`.
         """
         files = "-m model.npz -t train.source train.target -v vocab.yml vocab.yml"
         for stage in stages:

@@ -1,9 +1,9 @@
-"""Compares the functions of `keras_transformer.numerics` with plain formulas.
+"""Compares the speed of `keras_transformer.numerics` with plain formulas.
 
     python benchmarks/numerics.py
 
-The function and the formula are timed in turn in one process, compiled by
-`tf.function`. The shapes match the base model: a training batch of 32 sentences of 32
+A function and its plain formula, both compiled by `tf.function`, take turns in one
+process. The shapes match the base model: a training batch of 32 sentences of 32
 tokens, or a decoding step of 4 hypotheses. The script writes
 benchmarks/results/numerics.json and .md.
 """

@@ -1,6 +1,6 @@
 """Compares simple parsers with a trained model by bracketing F1.
 
-    nice -n 19 python benchmarks/parsing_baselines.py train.trees.gz dev.trees.gz \
+    nice -n 19 python benchmarks/parsing_baselines.py train.trees.gz dev.trees.gz \\
         --model Transformer=runs/craft/dev.trees
 
 The right-branching parser opens a constituent at every word, up to the sentence's end.

@@ -3,8 +3,8 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py --pairs 5000000
 
-Without `--pairs`, the script reads Multi30k. With `--pairs`, it reads this number of
-random pairs of Multi30k's sentences and records memory. It writes
+Without `--pairs`, the script reads Multi30k. With `--pairs`, it draws this number of
+pairs at random from Multi30k, appends a number to each, and records memory. It writes
 benchmarks/results/pipeline*.json and .md.
 """
 

@@ -77,7 +77,7 @@ class Training:
 
 
 class Decoding:
-    """Measures the seconds of a beam search whose translations have equal length."""
+    """Measures a beam search with translations of equal length, in seconds."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         import numpy as np

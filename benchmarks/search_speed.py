@@ -3,8 +3,9 @@
     python benchmarks/search_speed.py RUN SOURCE --output FILE
 
 RUN is a run of version 0.1, which later versions also open, and SOURCE is a text file.
-In a copy of each version, run the script in turn. It prints the seconds for the whole
-text in batches and for its first 100 lines alone, and writes the translations.
+Run the script in a checkout of each version, one after another. It prints the seconds
+for the whole text in batches, and for its first 100 lines one at a time. It writes the
+translations of the whole text to FILE.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def open_search(run, beam_size, patience):
 
 
 def measure(function):
-    """Returns the median seconds of `REPEATS` calls, after one to warm up."""
+    """Returns the median seconds of `REPEATS` calls, after a warm-up call."""
     function()
     seconds = []
     for _ in range(REPEATS):

@@ -5,7 +5,7 @@ from formatting import table
 
 
 def table_of(results):
-    """Returns README's table: one row per task, one column per system.
+    """Returns the table in Markdown.
 
     Args:
         results: Mapping of names to the contents of the JSON files.

@@ -218,7 +218,7 @@ def small_batch_export(tiny_model, write_once):
 
 @pytest.fixture
 def export_only():
-    """Function of signature names. Later exports of the test have only these."""
+    """Function that limits the test's later exports to signatures, given by name."""
     import tiny_export
 
     with contextlib.ExitStack() as stack:
@@ -311,7 +311,7 @@ def core_export(tiny_model, write_once):
 
 @pytest.fixture(scope="session")
 def phrases_run(write_once):
-    """Folder of a run of `phrases_run.small_recipe()`, and what `train` returned."""
+    """Folder of a run of `phrases_run.small_recipe()`, and the summary of `train`."""
     import phrases_run
 
     from keras_transformer.experiments.train import train

@@ -42,7 +42,7 @@ ALL_VARIATIONS = {
     "source_vocabulary_size": 300,
     "tied_output": False,
 }
-# Arguments of `write_export` by kind. Each graph differs from that of "bpe".
+# Arguments of `write_export` by kind. The graph of every other kind differs from "bpe".
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
@@ -122,8 +122,8 @@ def write_export(
         model = {"pad_id": encoder.pad_id, "output_size": encoder.num_outputs, **model}
     else:
         encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
-    # Large enough for XLA's packed kernels to have several arrays each, with the
-    # `MIN_PIECE_SIZE` that is set below.
+    # With the `MIN_PIECE_SIZE` that is set below, these sizes give packed kernels of
+    # several pieces.
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     built = kt.Transformer(
         encoder.vocabulary_size, **sizes, **(model or {}), dtype=dtype
@@ -161,7 +161,7 @@ def _activations():
 
 
 def write_activations(folder):
-    """Writes a SavedModel of all activations for recipes and returns its path."""
+    """Writes a SavedModel of all activations that recipes allow; returns its path."""
     functions = {name: keras.activations.get(name) for name in _activations()}
 
     def apply(x):

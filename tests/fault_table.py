@@ -40,7 +40,7 @@ FAULTS = {
     "F19": "a sentence of 200,000 characters",
     "F20": "`.gz` truncated or altered",
     "F21": "vocabulary and model that do not match",
-    "F22": "ids of padding in the vocabulary",
+    "F22": "special ids, and ids without a subword",
     "F23": "untrusted model files",
     "F24": "corrupt or hostile SentencePiece model",
     "F25": "requests that a server must refuse",
@@ -56,8 +56,6 @@ FAULTS = {
     "X03": "exploding gradients",
     "X04": "a batch without a target token",
     "X05": "fuzzing: recipes, trees, requests, any Unicode",
-    "X06": "load: thousands of requests, overload, long runs",
-    "X07": "`translate` killed and resumed",
 }
 
 

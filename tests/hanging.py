@@ -22,7 +22,7 @@ def pytest_sessionstart():
 
 
 def pytest_timeout_set_timer(item, settings):
-    """Starts a second timer, besides that of pytest-timeout."""
+    """Starts a second timer, in addition to the one of pytest-timeout."""
     faulthandler.dump_traceback_later(settings.timeout + GRACE, file=_stderr, exit=True)
 
 

@@ -133,11 +133,11 @@ SETTINGS = {
     ),
     "an id beyond int32": (set_setting("pad_id", 2**31), "pad_id"),
     "a long name": (set_setting("name", "x" * 101), "at most 100 characters"),
-    "shapes that are none": (
+    "invalid input shapes": (
         set_class(build_config={"input_shape": [LAMBDA]}),
         "input_shape",
     ),
-    "no shapes": (set_class(build_config=None), "build_config"),
+    "no input shapes": (set_class(build_config=None), "build_config"),
     "a size below 1": (set_setting("num_layers", 0), "num_layers"),
     "a size that is true": (set_setting("num_heads", True), "num_heads"),
     "a size of text": (set_setting("d_model", "24"), "d_model"),
@@ -245,9 +245,9 @@ def _replaced(content, name, data):
 # Functions from a valid archive's {name: content} to the (name, content) pairs of an
 # archive that must be refused, and text of each error.
 ARCHIVES = {
-    "a path above": (_extra("../../evil.txt"), "not part of a model"),
-    "a path from the root": (_extra("/tmp/evil.txt"), "not part of a model"),
-    "a path of Windows": (_extra("..\\..\\evil.txt"), "not part of a model"),
+    "a path to a parent folder": (_extra("../../evil.txt"), "not part of a model"),
+    "an absolute path": (_extra("/tmp/evil.txt"), "not part of a model"),
+    "a Windows path": (_extra("..\\..\\evil.txt"), "not part of a model"),
     "a pickle": (_extra("model.pkl"), "model.pkl"),
     "arrays with pickles": (_extra("model.weights.npz"), "model.weights.npz"),
     "assets": (_extra("assets/x"), "assets/x"),
@@ -260,7 +260,7 @@ ARCHIVES = {
         lambda content: _replaced(content, CONFIG, b" " * (1 << 21)),
         "at most 1,048,576 are allowed",
     ),
-    "settings without an end": (
+    "settings nested too deeply": (
         lambda content: _replaced(content, CONFIG, b"[" * 100_000),
         "nested too deeply",
     ),

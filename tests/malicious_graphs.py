@@ -167,7 +167,7 @@ GRAPHS = {
         _constant_path("RestoreV2"),
         "'RestoreV2' accesses files other",
     ),
-    "saves beside the folder": (_other_suffix, "'SaveV2' accesses files other"),
+    "saves next to the folder": (_other_suffix, "'SaveV2' accesses files other"),
     "another machine": (
         _node("MatMul", lambda node: setattr(node, "device", "/job:worker/task:1")),
         "the device '/job:worker/task:1' is not allowed",
@@ -192,7 +192,7 @@ GRAPHS = {
         _node("UnicodeTranscode", _attribute("input_encoding", b"/etc/passwd")),
         "input_encoding '/etc/passwd'",
     ),
-    "a note for TensorFlow": (
+    "an annotation of a node": (
         _node("MatMul", _attribute("_tpu_replicate", b"cluster")),
         "the attribute '_tpu_replicate' of MatMul is not allowed",
     ),

@@ -1,7 +1,7 @@
 """The paper's formulas in plain NumPy, in float64, for one sentence without padding.
 
-The formulas follow the text of sections 3.1 to 3.5. The weights are those of the
-argument `layer`, `stack` or `model`. The only mask is the causal one: tests compare
+The formulas follow the text of sections 3.1 to 3.5. The weights come from the argument
+`layer`, `stack` or `model`. The only mask is the causal one: tests compare
 each row of a padded batch with the result for its tokens alone.
 """
 

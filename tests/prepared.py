@@ -80,7 +80,7 @@ def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
     process = start(code, *arguments, **paths, **options)
     try:
         process.join(limit)
-        assert process.exitcode is not None, f"not within {limit} s"
+        assert process.exitcode is not None, f"still running after {limit} s"
     finally:
         process.kill()
     texts = (paths[name].read_text("utf-8", "replace") for name in _STREAMS[1:])

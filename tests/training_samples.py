@@ -11,7 +11,8 @@ from keras_transformer.training.checkpoints import Checkpoints
 
 VOCABULARY = 23
 START, END = 2, 3
-# Numbers of source and target ids per row, including the end id. One row is padding.
+# Numbers of source and target ids per row, including the end id. The third row contains
+# only padding.
 LENGTHS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6))
 
 

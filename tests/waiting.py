@@ -22,7 +22,7 @@ def wait_until(condition, what, seconds=SECONDS, pause=0.02):
     while not (found := condition()):
         if time.monotonic() > deadline:
             text = what() if callable(what) else what
-            raise AssertionError(f"not within {seconds} s: {text}")
+            raise AssertionError(f"timeout after {seconds} s: {text}")
         time.sleep(pause)
     return found
 

@@ -79,7 +79,7 @@ def check_forward(model):
 
 
 def check_cache(model, max_length, steps):
-    """Compares the logits of decoding with a KV cache with those of the whole model.
+    """Compares the logits of a decoder with KV cache and of the whole model.
 
     Args:
         model: `Transformer`.

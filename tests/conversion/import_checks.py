@@ -32,7 +32,7 @@ def import_error(read, folder):
 
 
 class FileOnUnpickle:
-    """Creates the file `path` when it is unpickled."""
+    """An object whose unpickling creates the file `path`."""
 
     def __init__(self, path):
         self.path = str(path)

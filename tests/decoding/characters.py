@@ -37,7 +37,7 @@ class Characters(tf.Module):
 def characters_model():
     """Returns a `Transformer` with two more ids than the tokenizer.
 
-    Its matrices are twice as large as initial ones, which give nearly equal
+    Its matrices have twice their initial values, which would give nearly equal
     probabilities to all tokens.
     """
     keras.utils.set_random_seed(20)

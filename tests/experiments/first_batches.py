@@ -62,7 +62,7 @@ def required_distributions():
 
 
 class OnlyRequired(importlib.abc.MetaPathFinder):
-    """Makes imports fail for modules of distributions that are not required."""
+    """An import hook that hides the modules of distributions that are not required."""
 
     def __init__(self):
         required = required_distributions()

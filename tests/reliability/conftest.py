@@ -59,7 +59,7 @@ def light_arguments():
 
 
 @pytest.fixture(scope="session")
-def train_all_features():
+def all_features_arguments():
     """Arguments of `train` with all features of `SETTINGS`, including BLEU."""
     return train_arguments()
 
@@ -77,10 +77,10 @@ def light_run(forks, light_arguments, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def all_features_run(forks, train_all_features, tmp_path_factory):
-    """Folder of an uninterrupted run of `train_all_features`."""
+def all_features_run(forks, all_features_arguments, tmp_path_factory):
+    """Folder of an uninterrupted run of `all_features_arguments`."""
     folder = tmp_path_factory.mktemp("all_features") / "run"
-    return run_to_end(forks, train_all_features, folder)
+    return run_to_end(forks, all_features_arguments, folder)
 
 
 def run_to_end(forks, arguments, folder):

@@ -105,10 +105,10 @@ def test_killed_run_matches_an_uninterrupted_run(
 @pytest.mark.fault("F02", "the newest complete checkpoint is used; bit-identical")
 @pytest.mark.parametrize("chain", range(len(CHAINS)))
 def test_run_killed_at_each_point_matches_an_uninterrupted_run(
-    forks, train_all_features, all_features_run, tmp_path, chain, record_property
+    forks, all_features_arguments, all_features_run, tmp_path, chain, record_property
 ):
     kills = CHAINS[chain]
-    killed = kill_and_resume(forks, train_all_features, kills, tmp_path / "run")
+    killed = kill_and_resume(forks, all_features_arguments, kills, tmp_path / "run")
     assert_same(tmp_path / "run", all_features_run)
     points = list(dict.fromkeys(kill["point"] for kill in kills))
     record_property("happened", f"killed {killed} times: {', '.join(points)}")

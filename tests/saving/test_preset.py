@@ -179,7 +179,7 @@ def test_info_and_fine_tuning_read_a_preset(preset, tiny_model):
     [
         name
         for name in malicious.SETTINGS
-        if name not in ("shapes that are none", "no shapes")
+        if name not in ("invalid input shapes", "no input shapes")
     ],
 )
 def test_settings_are_checked_as_in_keras_files(copied, name):

@@ -1,4 +1,4 @@
-"""Reads altered tokenizer files in a process of its own, which they could crash.
+"""Reads altered tokenizer files in a separate process, which they could crash.
 
     python hostile_tokenizers.py FOLDER FIRST COUNT
 
