@@ -63,8 +63,7 @@ def encode_with_beam(
         max_length: Largest number of ids of a side, including the end id. Longer pairs
             are dropped.
         max_ratio: Largest ratio of the longer side's ids to the shorter side's, both
-            including end ids. Pairs with a larger ratio are dropped. If `None`, any
-            ratio is allowed.
+            including end ids. Pairs above it are dropped. If `None`, there is no limit.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 
