@@ -87,10 +87,7 @@ def encode_with_beam(
         raise DataError(f"shards must be at least 1. Received: {shards}.")
     metadata_path = FileSystems.join(output, RECORDS)
     if FileSystems.exists(metadata_path):
-        raise DataError(
-            f"{metadata_path}: the folder already contains a corpus. Choose a new "
-            "folder."
-        )
+        raise DataError(f"{output}: already contains a corpus. Choose another folder.")
     tokenizer = load_tokenizer(tokenizer_folder)
     make_folder(output)
     metadata = {
@@ -274,6 +271,8 @@ class _KeepFirst(beam.DoFn):
         yield pairs[0]
 
 
+# Beam would infer a union with `TaggedOutput`, which `GroupByKey` rejects.
+@beam.typehints.with_output_types(beam.typehints.KV[int, beam.typehints.Any])
 class _Tokenize(beam.DoFn):
     """Maps lists of (place, texts) to (shard, (place, source ids, target ids))."""
 
