@@ -348,11 +348,10 @@ def _read_metadata(path):
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:
         FileSystems.delete([path])
-        dropped = metadata["dropped"].items()
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped)
+        dropped = [f"{count} {reason}" for reason, count in metadata["dropped"].items()]
         raise DataError(
-            f"no training examples: {metadata['num_read']} pairs read, all dropped "
-            f"({reasons})."
+            f"no training examples: {metadata['num_read']} pairs read, dropped: "
+            f"{', '.join(dropped) or 'none'}."
         )
     return metadata
 
