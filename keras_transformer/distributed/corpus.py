@@ -63,7 +63,7 @@ def encode_with_beam(
         max_length: Largest number of ids of a side, including the end id. Longer pairs
             are dropped.
         max_ratio: Largest ratio of the longer side's ids to the shorter side's, both
-            including end ids. Other pairs are dropped. If `None`, any ratio is allowed.
+            including end ids. Pairs above it are dropped. If `None`, there is no limit.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 
@@ -87,10 +87,7 @@ def encode_with_beam(
         raise DataError(f"shards must be at least 1. Received: {shards}.")
     metadata_path = FileSystems.join(output, RECORDS)
     if FileSystems.exists(metadata_path):
-        raise DataError(
-            f"{metadata_path}: the folder already contains a corpus. Choose a new "
-            "folder."
-        )
+        raise DataError(f"{output}: already contains a corpus. Choose another folder.")
     tokenizer = load_tokenizer(tokenizer_folder)
     make_folder(output)
     metadata = {
@@ -274,6 +271,8 @@ class _KeepFirst(beam.DoFn):
         yield pairs[0]
 
 
+# Beam would infer a union with `TaggedOutput`, which `GroupByKey` rejects.
+@beam.typehints.with_output_types(beam.typehints.KV[int, beam.typehints.Any])
 class _Tokenize(beam.DoFn):
     """Maps lists of (place, texts) to (shard, (place, source ids, target ids))."""
 
@@ -349,11 +348,10 @@ def _read_metadata(path):
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:
         FileSystems.delete([path])
-        dropped = metadata["dropped"].items()
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped)
+        dropped = [f"{count} {reason}" for reason, count in metadata["dropped"].items()]
         raise DataError(
-            f"no training examples: {metadata['num_read']} pairs read, all dropped "
-            f"({reasons})."
+            f"no training examples: {metadata['num_read']} pairs read, dropped: "
+            f"{', '.join(dropped) or 'none'}."
         )
     return metadata
 

@@ -25,7 +25,7 @@ class PairFilter:
     Args:
         translator: `Translator`.
         max_ratio: Maximum ratio of the longer side's subwords to the shorter side's.
-        max_length: Maximum subwords of a side.
+        max_length: Maximum number of subwords on a side.
         keep_identical: Whether both sides of a pair may have the same text.
 
     Attributes:

@@ -106,8 +106,8 @@ def compare_seeds(
 
 
 def _p_value(differences, observed):
-    # A tie is no difference, as in `compare_systems`. Rounding depends on the order of
-    # the seeds.
+    # A tie is no difference, as in `compare_systems`. The means of tied systems may
+    # differ by rounding errors.
     if abs(observed) < 1e-9:
         return 1.0
     sizes = np.abs(differences)

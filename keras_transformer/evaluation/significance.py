@@ -55,7 +55,7 @@ def compare_systems(
         test: "bootstrap", or "randomization" for approximate randomization.
         num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
             and 10,000 for randomization.
-        seed: Seed of the resampling, an int above 0.
+        seed: Seed of the resampling, an int of at least 0.
         tokenize: sacreBLEU's tokenizer for BLEU.
         lowercase: Whether BLEU and chrF ignore case.
 

@@ -22,7 +22,7 @@ def average_run(folder, last=5, output=None):
 
     Raises:
         RecipeError, DataError: If the recipe or the tokenizer of the run is unusable.
-        CheckpointError: If there is no checkpoint, or one does not fit the model.
+        CheckpointError: If no checkpoint can be read, or one does not fit the model.
         StorageError: If the disk is full.
     """
     folder = pathlib.Path(folder)

@@ -166,7 +166,7 @@ def _load_models(settings):
 
 
 def _load_sentencepiece(settings, side):
-    """Loads a SentencePiece file. `side`, "" or "source_", prefixes its recipe keys."""
+    """Loads a SentencePiece file. `side` is its keys' prefix: "" or "source_"."""
     path = getattr(settings, f"{side}model")
     label = f"tokenizer.{side}model {path}"
     try:

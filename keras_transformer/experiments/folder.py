@@ -69,10 +69,10 @@ _FIXED_KEYS = {
 
 
 def create(folder):
-    """Creates a run folder, with its folder of checkpoints, and checks both.
+    """Creates a run folder and its folder of checkpoints.
 
     Raises:
-        StorageError: If a folder is not writable.
+        StorageError: If one of them is not writable.
     """
     for each in (folder, folder / _CHECKPOINTS):
         check_writable(each)
@@ -154,8 +154,7 @@ def lock(folder, name=_LOCK):
 def _separate_lock(path):
     """Removes a lock file that has hard links, unless a process has locked it.
 
-    A copy of a run that was made by `cp -l` shares all files, including the lock, with
-    the run.
+    If a run was copied with `cp -l`, both folders share all files, including the lock.
     """
     if not path.is_file() or not is_hard_link(path.lstat()):
         return
@@ -258,10 +257,10 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ from the one in the folder.
 
     Raises:
-        RunError: If the folder's checkpoints do not fit the recipe's architecture or
-            vocabulary, or if it contains a model but no trace of checkpoints. Unless
-            changes are allowed, also if its checkpoints belong to a different recipe,
-            or if its recipe is damaged.
+        RunError: If the folder contains a model but no trace of checkpoints, or its
+            checkpoints do not fit the recipe's architecture, vocabulary or optimizer.
+            Unless `allow_changes` is true, also if the folder's recipe is damaged, or
+            its checkpoints belong to a different recipe.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)
@@ -269,8 +268,8 @@ def claim(folder, recipe, allow_changes=False):
     if (folder / MODEL).is_file() and not was_run:
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
-            "cannot resume and would replace it. Choose another --output; "
-            f"--from {folder} starts there with its weights"
+            "cannot resume and would replace it. Choose another --output. To start "
+            f"from the weights of this model, add --from {folder}"
         )
     if path.is_file():
         changed = _changes(path, recipe, allow_changes)
@@ -341,7 +340,7 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
 
 
 def _changes(path, recipe, allow_changes):
-    """Returns the keys whose values in the run's recipe at `path` differ.
+    """Returns the keys in which the run's recipe at `path` differs from `recipe`.
 
     Raises:
         RunError: If the run's recipe is damaged, unless changes are allowed.

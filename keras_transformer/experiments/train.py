@@ -68,8 +68,8 @@ def train(
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker counts as lost.
-        allow_unsafe: Whether to read `training.initial_model` unchecked. It can then
-            run any code.
+        allow_unsafe: Whether to read `training.initial_model` without safety checks.
+            A malicious file can then run any code.
 
     Returns:
         A mapping of names to results and paths, for display. It is empty on all
@@ -85,8 +85,8 @@ def train(
         CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
-        TrainingFault: If losses or gradients are not finite (see
-            `training.on_nonfinite`).
+        TrainingFault: If too many consecutive steps are invalid, for example because
+            the loss is not finite (see `training.on_nonfinite`).
         KeyboardInterrupt: On Ctrl-C, after saving.
         SystemExit: On SIGTERM, after saving, with code 143.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
@@ -190,7 +190,7 @@ class _Run:
         """Returns a `Trainer` with the state of the newest checkpoint.
 
         Raises:
-            CheckpointError: If there are checkpoints, but none can be read or fits.
+            CheckpointError: Same as in `Trainer.restore`.
             RunError: If the text or the number of replicas has changed.
         """
         with self.workers.strategy.scope():

@@ -103,7 +103,10 @@ _SCORERS = {"bleu": _text_scorer, "f1": _f1_scorer}
 
 
 def _sample(items, size):
-    """Returns `size` evenly spaced items, or all if there are fewer or it is `None`."""
+    """Returns `size` evenly spaced items, or all items if there are fewer.
+
+    If `size` is `None`, returns all items.
+    """
     if size is None or size >= len(items):
         return items
     return [items[number * len(items) // size] for number in range(size)]

@@ -30,8 +30,8 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
     """
     if tokenizer.kind != "bpe":
         raise DataError(
-            f"a vocabulary of kind {tokenizer.kind} cannot be extended, only bpe: its "
-            "existing subwords would segment words differently."
+            f"a vocabulary of kind {tokenizer.kind} cannot be extended, only bpe: new "
+            "subwords would change how it splits existing words."
         )
     target = source = extend_bpe(tokenizer.target, sentences, num_pieces)
     larger = target.tokenizer

@@ -56,7 +56,7 @@ class BracketingScore:
 
     @property
     def complete_match(self):
-        """Percentage of sentences without an error."""
+        """Percentage of sentences whose constituents all match."""
         return _percentage(self.complete, self.sentences)
 
     @property

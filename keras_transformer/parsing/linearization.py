@@ -153,7 +153,7 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
     numbers = [match is not None and _is_number(match[2]) for match in matches]
     if words == "numbers":
         return numbers, symbols
-    # A word is its number and then its symbol. Only the symbol represents the word.
+    # In the target, a number precedes each symbol. Only the symbol represents a word.
     completed = [
         symbol and not number for symbol, number in zip(symbols, numbers, strict=True)
     ]
@@ -268,13 +268,13 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _num_skipped(number, place) -> int:
-    """Returns the number of words between the next word and the word with a number.
+    """Returns the number of words that are missing before the word with a number.
 
     The result is negative if the number is too low.
 
     Args:
         number: Number as decimal digits.
-        place: Position of the next word in the sentence.
+        place: Position of the first word that is not in the tree yet.
     """
     # 10^9 is a multiple of `NUMBERS`, so higher digits do not matter.
     ahead = (int(number[-9:]) - place) % NUMBERS

@@ -34,7 +34,8 @@ _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
 TOKEN_BYTES = 4
-# Text of unknown size is treated as small. If it cannot be read, training reports why.
+# Size to assume if the text cannot be measured. If it cannot be read, training reports
+# the reason later.
 _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
 
 
@@ -44,7 +45,7 @@ class SizeDefaults(NamedTuple):
     batch_tokens: int
     max_steps: int
     min_steps: int
-    epochs: int  # as many steps as these epochs have, within the limits above
+    epochs: int  # length of training, within the limits max_steps and min_steps
     learning_rate: float  # peak of inverse_sqrt
     warmup_steps: int
 

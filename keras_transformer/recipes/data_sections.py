@@ -119,8 +119,8 @@ class HfData(Section):
 class RecordsData(Section):
     """A folder of training pairs that `keras-transformer corpus prepare` encoded.
 
-    The run uses the tokenizer in the folder and ignores the recipe's section
-    `tokenizer`.
+    The run uses the tokenizer in the folder. The recipe must agree with it on
+    `tokenizer.shared` and, if that is false, on `tokenizer.source_vocabulary_size`.
     """
 
     kind: Literal["records"]

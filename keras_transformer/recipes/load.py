@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Sections to complete from the recipe `files`.
+# Sections whose missing keys come from the recipe of the run, or else from `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Keys outside `data` whose values are paths.
 _PATHS = (

@@ -22,7 +22,10 @@ class ConsistencySettings(Section):
 
 
 class StageSettings(Section):
-    """A stage of training. Missing settings are taken from `training`.
+    """A stage of training.
+
+    Missing settings are taken from `training`, or from `data.train.directions`,
+    `tokenizer.dropout` and `tokenizer.segmentations`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """

@@ -15,7 +15,7 @@ from keras_transformer.saving.checkpoints import SCHEDULE
 from keras_transformer.training import step_check
 from keras_transformer.training.replicas import SingleProcess
 
-# Metrics that can choose the best model.
+# Metrics by which the best model can be chosen, and whether higher values are better.
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "f1": True, "perplexity": False}
 
 
@@ -25,8 +25,9 @@ class Progress:
 
     Attributes:
         step: Number of completed steps.
-        seconds: Training time in seconds, including earlier runs that were resumed.
-        checkpoint_seconds: Training time since the last scheduled checkpoint.
+        seconds: Training time in seconds, including the time before interruptions.
+        checkpoint_seconds: Training time in seconds since the last scheduled
+            checkpoint.
         best_metric: Name of the metric of the best score.
         best_score: Best validation score.
         best_perplexity: Perplexity of the validation with the best score.
@@ -65,8 +66,8 @@ class Progress:
     def record_score(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.
 
-        If scores are equal, a lower perplexity is better. If the metric differs from
-        the last one, earlier scores are discarded.
+        If scores are equal, the one with the lower perplexity is better. If the best
+        score was measured with another metric, it is discarded.
         """
         if self.best_metric not in (None, metric):
             self.best_score = self.best_perplexity = self.best_step = None
@@ -105,12 +106,12 @@ class StepCounter(keras.callbacks.Callback):
 
 
 class SkippedUpdates(keras.callbacks.Callback):
-    """Reports steps whose update was skipped and stops after too many.
+    """Reports each skipped update. Stops training after too many in a row.
 
     Args:
         progress: The run's `Progress`.
-        on_skip: Function of the reason, called after each skipped step. It returns
-            the beginning of the error message.
+        on_skip: Function of the reason, called after each skipped step. It reports the
+            step and returns the report, with which the error message begins.
         allowed: Maximum number of consecutive skipped steps.
 
     Raises:
@@ -152,7 +153,7 @@ class Validation(keras.callbacks.Callback):
             `is_best` says whether the score is the best so far.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training
-            stops. If `None`, it never stops early.
+            stops. If `None`, training never stops early.
         interruptible: Function without arguments that returns a context manager. Inside
             it, a signal ends `validate` at once.
     """

@@ -96,8 +96,8 @@ class Checkpoints:
         path = self.folder / f"ckpt-{step}"
         with convert_disk_full_errors(path):
             try:
-                # TensorFlow would overwrite an existing index in place, and so change
-                # the file that a link names.
+                # TensorFlow overwrites an existing index in place. If the index is a
+                # link, that would change the linked file.
                 for file in self.folder.glob(f"ckpt-{step}.*"):
                     remove_link(file)
                 self._checkpoint.write(str(path))
@@ -125,10 +125,10 @@ class Checkpoints:
 
         Args:
             step: Number of the newest step.
-            damaged: Paths of damaged checkpoints to delete, too.
+            damaged: Paths of damaged checkpoints, which are deleted as well.
         """
-        # `restore` skips a newer checkpoint only if it is damaged. If `restore` was not
-        # called, checkpoints newer than `step` are neither listed nor deleted.
+        # Checkpoints newer than `step` exist only if they are damaged or `restore` was
+        # not called. In the second case, they are neither listed nor deleted.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -176,7 +176,7 @@ class Checkpoints:
                     f"{path}: does not match the model: {reason}"
                 ) from None
             try:
-                # A validation score, or the metrics of a skipped step, may be infinite.
+                # The best perplexity of a poor model may be infinite.
                 progress = parse_json(
                     self._progress.numpy(),
                     schema,

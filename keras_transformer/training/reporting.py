@@ -51,8 +51,8 @@ class MetricsLog:
         Args:
             split: "train" or "validation".
             metrics: Mapping of names to numbers.
-            labels: Mapping of further keys to JSON values. TensorBoard does not get
-                them.
+            labels: Mapping of further keys to JSON values, which are written to
+                `metrics.jsonl` only.
         """
         if not self.writes:
             return
@@ -68,7 +68,7 @@ class MetricsLog:
         self._writers[split].flush()
 
     def note(self, split, values):
-        """Writes a line of JSON with step, training time, stage and `values`."""
+        """Writes a line of JSON with split, step, training time, stage and `values`."""
         if not self.writes:
             return
         row = {
@@ -83,7 +83,7 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
-        """Removes the lines after `progress.step`, as those steps are repeated."""
+        """Removes the lines of steps after `progress.step`, which will be repeated."""
         if not self.writes or not os.path.lexists(self._path):
             return
         step = self.progress.step

@@ -59,9 +59,9 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Lets a signal save and raise at once, for example during a validation.
+        """Saves and raises as soon as a signal arrives inside the context.
 
-        With several workers, a signal still waits for the end of the step, because all
+        With several workers, this still happens at the end of the step, because all
         workers must stop at the same step.
         """
         if self.workers.count > 1:

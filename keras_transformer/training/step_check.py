@@ -4,6 +4,9 @@ A step is invalid if its loss or gradient is not finite, if its gradient norm ex
 `max_gradient_norm`, or if it has no target token with a weight above 0. An invalid step
 changes neither the weights nor the slots and step of the optimizer. The
 `SkippedUpdates` callback decides whether training continues.
+
+Under float16, a non-finite gradient usually means that the loss scale is too high. The
+optimizer then skips the update and lowers the loss scale, but the step is valid.
 """
 
 import keras
@@ -50,7 +53,7 @@ class CheckedUpdate:
                 scalar.
 
         Returns:
-            int32 scalar (see `check_step`).
+            The fault of the step, int32 scalar (see `check_step`).
         """
         is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         loss_scale = _loss_scale(optimizer) if is_scaled else None
@@ -63,8 +66,8 @@ class CheckedUpdate:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
         # A NaN in a gradient makes the optimizer skip the update and lower the loss
-        # scale. Keras checks only the first replica's gradients, so an overflow on any
-        # replica puts a NaN into the gradients of all replicas.
+        # scale. Keras checks only the first replica's gradients. So after an overflow
+        # on any replica, all replicas get a NaN.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
@@ -88,7 +91,8 @@ class CheckedUpdate:
             norm /= loss_scale
         is_too_large = False
         if self.max_gradient_norm is not None:
-            # A non-finite norm may be an overflow, which lowers the loss scale instead.
+            # Whether a non-finite norm is a fault depends on the loss scale, so
+            # `check_step` decides.
             is_too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
         if self.global_clipnorm is not None:
             factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))

@@ -33,7 +33,7 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of training pairs that a message locates. `metrics.jsonl` has all.
+# Maximum number of locations of pairs in a message. `metrics.jsonl` contains them all.
 _MAX_LOCATIONS = 3
 
 
@@ -180,8 +180,9 @@ class Trainer:
                 stops. Later calls then do not train. If `None`, training never stops
                 early.
             log_steps: Number of steps between lines of the training metrics.
-            bar: Whether to show progress on standard error, relative to `steps`. If
-                later calls train further, pass the run's last step instead of `True`.
+            bar: Whether to show progress toward `steps` on standard error. If later
+                calls train further, pass the number of the run's last step instead of
+                `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped (see `TrainingModel`). Each skip is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations

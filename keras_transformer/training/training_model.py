@@ -178,7 +178,7 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
 
     def _unpack(self, data):
-        """Returns the inputs, with sample weights as "weights" if given, and labels."""
+        """Returns the inputs, to which sample weights are added, and the labels."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
             weights = tf.cast(weights, tf.float32)

@@ -224,7 +224,11 @@ def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
     with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is truncated"):
         encode(folder, tmp_path / "b", names=["torn{}.gz"])
     assert not list(tmp_path.rglob("records.json"))
-    with pytest.raises(DataError, match="no training examples: 1 pairs read"):
+    for name in ("empty.en", "empty.de"):
+        (folder / name).touch()
+    with pytest.raises(DataError, match=r"0 pairs read, dropped: none\.$"):
+        encode(folder, tmp_path / "d", names=["empty{}"])
+    with pytest.raises(DataError, match=r"1 pairs read, dropped: 1 too_long\.$"):
         (folder / "long.en").write_text("Hund " * 99 + "\n")
         (folder / "long.de").write_text("Hund\n")
         encode(folder, tmp_path / "c", names=["long{}"])

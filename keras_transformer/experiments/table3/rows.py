@@ -66,7 +66,8 @@ def expand_rows(names):
     """
     wanted = set()
     for name in filter(None, (part.strip() for part in names.split(","))):
-        found = [row for row in PAPER if row == name or row[:-1] == name]
+        is_group = len(name) == 1
+        found = [row for row in PAPER if row == name or (is_group and row[:-1] == name)]
         if not found:
             raise RecipeError(
                 f"rows must be names in Table 3 ({', '.join(PAPER)}) or letters of its "
@@ -107,14 +108,18 @@ def row_recipe(recipe, row, scale=1, seed=1):
     kept = {name: values["model"][name] for name in ("normalization", "activation")}
     # `sizes` replaces every value in which the row differs from this preset.
     values["model"] = {**sizes, **kept, "preset": "base"}
+    changes = TRAINING_PRESETS.get(row, {})
     training = {
         **values["training"],
-        **TRAINING_PRESETS.get(row, {}),
+        **changes,
         "average_checkpoints": 1,
         "seed": seed,
     }
+    # A stage's own settings must not hide the changes of the row.
+    stages = [{**stage, **changes} for stage in training["stages"] or ()]
     if row == "big":
-        training["steps"] *= _BIG_STEPS_FACTOR
-    values["training"] = training
+        for settings in (training, *stages):
+            settings["steps"] *= _BIG_STEPS_FACTOR
+    values["training"] = {**training, "stages": stages or None}
     values["decoding"] = {"beam_size": 4, "length_penalty": 0.6}
     return Recipe.model_validate(values)

@@ -16,6 +16,7 @@ from keras_transformer.experiments.table3 import RecipeError
 from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.stages import stages_of
 
 SMALL = [
     "data.size=900",
@@ -39,6 +40,8 @@ def test_expand_rows_orders_and_expands_names():
     assert len(every) == 20 and every[0] == "base" and every[-2:] == ["E", "big"]
     with pytest.raises(RecipeError, match=r"in Table 3 \(base, A1, .* Received: 'F'"):
         table3.expand_rows("A,F")
+    with pytest.raises(RecipeError, match="Received: 'bas'"):
+        table3.expand_rows("bas")
     with pytest.raises(RecipeError, match="at least one row"):
         table3.expand_rows(" , ")
 
@@ -72,6 +75,19 @@ def test_row_recipe_matches_table_3(row, model, training):
     assert found.model.normalization == recipe().model.normalization
     assert found.data == recipe().data
     assert (found.decoding.beam_size, found.decoding.length_penalty) == (4, 0.6)
+
+
+def test_row_recipe_applies_to_every_stage():
+    stages = "[{steps: 2, label_smoothing: 0.3}, {steps: 3}]"
+    staged = recipe("training.steps=5", f"training.stages={stages}")
+    big = table3.row_recipe(staged, "big", scale=4)
+    assert big.training.steps == 15
+    assert [stage.steps for stage in big.training.stages] == [6, 9]
+    smoothed = table3.row_recipe(staged, "D4", scale=4)
+    found = [stage.settings.label_smoothing for stage in stages_of(smoothed)]
+    assert found == [0.2, 0.2]
+    base = table3.row_recipe(staged, "base", scale=4)
+    assert [stage.settings.label_smoothing for stage in stages_of(base)] == [0.3, 0.1]
 
 
 def test_row_recipe_rejects_indivisible_scale():
