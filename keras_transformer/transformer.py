@@ -384,6 +384,7 @@ def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
         )
     if (key_dim is None or value_dim is None) and d_model % num_heads:
         raise ValueError(
-            "`num_heads` must divide `d_model`, or pass `key_dim` and `value_dim`. "
+            "`num_heads` must divide `d_model` unless `key_dim` and `value_dim` are "
+            "given. "
             f"Received: num_heads={num_heads}, d_model={d_model}."
         )

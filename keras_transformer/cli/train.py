@@ -96,7 +96,7 @@ def train(
     if output is None and not dry_run:
         raise UserError("--output RUN, the folder of the run, is missing")
     if output is not None:
-        console.require_new_folder(output)
+        console.require_folder_path(output)
 
     loaded = adaptive.adapt()
     if dry_run:

@@ -52,7 +52,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
     log-probabilities match this package. `generation_config.json` contains the search
     settings and the ids that a translation never contains. If source and target differ
-    in vocabulary, the smaller one is padded, because transformers has only one size.
+    in vocabulary, the smaller vocabulary is padded, because transformers supports only
+    one vocabulary size.
 
     Args:
         translator: `Translator` from `open_model`.
@@ -146,14 +147,15 @@ def _check(model, tokenizer):
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
-            f"bpe, or marian of an imported model. Received: {tokenizer.kind}"
+            "must be bpe, or marian if the model was imported. "
+            f"Received: {tokenizer.kind}"
         )
     if tokenizer.kind == "marian":
         _check_marian(tokenizer, model)
     if _is_separate(model) and model.normalization == "pre":
         raise ExportError(
             "transformers' Pegasus, the format of pre-norm models, has no separate "
-            "embeddings of the source. Train with model.normalization=post or "
+            "source embeddings. Train with model.normalization=post or "
             "tokenizer.shared=true"
         )
     for name, value in model.variations.changes().items():
@@ -167,7 +169,10 @@ def _check(model, tokenizer):
 def _check_marian(tokenizer, model):
     """Raises `ExportError` unless `MarianTokenizer` can represent the tokenizer."""
     if None in (tokenizer.model, tokenizer.target.model):
-        raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
+        raise ExportError(
+            "transformers' MarianTokenizer needs SentencePiece models, but this model "
+            "was imported without them"
+        )
     is_same = tokenizer.pieces() == tokenizer.target.pieces()
     if not is_same and not _is_separate(model):
         raise ExportError("source and target must share one vocabulary")
@@ -175,7 +180,8 @@ def _check_marian(tokenizer, model):
         value = getattr(tokenizer, name)
         if value is not None:
             raise ExportError(
-                f"transformers' MarianTokenizer has no {name}. Received: {value}"
+                f"transformers' MarianTokenizer does not support {name}. "
+                f"Received: {name}={value}"
             )
 
 

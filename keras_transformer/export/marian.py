@@ -113,8 +113,8 @@ def _check(model, source, target):
     check_common_parts(model, "Marian")
     if source.kind not in ("bpe", "marian"):
         raise ExportError(
-            "Marian's format needs tokenizer.kind bpe, or marian of an imported model. "
-            f"Received: {source.kind}"
+            "for Marian's format, tokenizer.kind must be bpe, or marian if the model "
+            f"was imported. Received: {source.kind}"
         )
     _check_training(model, source, target)
     for name, value in model.variations.changes().items():
@@ -170,7 +170,10 @@ def _pieces(tokenizer, ids):
     pieces[tokenizer.end_id], pieces[tokenizer.unknown_id] = _END, _UNKNOWN
     pieces = [pieces[number] for number in ids]
     if len(set(pieces)) < len(pieces):
-        raise ExportError(f"the vocabulary contains a subword {_END} or {_UNKNOWN}")
+        raise ExportError(
+            f"the vocabulary must not contain the subwords {_END} and {_UNKNOWN}, "
+            "which Marian reserves"
+        )
     return pieces
 
 
