@@ -126,7 +126,7 @@ def train(
 
 
 def _warn_of_memory(recipe):
-    """Warns if training needs more than a GPU's total memory, or the free RAM."""
+    """Warns if training needs more memory than a GPU has, or, without GPUs, is free."""
     from keras_transformer.recipes.machine import find_machine
     from keras_transformer.recipes.machine import format_bytes
     from keras_transformer.recipes.machine import free_memory
