@@ -37,7 +37,7 @@ def ablate(
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
     console.refuse_workers("ablate")
-    console.require_new_folder(output)
+    console.require_folder_path(output)
     loaded = AdaptiveRecipe(recipe, overrides).adapt()
     from keras_transformer.experiments import table3
 
