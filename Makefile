@@ -1,4 +1,4 @@
-# Every target sets up .venv first, which needs only Python 3.11 or later.
+# Targets that need .venv set it up first. This requires only Python 3.11 or later.
 
 PYTHON ?= python3
 # Extras of setup.py to install, e.g. make test EXTRAS=dev,backends
@@ -11,15 +11,15 @@ comma := ,
 INSTALLED := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# A recipe whose model the package contains, for make pretrained
+# Recipe of the packaged model that make pretrained trains
 MODEL ?= phrases
 
 .PHONY: help setup demo pretrained test test-slow docs reference lint format lock clean
 
 help:
 	@echo "make demo       set up .venv, then train, evaluate, export and translate"
-	@echo "make pretrained train and pack a packaged model (MODEL=phrases)"
-	@echo "make test       set up .venv, then run the tests (TEST_ARGS=... is passed on)"
+	@echo "make pretrained train a packaged model and store it (MODEL=phrases)"
+	@echo "make test       set up .venv, then run the tests (pytest gets TEST_ARGS=...)"
 	@echo "make test-slow  run the slow tests"
 	@echo "make docs       build the site into build/site; warnings are errors"
 	@echo "make reference  rewrite the generated pages of docs/reference"

@@ -7,7 +7,7 @@ from setuptools import setup
 
 HERE = pathlib.Path(__file__).parent
 
-# Its requests, which an export contains to warm TF-Serving up.
+# Writes the warm-up requests for TF-Serving that an export contains.
 SERVING_API = ["tensorflow-serving-api>=2.19,<2.22"]
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = [
@@ -20,10 +20,10 @@ TEST = [
     *SERVE,
     *SERVING_API,
 ]
-# docs/notebooks.py makes the notebooks of the tutorials.
+# For docs/notebooks.py, which generates the notebooks of the tutorials.
 NOTEBOOKS = ["jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", *NOTEBOOKS]
-# PYEVALB: an independent scorer of trees; nltk: `parse --split-words`.
+# The tests compare tree scores with PYEVALB. `parse --split-words` uses nltk.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
 setup(
@@ -51,7 +51,7 @@ setup(
         "keras_transformer.pipelines.tokenizers": "pipelines/tokenizers",
     },
     package_data={
-        # Models: keras-transformer models
+        # Packaged models, which `keras-transformer models` lists.
         "keras_transformer": ["pretrained/*/*", "pretrained/*/assets/tokenizer/*"],
         "keras_transformer.recipes": ["*.yaml"],
         "keras_transformer.saving": ["*.json"],
@@ -65,7 +65,7 @@ setup(
         "tensorflow-text>=2.20,<2.22",
         "tensorboard>=2.19",
         "tensorflow-datasets>=4.9",
-        # tensorflow-datasets imports it without requiring it.
+        # tensorflow-datasets imports it but does not list it as a requirement.
         "importlib_resources>=6",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
@@ -84,19 +84,20 @@ setup(
         "docs": DOCS,
         # Keras's other backends: the layers, the model and the search run on them.
         "backends": ["jax>=0.5", "torch>=2.6", "scipy>=1.11"],
-        # data.kind hf
+        # For data.kind: hf.
         "hf": ["datasets>=3"],
-        # hf://OWNER/NAME and push_to_hub
+        # For hf://OWNER/NAME and push_to_hub.
         "hub": ["huggingface_hub>=0.34"],
         "serve": SERVE,
         "serving-api": SERVING_API,
         "ctranslate2": ["ctranslate2>=4.5"],
-        # `parse --split-words`, and tokenizers of sacreBLEU.
+        # For `parse --split-words`.
         "parse": ["nltk>=3.10"],
+        # For sacreBLEU's tokenizers of Japanese and Korean.
         "ja": ["sacrebleu[ja]>=2.4"],
         "ko": ["sacrebleu[ko]>=2.4"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
-        # Beam wants protobuf 6, sentencepiece 0.2.3 protobuf 7.36.
+        # Beam requires protobuf 6, but sentencepiece 0.2.3 requires protobuf 7.36.
         "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },

@@ -20,14 +20,14 @@ class _Loader:
 
 
 class _Finder:
-    """Finds modules with the finders after it in `sys.meta_path`; wraps their loaders.
+    """Finder that wraps the loaders found by the later finders in `sys.meta_path`.
 
     Loaders are wrapped instead of modified, since pytest uses one loader for all
     modules. The finder stays installed, since finding a module does not always import
     it.
 
     Attributes:
-        actions: Dict of module names to functions of the imported module.
+        actions: Dict from a module's name to a function of the imported module.
     """
 
     def __init__(self):

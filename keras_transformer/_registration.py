@@ -54,7 +54,8 @@ class _Unloaded:
 
 
 def _register(keras):
-    # Keras uses a registered function as it is, so it needs the function itself.
+    # Keras calls `from_config` of classes only. It returns a registered function
+    # unchanged, so no placeholder can replace `quick_gelu`.
     importlib.import_module(f"{_PACKAGE}.numerics.activations")
     registered = keras.saving.get_custom_objects()
     for module, names in CLASSES.items():
@@ -63,5 +64,5 @@ def _register(keras):
 
 
 def register_classes():
-    """Registers all classes as soon as Keras is imported."""
+    """Registers placeholders for all classes as soon as Keras is imported."""
     after_import("keras", _register)

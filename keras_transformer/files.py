@@ -29,7 +29,7 @@ def replace_file(path):
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
-            # If a link with this name exists, writing would change the file it names.
+            # If the temporary path is a link, writing would change its target.
             temporary.unlink(missing_ok=True)
             yield temporary
             sync(temporary)
@@ -61,7 +61,7 @@ def replace_folder(folder):
             yield temporary
             sync_tree(temporary)
         if os.path.lexists(folder):
-            # Renaming the old folder first never leaves `folder` partly removed.
+            # Removing the old folder in place could leave it partly removed.
             remove_tree(old)
             os.rename(folder, old)
         os.rename(temporary, folder)

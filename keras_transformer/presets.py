@@ -48,7 +48,7 @@ PRESETS = {
     "E": _base(positions="learned", max_length=512),
 }
 
-# Keys in the recipe's section `training` that a row of Table 3 changes.
+# Rows of Table 3 that change keys in the recipe's section `training`.
 TRAINING_PRESETS = {
     "D3": {"label_smoothing": 0.0},
     "D4": {"label_smoothing": 0.2},

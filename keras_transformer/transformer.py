@@ -57,9 +57,10 @@ class Transformer(PresetMixin, keras.Model):
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
-            If `positions`, `normalization` or `score_mode` is unknown. If learned
-            positions come without `max_length`. If `key_dim` or `value_dim` is `None`
-            and `num_heads` does not divide `d_model`. If a variation is out of range.
+            If a dropout rate is not from 0 to 1. If `positions`, `normalization`,
+            `activation` or `score_mode` is unknown. If learned positions come without
+            `max_length`. If `key_dim` or `value_dim` is `None` and `num_heads` does not
+            divide `d_model`. If a variation is out of range.
         TypeError: If `variations` has an unknown field.
     """
 
@@ -384,6 +385,7 @@ def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
         )
     if (key_dim is None or value_dim is None) and d_model % num_heads:
         raise ValueError(
-            "`num_heads` must divide `d_model`, or pass `key_dim` and `value_dim`. "
+            "`num_heads` must divide `d_model` unless `key_dim` and `value_dim` are "
+            "given. "
             f"Received: num_heads={num_heads}, d_model={d_model}."
         )

@@ -20,7 +20,7 @@ class Variations:
         attention_bias: Whether the four projections of each attention layer have
             biases.
         logits_bias: Whether each logit has a bias.
-        layer_norm_epsilon: Added to the variance in all layer normalizations.
+        layer_norm_epsilon: Number added to the variance in all layer normalizations.
         position_rates: `"paper"` (section 3.5) or `"tensor2tensor"` (see `sinusoids`).
         first_position: Index of the first position; only for
             `positions="sinusoidal"`.

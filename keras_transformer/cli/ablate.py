@@ -30,14 +30,14 @@ def ablate(
 ):
     """Train the model variations of the paper's Table 3.
 
-    The table compares the results with the paper. Run the same command again to train
-    the missing rows. Several processes with the same --output share the rows.
+    DIR/table.md compares the results with the paper. Run the same command again to
+    train the missing rows. Several processes with the same --output share the rows.
 
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
     console.refuse_workers("ablate")
-    console.require_new_folder(output)
+    console.require_folder_path(output)
     loaded = AdaptiveRecipe(recipe, overrides).adapt()
     from keras_transformer.experiments import table3
 
@@ -62,7 +62,7 @@ def ablate(
     missing = len(names) * seeds - len(results)
     if missing:
         console.print_status(
-            f"other processes are training {missing} more runs, which will complete "
-            "the table"
+            f"{missing} of {len(names) * seeds} runs are missing from the table, "
+            "because other processes are still training them"
         )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

@@ -112,7 +112,7 @@ COMMANDS = (
     "ablate",
     "import_model",
 )
-# Commands whose name is a Python keyword, which a module cannot have.
+# Commands whose names are Python keywords, which cannot be names of modules.
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)

@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 def average(
     run: Annotated[pathlib.Path, Argument(metavar="RUN", help="Run folder.")],
     last: Annotated[
-        int, Option(min=1, help="Number of the newest checkpoints to average.")
+        int, Option(min=1, help="Number of newest checkpoints to average.")
     ] = 5,
     output: Annotated[
         pathlib.Path | None,

@@ -62,7 +62,7 @@ def compare(
 
     The tests and their results match sacreBLEU's. The p-value is the probability of a
     difference at least as large as the observed one if the system were as good as the
-    baseline. Folders of repeat are compared by their mean BLEU over seeds.
+    baseline. Folders written by repeat are compared by their mean BLEU over seeds.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -74,7 +74,7 @@ def compare(
         raise UserError("BASELINE SYSTEM...: at least two systems are needed")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("systems must differ. The same file was given twice")
+        raise UserError("systems must differ. The same path was given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}
@@ -131,10 +131,10 @@ def _compare_folders(folders, num_samples, **options):
         from keras_transformer.experiments.repeat import read_translations
 
         stored = {str(folder): read_translations(folder) for folder in folders}
-        _, references = next(iter(stored.values()))
+        first, (_, references) = next(iter(stored.items()))
         for name, (_, others) in stored.items():
             if others != references:
-                raise UserError(f"{name}: was scored on different references")
+                raise UserError(f"{name}: must have the same references as {first}")
         systems = {name: translations for name, (translations, _) in stored.items()}
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(

@@ -1,4 +1,4 @@
-"""Error reporting, checks of paths and model loading, shared by all commands."""
+"""Error reporting, path checks and model loading, shared by all commands."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# Python decodes bytes of arguments that are not UTF-8 to surrogates.
+# Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -180,13 +180,13 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
     return found
 
 
-def require_folder(path: pathlib.Path) -> None:
+def require_parent(path: pathlib.Path) -> None:
     """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
-def require_new_folder(path: pathlib.Path) -> None:
+def require_folder_path(path: pathlib.Path) -> None:
     """Raises `UserError` if an output folder's path, or a parent of it, is a file."""
     for each in (path, *path.parents):
         if each.exists() and not each.is_dir():
@@ -202,7 +202,7 @@ def require_writable(path: pathlib.Path | None) -> None:
         raise UserError(f"{path}: output is not compressed; remove .gz from the name")
     if path.is_dir():
         raise UserError(f"{path}: must be a file, not a folder")
-    require_folder(path)
+    require_parent(path)
 
 
 def require_extra(extra, *packages):
@@ -213,9 +213,9 @@ def require_extra(extra, *packages):
 
 
 def refuse_workers(name):
-    """Raises `UserError` if `TF_CONFIG` requests several workers."""
+    """Raises `UserError` if `TF_CONFIG`, which lists several workers, is set."""
     if os.environ.get("TF_CONFIG"):
-        raise UserError(f"TF_CONFIG is set, but {name} trains in one process; unset it")
+        raise UserError(f"TF_CONFIG is set, but {name} does not support it; unset it")
 
 
 def check_bleu_tokenizer(name):
@@ -301,7 +301,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """On Ctrl-C, prints that running the command again will `hint`, a verb phrase."""
+    """On Ctrl-C, prints "run the same command again to", followed by `hint`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -310,13 +310,13 @@ def resume_hint(hint):
 
 
 class LineWarnings:
-    """Prints the warnings of a translator with line numbers.
+    """Callback that prints a translator's warnings with line numbers.
 
     Args:
         prefix: Text before the line number.
 
     Attributes:
-        numbers: Sequence of line numbers. The translator reports an index into it.
+        numbers: Sequence of line numbers, into which the translator reports an index.
     """
 
     def __init__(self, prefix="line"):
@@ -366,7 +366,7 @@ def open_translator(
         `Translator`, or `ExportedTranslator` for a SavedModel.
 
     Raises:
-        UserError: If the model lacks one of `needs`.
+        UserError: If the model cannot be opened or lacks one of `needs`.
     """
     changes = {
         name: value for name, value in (search or {}).items() if value is not None

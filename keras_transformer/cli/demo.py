@@ -42,7 +42,7 @@ def demo(
 
     console.refuse_workers("demo")
     for folder in (output, saved_model):
-        console.require_new_folder(folder)
+        console.require_folder_path(folder)
     recipe = load_recipe("phrases", overrides)
     started = time.monotonic()
 

@@ -65,9 +65,9 @@ def evaluate(
 ):
     """Translate a test set and score it with sacreBLEU.
 
-    The metric compound_bleu follows the paper: text is tokenized and compounds are
-    split at hyphens. The metric f1 parses sentences and compares the trees with
-    those in --reference.
+    For compound_bleu, the metric of the paper, text is tokenized and compounds are
+    split at hyphens. For f1, the model parses the sentences, and its trees are compared
+    with the trees in --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de

@@ -23,7 +23,7 @@ def read_treebank(reference, source=None):
 
     Raises:
         DataError: If there are no trees.
-        UserError: If the sentences of `source` differ from those in the trees.
+        UserError: If the sentences of `source` differ from the words of the trees.
     """
     console.load_tensorflow()
     from keras_transformer.parsing.trees import read_trees
@@ -80,7 +80,10 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns two dicts: scores of all sentences, and of up to `SHORT_LENGTH` words."""
+    """Returns the scores of all sentences, and of those with few words, as two dicts.
+
+    The second dict is limited to sentences of up to `SHORT_LENGTH` words.
+    """
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

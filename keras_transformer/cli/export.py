@@ -104,7 +104,7 @@ def export(
       --quantization float16
     """
     model = console.find_model(model)
-    console.require_new_folder(folder)
+    console.require_folder_path(folder)
     given = {
         "--quantization": quantization is not None,
         "--scores": scores is not None,

@@ -52,7 +52,9 @@ def import_model(
     ],
     engine: Annotated[
         Engine | None,
-        Option(help="Toolkit whose results to match (default: the folder's)."),
+        Option(
+            help="Toolkit whose results to match (default: by the folder's format)."
+        ),
     ] = None,
     target_language: Annotated[
         str | None,
@@ -63,7 +65,7 @@ def import_model(
         Option(help="Normalize punctuation and control characters as OPUS-MT did."),
     ] = None,
 ):
-    """Import a Marian or Hugging Face model, such as OPUS-MT's.
+    """Import a Marian or Hugging Face model, such as an OPUS-MT model.
 
     Commands such as translate, score, export and train --from accept OUTPUT like a run
     folder.
@@ -74,7 +76,7 @@ def import_model(
     """
     if output.exists():
         raise UserError(f"{output}: already exists")
-    console.require_folder(output)
+    console.require_parent(output)
     folder = _local_folder(path)
 
     console.load_tensorflow()
@@ -99,7 +101,8 @@ def import_model(
         )
     if normalize is None and (folder / "preprocess.sh").is_file():
         console.print_status(
-            "preprocess.sh was not run. --normalize opus applies OPUS-MT's replacements"
+            "the folder's preprocess.sh is not used. Import with --normalize opus to "
+            "normalize texts as OPUS-MT did"
         )
     typer.echo(output)
 

@@ -45,7 +45,7 @@ def init(
     from keras_transformer.files import replace_file
     from keras_transformer.recipes import recipe_template
 
-    console.require_folder(path)
+    console.require_parent(path)
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"{path}: the name of a recipe must end in .yaml or .yml")
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Messages that the package logs, printed in the form of a command's own messages."""
+"""Log handler that prints the package's messages like a command's own messages."""
 
 import contextlib
 import logging
@@ -7,7 +7,7 @@ import traceback
 
 @contextlib.contextmanager
 def print_library_log():
-    """Prints what the package logs inside the context, on standard error.
+    """Prints the messages that the package logs in the context to standard error.
 
     Warnings and errors begin with their level. Other messages are hidden by --quiet.
     """

@@ -31,7 +31,7 @@ def parse(
 ):
     """Print the bracketed constituency tree of each line.
 
-    A line is a sentence; an empty line stays empty. Brackets among the words become
+    A line is a sentence; an empty line stays empty. Parentheses in a sentence become
     -LRB- and -RRB-. Repairs of malformed model outputs are reported on standard error.
 
     \b

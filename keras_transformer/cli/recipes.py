@@ -29,7 +29,8 @@ class AdaptiveRecipe:
         from keras_transformer.recipes.machine import find_machine
 
         console.load_tensorflow()
-        # Only TensorFlow, loaded now, finds GPUs. They affect keys that are `auto`.
+        # GPUs determine the values of keys that are `auto`. They are found only after
+        # TensorFlow has loaded, so the recipe is loaded again.
         if self._lines and find_machine().gpus:
             self._load()
         for line in self._lines:

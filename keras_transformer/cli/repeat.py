@@ -30,14 +30,15 @@ def repeat(
     """Train a recipe with several seeds and report the spread.
 
     Each model is scored on the recipe's test set with the recipe's beam search. Run
-    the same command again to resume. Compare two recipes with compare DIR DIR.
+    the same command again to resume. To compare recipes, pass their folders to the
+    command compare.
 
     \b
     keras-transformer repeat multi30k_en_de --seeds 1,2,3 --output seeds --jobs 2
     """
     console.refuse_workers("repeat")
     numbers = _parse_seeds(seeds)
-    console.require_new_folder(output)
+    console.require_folder_path(output)
     loaded = AdaptiveRecipe(recipe, overrides, None, output).adapt()
     from keras_transformer.experiments.repeat import repeat
 

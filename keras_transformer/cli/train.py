@@ -96,7 +96,7 @@ def train(
     if output is None and not dry_run:
         raise UserError("--output RUN, the folder of the run, is missing")
     if output is not None:
-        console.require_new_folder(output)
+        console.require_folder_path(output)
 
     loaded = adaptive.adapt()
     if dry_run:
@@ -126,7 +126,7 @@ def train(
 
 
 def _warn_of_memory(recipe):
-    """Warns if training needs more than a GPU's total memory, or the free RAM."""
+    """Warns if training needs more memory than a GPU has, or, without GPUs, is free."""
     from keras_transformer.recipes.machine import find_machine
     from keras_transformer.recipes.machine import format_bytes
     from keras_transformer.recipes.machine import free_memory

@@ -257,7 +257,7 @@ def _check_resumable(input_path, output):
     if output is None or not is_seekable_file(input_path):
         raise UserError("--resume: needs --output, and a regular file as --input")
     if output.exists() and not output.is_file():
-        raise UserError(f"{output}: --resume writes files only")
+        raise UserError(f"{output}: must be a regular file with --resume")
 
 
 def _record(job, search_options, extra, input_path, prefix_file):

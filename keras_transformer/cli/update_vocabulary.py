@@ -55,7 +55,7 @@ def update_vocabulary(
     console.require_exists(*paths)
     if output.exists():
         raise UserError(f"{output}: already exists")
-    console.require_folder(output)
+    console.require_parent(output)
 
     if allow_unsafe:
         console.warn_unsafe(model)
@@ -88,7 +88,7 @@ def update_vocabulary(
         tokenizer.target, extended_tokenizer.target, "" if is_shared else "target "
     )
     console.print_status(
-        f"Run train --from {output}, so that the model learns to use the new subwords"
+        f"run train --from {output}, so that the model learns to use the new subwords"
     )
     typer.echo(output / MODEL)
 

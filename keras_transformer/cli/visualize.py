@@ -57,7 +57,7 @@ def visualize(
         raise UserError(f"--output {output}: must be a file name, not a folder")
     if output.suffix in (".png", ".html"):
         output = output.with_suffix("")
-    console.require_folder(output)
+    console.require_parent(output)
     opened = console.open_translator(model, ["attention"], allow_unsafe=allow_unsafe)
     if target is None:
         (target,) = opened.translate([source])

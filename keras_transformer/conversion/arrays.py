@@ -25,10 +25,10 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays of a model file, by name, which keeps track of the arrays that were used.
+    """The arrays of a model file, with a record of the arrays that an import has used.
 
-    An array that an import does not use belongs to a part that this package lacks. In
-    this case, `check_all_used` raises an error.
+    An array that remains unused belongs to a part that this package lacks. In this
+    case, `check_all_used` raises an error.
 
     Args:
         path: Path of the file, for messages.
@@ -311,5 +311,5 @@ def _check_tensors(state, size):
     if total > _MAX_NAMES * size:
         raise ModelError(
             f"its arrays have {total:,} bytes, more than {_MAX_NAMES} times the file's "
-            f"{size:,}"
+            f"size of {size:,} bytes"
         )

@@ -1,4 +1,4 @@
-"""Import of a Hugging Face folder with a `MarianMTModel`, such as OPUS-MT's.
+"""Import of a Hugging Face folder with a `MarianMTModel`, such as an OPUS-MT model.
 
 By default, logits match those computed by the library transformers (see
 docs/how-to/import-a-marian-model.md).
@@ -52,8 +52,7 @@ _POSITIONS = (
 )
 _BIAS = "final_logits_bias"
 _BADLY_CONVERTED = (
-    "The folder is one of those that were converted wrongly (transformers issues 26216 "
-    "and 26271)"
+    "A faulty conversion by transformers (issues 26216 and 26271) wrote such folders"
 )
 
 
@@ -80,8 +79,8 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     }
     if engine == "huggingface":
         card_rows["closer to Marian"] = (
-            "--engine marian: uses the normalization epsilon and position "
-            "rates of Marian"
+            "import with --engine marian, for Marian's normalization epsilon and "
+            "position rates"
         )
     decoding = _decoding(folder, config)
     return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))
@@ -234,7 +233,7 @@ def _start_vector(arrays, config):
 
 
 def _set_weights(model, arrays, tokenizer):
-    """Sets the weights of the model, and checks the arrays that repeat others."""
+    """Sets the weights of the model, and checks the copies of the embeddings."""
     # The last row of each matrix belongs to the id of padding and start.
     variations, width = model.variations, model.d_model
     output_size = model.num_outputs

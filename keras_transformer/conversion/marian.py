@@ -1,4 +1,4 @@
-"""Import of a folder in Marian's format, such as a model of OPUS-MT.
+"""Import of a folder in Marian's format, such as an OPUS-MT model.
 
 By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.md).
 """
@@ -126,7 +126,7 @@ def _load_yaml(label, content):
         ModelError: If `content` is too long, invalid, or not a mapping.
     """
     if len(content) > MAX_YAML_BYTES:
-        raise ModelError(f"{label}: more than {MAX_YAML_BYTES:,} bytes")
+        raise ModelError(f"{label}: must have at most {MAX_YAML_BYTES:,} bytes")
     try:
         settings = read_yaml(content.decode("utf-8"))
     except (RecipeError, UnicodeDecodeError) as error:
@@ -199,8 +199,8 @@ def _check_supported(file, settings):
     width = settings.get("transformer-decoder-dim-ffn", 0)
     if width not in (0, settings.get("transformer-dim-ffn")):
         raise ModelError(
-            f"{file}: encoder and decoder must have equal feed-forward networks. "
-            f"Received: transformer-dim-ffn: "
+            f"{file}: encoder and decoder must have feed-forward networks of the same "
+            f"width. Received: transformer-dim-ffn: "
             f"{shorten(settings.get('transformer-dim-ffn'))}, "
             f"transformer-decoder-dim-ffn: {shorten(width)}"
         )
@@ -364,8 +364,8 @@ def _decoding(decoder):
     beam_size = values["beam-size"] or 12
     if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:
         raise ModelError(
-            f"{decoder['path']}: beam-size and normalize are out of range. Received: "
-            f"{beam_size} and {normalize}"
+            f"{decoder['path']}: beam-size must be from 1 to 1000, and normalize from "
+            f"0 to 100. Received: {beam_size} and {normalize}"
         )
     return {
         "beam_size": beam_size,

@@ -12,7 +12,8 @@ from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20
-# YAML's escapes of one character. The others, \x, \u, and \U, have hexadecimal digits.
+# YAML's escapes of a backslash and one character. The other escapes, \x, \u, and \U,
+# have hexadecimal digits.
 _ESCAPES = {
     **{"0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v"},
     **{"f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\"},
@@ -187,7 +188,7 @@ def _unescape(found, place):
 def _join_surrogates(piece):
     """Returns a piece with surrogate pairs joined.
 
-    JSON and YAML may write a character beyond U+FFFF as a pair.
+    JSON and YAML may write a character beyond U+FFFF as two escaped surrogates.
     """
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -30,8 +30,8 @@ def build_transformer(arguments, arrays):
     """
     from keras_transformer.transformer import Transformer
 
-    # The file may lack the rows of two ids, padding and start. Here, the target
-    # embeddings are counted without them. The factor 2 allows for the other matrices.
+    # The file may lack the rows of padding and start. They are not counted in the
+    # target embeddings; the factor 2 tolerates them in other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(

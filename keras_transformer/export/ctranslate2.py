@@ -59,7 +59,7 @@ def export_ctranslate2(
     if folder.exists() and not replace:
         raise ExportError(f"{folder}: already exists. Choose another folder")
     target = target_of(tokenizer)
-    # The decoder has the ids that can be predicted, and the start id.
+    # The decoder's vocabulary needs all ids that can be predicted, and the start id.
     num_targets = max(model.num_outputs, target.start_id + 1)
     spec = _specification(model, max_length, num_targets)
     tokens = _tokens(target, model.vocabulary_size)

@@ -17,6 +17,7 @@ from keras_transformer.conversion.weights import get_norm
 from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import supported_activation
@@ -37,11 +38,6 @@ _NOTES = """## Differences
 transformers computes almost the same results from these weights as keras_transformer.
 The differences are:
 
-- Layer normalizations add 1e-5 to the variance. In training it was {epsilon:g}.
-- Scores are divided by length^{penalty:g}; the search of keras_transformer uses
-  {kind} with alpha {penalty:g}.
-- Texts with U+2581 or U+F8FE are split into different subwords. Spaces at both ends of
-  a translation are removed.
 """
 
 
@@ -52,7 +48,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
     log-probabilities match this package. `generation_config.json` contains the search
     settings and the ids that a translation never contains. If source and target differ
-    in vocabulary, the smaller one is padded, because transformers has only one size.
+    in vocabulary, the smaller vocabulary is padded, because transformers supports only
+    one vocabulary size.
 
     Args:
         translator: `Translator` from `open_model`.
@@ -84,16 +81,10 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             name: array.clip(-largest, largest).astype(dtype)
             for name, array in tensors.items()
         }
-    search = translator.search
-    notes = _NOTES.format(
-        epsilon=model.encoder.layers[0].feed_forward_add_norm.layer_norm_epsilon,
-        penalty=search.length_penalty,
-        kind=search.length_penalty_kind,
-    )
-    card = f"{describe_translator(translator, scores, license)}\n{notes}"
+    card = f"{describe_translator(translator, scores, license)}\n{_notes(translator)}"
     files = {
         "config.json": _config(model, target, dtype or "float32"),
-        "generation_config.json": _generation_config(model, target, search),
+        "generation_config.json": _generation_config(model, target, translator.search),
         "tokenizer_config.json": _tokenizer_config(_is_separate(model)),
         "vocab.json": _vocabulary(tokenizer, _num_ids(model)),
     }
@@ -140,20 +131,40 @@ def write_safetensors(path, tensors):
             )
 
 
+def _notes(translator):
+    """Returns the section of the model card on differences from this package."""
+    notes = []
+    norm = translator.model.encoder.layers[0].feed_forward_add_norm
+    if norm.layer_norm_epsilon != 1e-5:
+        notes.append(
+            "Layer normalizations add 1e-5 to the variance. In training, they added "
+            f"{norm.layer_norm_epsilon:g}."
+        )
+    notes += length_penalty_notes(translator.search, "transformers")
+    if translator.tokenizer.kind == "bpe":
+        notes += [
+            "Texts with U+2581 or U+F8FE are split into different subwords.",
+            "Spaces at both ends of a translation are removed.",
+        ]
+    notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
+    return _NOTES + "".join(f"- {note}\n" for note in notes)
+
+
 def _check(model, tokenizer):
     """Raises `ExportError` unless transformers can compute the model."""
     check_common_parts(model, "transformers")
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
-            f"bpe, or marian of an imported model. Received: {tokenizer.kind}"
+            "must be bpe, or marian if the model was imported. "
+            f"Received: {tokenizer.kind}"
         )
     if tokenizer.kind == "marian":
         _check_marian(tokenizer, model)
     if _is_separate(model) and model.normalization == "pre":
         raise ExportError(
             "transformers' Pegasus, the format of pre-norm models, has no separate "
-            "embeddings of the source. Train with model.normalization=post or "
+            "source embeddings. Train with model.normalization=post or "
             "tokenizer.shared=true"
         )
     for name, value in model.variations.changes().items():
@@ -167,7 +178,10 @@ def _check(model, tokenizer):
 def _check_marian(tokenizer, model):
     """Raises `ExportError` unless `MarianTokenizer` can represent the tokenizer."""
     if None in (tokenizer.model, tokenizer.target.model):
-        raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
+        raise ExportError(
+            "transformers' MarianTokenizer needs SentencePiece models, but this model "
+            "was imported without them"
+        )
     is_same = tokenizer.pieces() == tokenizer.target.pieces()
     if not is_same and not _is_separate(model):
         raise ExportError("source and target must share one vocabulary")
@@ -175,7 +189,8 @@ def _check_marian(tokenizer, model):
         value = getattr(tokenizer, name)
         if value is not None:
             raise ExportError(
-                f"transformers' MarianTokenizer has no {name}. Received: {value}"
+                f"transformers' MarianTokenizer does not support {name}. "
+                f"Received: {name}={value}"
             )
 
 

@@ -21,6 +21,7 @@ from keras_transformer.conversion.weights import get_norm
 from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import supported_activation
@@ -43,13 +44,8 @@ Marian reads and writes subwords with spaces between them:
 Marian's input and output are words, separated by spaces.
 
 Marian computes the log-probabilities of the exported model, except for float rounding.
-These are the differences from the original model in keras_transformer:
-
-- The padding and start ids have no logits.
-- Marian divides scores by length^{penalty:g}. The search of keras_transformer uses
-  {kind} with alpha {penalty:g}.
-{more}"""
-_ESCAPES = "- Texts with U+2581 or U+F8FE are split into different subwords.\n"
+"""
+_DIFFERENCES = "These are the differences from the original model in keras_transformer:"
 
 
 def export_marian(translator, folder, *, scores=(), license=None):
@@ -113,8 +109,8 @@ def _check(model, source, target):
     check_common_parts(model, "Marian")
     if source.kind not in ("bpe", "marian"):
         raise ExportError(
-            "Marian's format needs tokenizer.kind bpe, or marian of an imported model. "
-            f"Received: {source.kind}"
+            "for Marian's format, tokenizer.kind must be bpe, or marian if the model "
+            f"was imported. Received: {source.kind}"
         )
     _check_training(model, source, target)
     for name, value in model.variations.changes().items():
@@ -170,7 +166,10 @@ def _pieces(tokenizer, ids):
     pieces[tokenizer.end_id], pieces[tokenizer.unknown_id] = _END, _UNKNOWN
     pieces = [pieces[number] for number in ids]
     if len(set(pieces)) < len(pieces):
-        raise ExportError(f"the vocabulary contains a subword {_END} or {_UNKNOWN}")
+        raise ExportError(
+            f"the vocabulary must not contain the subwords {_END} and {_UNKNOWN}, "
+            "which Marian reserves"
+        )
     return pieces
 
 
@@ -281,18 +280,22 @@ def _yaml(settings):
 
 def _notes(translator):
     """Returns the section of the model card about the use with Marian."""
-    tokenizer, search = translator.tokenizer, translator.search
-    more = ""
+    tokenizer = translator.tokenizer
+    notes = length_penalty_notes(translator.search, "Marian")
     if tokenizer.kind == "bpe":
-        more += _ESCAPES
+        notes += [
+            "The padding and start ids have no logits.",
+            "Texts with U+2581 or U+F8FE are split into different subwords.",
+        ]
     else:
         if tokenizer.normalization is not None:
-            more += f"- Texts must be normalized first: {tokenizer.normalization}.\n"
+            notes.append(f"Texts must be normalized first: {tokenizer.normalization}.")
         if tokenizer.language is not None:
-            more += f"- `>>{tokenizer.language}<<` must precede each text.\n"
-    return _NOTES.format(
-        penalty=search.length_penalty, kind=search.length_penalty_kind, more=more
-    )
+            notes.append(f"`>>{tokenizer.language}<<` must precede each text.")
+    if not notes:
+        return _NOTES
+    items = "".join(f"- {note}\n" for note in notes)
+    return f"{_NOTES}{_DIFFERENCES}\n\n{items}"
 
 
 def _write_npz(path, arrays, settings):

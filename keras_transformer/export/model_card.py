@@ -85,6 +85,22 @@ def describe_translator(translator, scores=(), license=None, export=None):
     )
 
 
+def length_penalty_notes(search, library):
+    """Returns the notes, at most one, on how a library's scores differ from `search`.
+
+    Args:
+        search: `BeamSearch`.
+        library: Name of a library that divides log-probabilities by length^alpha.
+    """
+    kind, alpha = search.length_penalty_kind, search.length_penalty
+    if kind == "power" or alpha == 0:
+        return []
+    return [
+        f"{library} divides log-probabilities by length^{alpha:g}. keras_transformer "
+        f"divides them by the length penalty {kind} with alpha {alpha:g}."
+    ]
+
+
 def _stored_license(folder):
     if not (folder / CARD).is_file():
         return None

@@ -17,10 +17,10 @@ from keras_transformer.numerics.matrices import unpack_kernel
 
 
 class PackedWeights:
-    """The decoder's kernels, stored once, packed as the XLA programs read them.
+    """The decoder's kernels, stored once, in the packed layout that XLA programs read.
 
-    If they were stored unpacked, XLA would pack them at every step. All other functions
-    of the export unpack them at each call, which takes as long as a copy.
+    If the kernels were stored unpacked, XLA would pack them at every step. All other
+    functions of the export unpack them at each call, which takes as long as a copy.
 
     Args:
         model: `Transformer`.

@@ -192,8 +192,8 @@ def export_translator(
     if tokenizer_ops == "core":
         if tokenizer.kind != "bpe":
             raise ExportError(
-                f"{path}: only BPE can be tokenized by TensorFlow's own operations. "
-                f"Received: a vocabulary of kind {tokenizer.kind}."
+                f"{path}: core tokenizer operations need tokenizer.kind bpe. "
+                f"Received: {tokenizer.kind}."
             )
         tokenizer = core_tokenizer(tokenizer)
     return export_saved_model(
@@ -226,8 +226,8 @@ def _write_version(write, folder, card, limits):
         limits: `ExportLimits`.
     """
     _remove_abandoned(folder)
-    # A server that watches the folder ignores names that are not numbers. Two
-    # containers may have the same process number, hence the random part.
+    # A server that watches the folder ignores names that are not numbers. Processes in
+    # two containers may have the same id, hence the random part.
     temporary = folder / f".writing-{os.getpid()}-{uuid.uuid4().hex}"
     try:
         write(str(temporary))

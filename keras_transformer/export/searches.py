@@ -1,8 +1,9 @@
 """Search functions of an export for whole batches, split batches, and single rows.
 
 Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
-result in many passes, each of which copies it. If a search is called in several places,
-this repeats the work. So searches are marked as functions that are not inlined.
+result in many passes, each of which copies it. A search that is called in several
+places would be copied and optimized several times. So searches are marked as functions
+that are not inlined.
 """
 
 import functools

@@ -5,8 +5,8 @@ slices of shapes that nothing reads. TensorFlow removes them before it computes,
 until then, a program that loads the graph keeps all of them in memory.
 
 Keras's `take` supports negative indices with five operations, which occur a dozen times
-per decoding step. TensorFlow cannot remove these operations. A search has no negative
-indices, so this module removes them, too.
+per decoding step. A search has no negative indices, but TensorFlow cannot infer this.
+So this module removes these operations, too.
 """
 
 import copy

@@ -8,12 +8,12 @@ from keras_transformer.export.searches import merge_n_best
 
 # Maximum number of segments per text.
 MAX_SEGMENTS = 256
-# Maximum size of a text in bytes, as a multiple of the maximum size of a segment.
+# A text may have this many times the maximum number of bytes of a segment.
 _MAX_TEXT = 16
 
 
 class TextSearch:
-    """Translates texts like `Translator`, with limits on the size of each text.
+    """Search that translates texts like `Translator`, but limits their sizes.
 
     Args:
         tokenizer: Tokenizer of the source.
@@ -40,7 +40,7 @@ class TextSearch:
         )
 
     def segments(self, texts):
-        """Returns the `Segments` of texts: string `[batch]`."""
+        """Divides texts, string `[batch]`, into `Segments`."""
         limit = _MAX_TEXT * self._max_bytes
         found = segment(
             self._tokenize,

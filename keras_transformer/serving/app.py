@@ -28,6 +28,8 @@ from keras_transformer.serving.versions import Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
+# The usual path, and TF-Serving's.
+_METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -168,10 +170,11 @@ def _add_server_routes(app, monitoring):
             return _state("shutting down", "ready")
         return _state("ready" if versions.is_warm else "warming up", "ready")
 
-    @app.get("/metrics")
-    @app.get("/monitoring/prometheus/metrics")  # TF-Serving's path
     async def metrics():
         return Response(monitoring.text(), media_type=monitoring.content_type)
+
+    for path in _METRICS_PATHS:
+        app.get(path)(metrics)
 
 
 def _state(state, good):
@@ -308,4 +311,4 @@ def _request_kind(path):
     if path.startswith("/v1/models/"):
         return "model"
     names = {"/": "page", "/health": "health", "/ready": "health"}
-    return {**names, "/metrics": "metrics"}.get(path, "other")
+    return {**names, **dict.fromkeys(_METRICS_PATHS, "metrics")}.get(path, "other")

@@ -40,7 +40,7 @@ class Limits(BaseModel):
         if self.max_texts > self.queue_size:
             raise ValueError(
                 "max_texts must not exceed queue_size, because a request with more "
-                "texts than that never fits into the queue. Received: "
+                "than queue_size texts never fits into the queue. Received: "
                 f"max_texts={self.max_texts}, queue_size={self.queue_size}."
             )
         return self

@@ -3,7 +3,7 @@ const by = id => document.getElementById(id);
 const has = name => settings.signatures.includes(name);
 const HINT = "Point at a word, or move to it with Tab, to see its attention.";
 // run counts the calls of translate, so that late answers to earlier calls are ignored. typed is
-// the content of the text field that the shown translation belongs to, or null without one.
+// the content of the text field when the shown translation was requested, or null if none is shown.
 const state = { run: 0, busy: false, typed: null, text: "", ranked: [], chosen: 0, attention: null };
 
 by("name").textContent = settings.name;

@@ -187,7 +187,7 @@ def _encode_text(name, value, limits):
             raise invalid(f"Input {name}: 'b64' must be base64") from None
     else:
         raise invalid(f"Input {name} must be a string. Received: {_type_name(value)}")
-    # Bytes that are not valid UTF-8 count as one character each.
+    # An invalid or incomplete sequence of bytes counts as one character.
     length = len(value.decode("utf-8", "replace"))
     if length > limits.max_text_length:
         raise invalid(

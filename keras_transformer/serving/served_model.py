@@ -21,7 +21,7 @@ _WARM_UP = {
     Input("int32", 2): [[4, 5, 3]],
 }
 # Lengths of a single row for which an export with `jit_compile` compiles programs. All
-# signatures that translate share them.
+# signatures that translate share these programs.
 _COMPILED_LENGTHS = (16, 32, 48, 64)
 
 
@@ -52,7 +52,7 @@ class ServedModel:
             raise ModelError(
                 f"{folder}: not a SavedModel. Create one with keras-transformer export"
             )
-        # The folder of a version may have been copied under any name.
+        # A version's folder may have been copied under a name that is not a number.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1
         self._folder = folder

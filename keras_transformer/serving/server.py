@@ -1,4 +1,4 @@
-"""Runs the application in uvicorn until a signal stops it."""
+"""The uvicorn server, which runs the application until a signal stops it."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def listen(host, port):
     """Returns a socket that is bound to an address.
 
     Raises:
-        OSError: If it cannot be bound; its `filename` is the address.
+        OSError: If the address cannot be bound. The error's `filename` is the address.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -104,7 +104,7 @@ async def _run(server, listening, host, started):
 
 @contextlib.contextmanager
 def _ignore_repeated_signal():
-    """Ignores the signal that uvicorn raises again after it has stopped."""
+    """Ignores the signal that stopped uvicorn and that uvicorn then raises again."""
     before = {
         number: signal.signal(number, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -11,9 +11,10 @@ _LOG = logging.getLogger("keras_transformer.serving")
 
 
 class Versions:
-    """Tracker of a model's served version, which the newest replaces after a warm-up.
+    """The served version of a model, which follows the newest version of an export.
 
-    A queued request runs on the version that validated it.
+    A new version is served after its warm-up. A queued request runs on the version that
+    validated it.
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.

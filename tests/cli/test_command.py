@@ -172,9 +172,7 @@ def test_other_commands_refuse_a_cluster(run_command, monkeypatch, arguments):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
     result = run_command(*arguments)
     assert result.exit_code == 2
-    assert (
-        f"TF_CONFIG is set, but {arguments[0]} trains in one process" in result.stderr
-    )
+    assert f"TF_CONFIG is set, but {arguments[0]} does not" in result.stderr
 
 
 def test_export_passes_its_search_options(

@@ -131,7 +131,7 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
     short.write_text("x\n")
     mistakes = {
         (files / "a",): "at least two systems are needed",
-        (files / "a", files / "a"): "The same file was given twice",
+        (files / "a", files / "a"): "The same path was given twice",
         (files / "a", short): "must have the same number of lines. Received: 1 and 90",
         (files / "a", tmp_path / "none"): "none: no such file",
     }

@@ -138,7 +138,7 @@ def test_repeated_matrices_must_be_equal(folder):
         changed = {**extra, name: extra[name] + 0.001}
         path.write_bytes(safetensors({**stored, **changed}))
         message = import_error(import_huggingface, folder)
-        assert name in message and "converted wrongly" in message
+        assert name in message and "faulty conversion" in message
 
 
 @pytest.fixture(scope="module")

@@ -356,7 +356,10 @@ def test_hostile_yaml_is_refused(folder):
             DECODER.replace("beam-size: 3", "beam-size: 0.5"),
             "beam-size must be a number",
         ),
-        (DECODER.replace("normalize: 0.6", "normalize: -1"), "out of range"),
+        (
+            DECODER.replace("normalize: 0.6", "normalize: -1"),
+            "and normalize from 0 to 100",
+        ),
     ):
         (folder / "decoder.yml").write_text(text)
         assert reason in import_error(import_marian, folder), reason

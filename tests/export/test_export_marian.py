@@ -168,7 +168,20 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
     assert not arrays["encoder_l2_self_bk"].any()
     assert not arrays["decoder_ff_logit_out_b"].any()
     card = (folder / "MODEL_CARD.md").read_text()
-    assert "CC0-1.0" in card and "length^0.6" in card
+    assert "CC0-1.0" in card and "start ids have no logits" in card
+
+
+def test_card_lists_only_actual_differences(golden, exported, tmp_path):
+    translator, folder = exported
+    # Marian uses the same length penalty.
+    assert "length^" not in (folder / "MODEL_CARD.md").read_text()
+    gnmt = translator.with_search(length_penalty_kind="gnmt")
+    card = (export_marian(gnmt, tmp_path / "gnmt") / "MODEL_CARD.md").read_text()
+    assert "length^0.6. keras_transformer divides them by the length penalty" in card
+    imported = import_marian(golden / "base")
+    same = open_translator(imported.model, imported.tokenizer, SEARCH)
+    card = (export_marian(same, tmp_path / "same") / "MODEL_CARD.md").read_text()
+    assert "except for float rounding" in card and "differences" not in card
 
 
 def test_axes_are_in_marians_order(exported):
@@ -234,7 +247,9 @@ def test_existing_paths_and_other_tokenizers_are_refused(exported, tmp_path):
         export_marian(translator, tmp_path)
     other = make_translator(num_layers=1)
     other.tokenizer.kind = "word_piece"
-    with pytest.raises(ExportError, match=r"tokenizer.kind bpe.* Received: word_piece"):
+    with pytest.raises(
+        ExportError, match=r"tokenizer.kind must be bpe.* Received: word_piece"
+    ):
         export_marian(other, tmp_path / "x")
 
 

@@ -96,6 +96,20 @@ def test_folder_has_the_files_of_marian_mt_models(post):
     assert "CC0-1.0" in card and "add 1e-5 to the variance" in card
 
 
+def test_card_lists_only_actual_differences(post, tmp_path):
+    translator, folder = post
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "U+2581" in card and "become special ids" in card
+    # With a length penalty of 0, the formulas agree.
+    assert "length^" not in card
+    gnmt = translator.with_search(length_penalty=0.6)
+    card = (export_huggingface(gnmt, tmp_path / "gnmt") / "MODEL_CARD.md").read_text()
+    assert "transformers divides log-probabilities by length^0.6." in card
+    trained_alike = make_translator(**VARIANTS["biases"])
+    exported = export_huggingface(trained_alike, tmp_path / "biases")
+    assert "variance" not in (exported / "MODEL_CARD.md").read_text()
+
+
 def test_vocabulary_keeps_every_id(post):
     translator, folder = post
     vocabulary = json.loads((folder / "vocab.json").read_text())
@@ -274,7 +288,9 @@ def test_imported_model_is_written_with_its_ids(tmp_path):
 
 def test_imported_model_with_normalization_is_refused(tmp_path):
     translator, _ = make_imported_translator(normalization="opus")
-    with pytest.raises(ExportError, match=r"has no normalization. Received: opus"):
+    with pytest.raises(
+        ExportError, match=r"support normalization. Received: normalization=opus"
+    ):
         export_huggingface(translator, tmp_path / "x")
 
 

@@ -100,7 +100,8 @@ def test_metrics_count_requests_and_rows(port):
     rows = 'keras_transformer_rows_total{signature="serving_default"}'
     bad = 'keras_transformer_rejected_total{reason="invalid"}'
     answered = 'keras_transformer_requests_total{kind="predict",status="200"}'
-    before = ask(port, "GET", "/metrics")[2].decode()
+    read = 'keras_transformer_requests_total{kind="metrics",status="200"}'
+    before = ask(port, "GET", "/monitoring/prometheus/metrics")[2].decode()
     predict(port, {"inputs": ["a", "b", "c"]})
     predict(port, {"inputs": 3})
     _, headers, content = ask(port, "GET", "/metrics")
@@ -109,6 +110,7 @@ def test_metrics_count_requests_and_rows(port):
     assert value(after, rows) == value(before, rows) + 3
     assert value(after, bad) == value(before, bad) + 1
     assert value(after, answered) == value(before, answered) + 1
+    assert value(after, read) == value(before, read) + 1
     assert value(after, "keras_transformer_queue_rows") == 0
     assert "process_resident_memory_bytes" in after
 
