@@ -11,6 +11,7 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
+from keras_transformer.cli.values import check_bleu_tokenizer
 from keras_transformer.errors import UserError
 
 
@@ -76,7 +77,7 @@ def compare(
     if len(set(names)) < len(names):
         raise UserError("systems must differ. The same path was given twice")
     console.require_exists(reference, *systems)
-    console.check_bleu_tokenizer(tokenize)
+    check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}
     scoring = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import signal
 import sys
 import threading
@@ -17,6 +16,8 @@ import typer
 
 from keras_transformer.cli import common
 from keras_transformer.cli.library_log import print_library_log
+from keras_transformer.cli.values import SURROGATES
+from keras_transformer.cli.values import check_values
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 from keras_transformer.untrusted import escape_controls
@@ -25,9 +26,6 @@ from keras_transformer.untrusted import escape_controls
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-
-# Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def print_status(message: str) -> None:
@@ -68,7 +66,7 @@ def command(function=None, *, uses_device=True):
         with contextlib.suppress(AttributeError, ValueError):
             sys.stdout.reconfigure(errors="surrogateescape")
         try:
-            _check_values(kwargs)
+            check_values(kwargs)
             with common.override_settings(**given), print_library_log():
                 result = function(*args, **kwargs)
             sys.stdout.flush()
@@ -94,17 +92,6 @@ def command(function=None, *, uses_device=True):
     return run
 
 
-def _check_values(arguments):
-    """Raises `UserError` for numbers that are not finite and text that is not UTF-8."""
-    for name, value in arguments.items():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, float) and not math.isfinite(each):
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} {each}: must be a finite number")
-            if isinstance(each, str) and _SURROGATES.search(each):
-                raise UserError(f"{each}: must be UTF-8")
-
-
 def _user_message(error):
     """Returns the line to print if the user can fix `error`, else `None`."""
     if isinstance(error, UserError):
@@ -112,8 +99,10 @@ def _user_message(error):
     if isinstance(error, OSError) and error.strerror:
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
-    if isinstance(error, UnicodeEncodeError) and _SURROGATES.search(error.object):
-        word = next(filter(_SURROGATES.search, error.object.split()))
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}" if str(error) else "not enough memory"
+    if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
+        word = next(filter(SURROGATES.search, error.object.split()))
         return f"{word}: must be UTF-8"
     return None
 
@@ -216,25 +205,6 @@ def refuse_workers(name):
     """Raises `UserError` if `TF_CONFIG`, which lists several workers, is set."""
     if os.environ.get("TF_CONFIG"):
         raise UserError(f"TF_CONFIG is set, but {name} does not support it; unset it")
-
-
-def check_bleu_tokenizer(name):
-    """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
-    from sacrebleu.metrics import BLEU
-
-    from keras_transformer.recipes.schema import BLEU_EXTRAS
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
-
-    if name not in BLEU_TOKENIZERS:
-        known = ", ".join(BLEU_TOKENIZERS)
-        raise UserError(f"--tokenize {name}: must be one of {known}")
-    try:
-        BLEU(tokenize=name)
-    except (ImportError, RuntimeError, OSError) as error:
-        # A package is missing, or sacreBLEU could not download a file.
-        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
-        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
-        raise UserError(f"--tokenize {name}: {reason}") from None
 
 
 class _Stderr:

@@ -16,6 +16,7 @@ from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
+from keras_transformer.cli.values import check_bleu_tokenizer
 from keras_transformer.errors import UserError
 
 
@@ -89,7 +90,7 @@ def evaluate(
     else:
         if source is None:
             raise UserError("--source, the text to translate, is missing")
-        console.check_bleu_tokenizer(tokenize)
+        check_bleu_tokenizer(tokenize)
         sources, references = read_parallel_lines(source, reference)
         unit, origin = "lines", f"{source}: line"
 

@@ -70,7 +70,13 @@ def export(
         Option(help="Tokenizer operations: tensorflow-text or core TensorFlow."),
     ] = TokenizerOps.TEXT,
     parallel_parts: Annotated[
-        int, Option(min=1, metavar="N", help="Parts of a batch to search in parallel.")
+        int,
+        Option(
+            min=1,
+            max=1_000,
+            metavar="N",
+            help="Parts of a batch to search in parallel.",
+        ),
     ] = 1,
     jit_compile: Annotated[
         bool,

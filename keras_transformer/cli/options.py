@@ -113,6 +113,7 @@ BeamSize = Annotated[
     int | None,
     Option(
         min=1,
+        max=10_000,
         help="Beam size; 1 is greedy search (default: the model's setting, else 4).",
     ),
 ]
@@ -149,6 +150,7 @@ ParallelParts = Annotated[
     int,
     Option(
         min=1,
+        max=1_000,
         metavar="N",
         help="Number of batches to process in parallel. They divide the CPU cores.",
     ),

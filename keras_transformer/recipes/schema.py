@@ -55,6 +55,8 @@ BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 _Int32 = Annotated[int, Field(ge=0, lt=2**31)]
 _PositiveInt32 = Annotated[int, Field(gt=0, lt=2**31)]
+# Larger beams exhaust the memory of any machine.
+_BeamSize = Annotated[int, Field(ge=1, le=10_000)]
 _Rates = Literal["paper", "tensor2tensor"]
 
 
@@ -176,7 +178,7 @@ class TrainingSettings(Section):
     epsilon: PositiveFloat = 1e-9
     ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
     gradient_accumulation_steps: PositiveInt = 1
-    parallel_parts: PositiveInt = 1
+    parallel_parts: Annotated[int, Field(ge=1, le=1_000)] = 1
     global_clipnorm: PositiveFloat | None = None
     max_gradient_norm: PositiveFloat | None = None
     on_nonfinite: Literal["skip", "stop"] = "skip"
@@ -191,7 +193,7 @@ class TrainingSettings(Section):
     validation_bleu: bool = True
     validation_f1: bool = True
     validation_sentences: PositiveInt | None = None
-    validation_beam_size: PositiveInt = 1
+    validation_beam_size: _BeamSize = 1
     best_metric: BestMetric | None = None
     early_stopping: EarlyStopping | None = None
     seed: Seed = 1
@@ -273,7 +275,7 @@ class EvaluationSettings(Section):
 class DecodingSettings(Section):
     """Settings of beam search; see `decoding.BeamSearch`."""
 
-    beam_size: PositiveInt = 4
+    beam_size: _BeamSize = 4
     length_penalty: Annotated[float, Field(ge=0)] = 0.6
     length_penalty_kind: Literal["gnmt", "power"] = "gnmt"
     patience: PositiveFloat | None = None

@@ -55,15 +55,44 @@ def test_option_values_are_not_renamed(run_command, model_path):
         (["--sampling", "--temperature", "inf"], "--temperature inf: must be a finite"),
         (["--prefix", "caf\udce9"], r"caf\udce9: must be UTF-8"),
         (["--forbid", "a", "--forbid", "\udcff"], r"\udcff: must be UTF-8"),
+        (["--seed", "9" * 20], "--seed 99999999999999999999: must be below 9223372"),
+        (["--output", "loop"], "loop: Too many levels of symbolic links"),
     ],
 )
 def test_values_that_no_command_can_use_are_refused(
-    run_command, model_path, arguments, message
+    run_command, model_path, tmp_path, monkeypatch, arguments, message
 ):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.chdir(tmp_path)
     result = run_command("translate", model_path, *arguments, stdin="line\n")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--beam-size", 10_001), ("--parallel-parts", 1_001)]
+)
+def test_sizes_beyond_any_memory_are_refused(run_command, model_path, option, value):
+    result = run_command("translate", model_path, option, value, stdin="line\n")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr.replace("\n", " ")
+    assert f"equal to {value - 1}" in " ".join(result.stderr.split())
+
+
+def test_exhausted_memory_is_an_error_in_one_line(
+    run_command, model_path, translator, tmp_path, monkeypatch
+):
+    def attention_of(*arguments):
+        raise MemoryError("Unable to allocate 48.0 GiB")
+
+    translator.model = translator.tokenizer = None
+    monkeypatch.setattr("keras_transformer.visualization.attention_of", attention_of)
+    command = ("visualize", model_path, "--source", "x", "--output", tmp_path / "att")
+    result = run_command(*command)
+    assert result.exit_code == 2
+    error = result.stderr.splitlines()[-1]
+    assert error == "error: not enough memory: Unable to allocate 48.0 GiB"
 
 
 def test_file_names_may_contain_any_bytes(tmp_path):

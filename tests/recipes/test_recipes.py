@@ -201,6 +201,11 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ("training.steps='7'", "training.steps must be a valid integer"),
         ("training.steps.x=1", "training.steps must be a valid integer"),
         ("training.mixed_precision=half", "training.mixed_precision must be 'bfloat16"),
+        ("decoding.beam_size=10001", "decoding.beam_size must be less than or equal"),
+        (
+            "training.parallel_parts=1001",
+            "training.parallel_parts must be less than or",
+        ),
         ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
         ("model.dropout=1.0", "model.dropout must be less than 1"),
         ("model.preset=tinny", "model: preset must be one of"),

@@ -1,0 +1,60 @@
+"""Checks of the values of options."""
+
+import errno
+import math
+import pathlib
+import re
+
+from keras_transformer.errors import UserError
+from keras_transformer.errors import install_hint
+
+# Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def check_values(arguments):
+    """Raises `UserError` for values that no command can use.
+
+    These are numbers that are not finite or do not fit in 64 bits, text that is not
+    UTF-8, and paths with a loop of symbolic links.
+    """
+    for name, value in arguments.items():
+        option = "--" + name.replace("_", "-")
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, float) and not math.isfinite(each):
+                raise UserError(f"{option} {each}: must be a finite number")
+            if isinstance(each, int) and abs(each) >= 2**63:
+                raise UserError(f"{option} {each}: must be below {2**63}")
+            if isinstance(each, str) and SURROGATES.search(each):
+                raise UserError(f"{each}: must be UTF-8")
+            if isinstance(each, pathlib.Path):
+                _check_links(each)
+
+
+def _check_links(path):
+    """Raises `UserError` if symbolic links lead from `path` back to it."""
+    try:
+        path.stat()
+    except OSError as error:
+        # Other errors are left to the command, which knows what the path is for.
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path}: {error.strerror}") from None
+
+
+def check_bleu_tokenizer(name):
+    """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_EXTRAS
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if name not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {name}: must be one of {known}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, OSError) as error:
+        # A package is missing, or sacreBLEU could not download a file.
+        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
+        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        raise UserError(f"--tokenize {name}: {reason}") from None
