@@ -1,4 +1,4 @@
-"""Atomic writes of files, and errors about full disks."""
+"""Atomic file writes and disk-full errors."""
 
 import contextlib
 import errno
@@ -10,17 +10,17 @@ import stat
 from keras_transformer.errors import StorageError
 
 # Error codes for a full disk, an exceeded quota, and an exceeded file size limit.
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
+_DISK_FULL_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL_TEXTS = tuple(os.strerror(number) for number in _DISK_FULL_CODES)
 
 
 @contextlib.contextmanager
 def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
-    The temporary path has the same suffix, since Keras chooses the file format by it.
-    After an error, the temporary file is removed and `path` is unchanged. After a power
-    failure, `path` is either the old file or the new one.
+    The temporary path has the same suffix, because Keras infers the file format from
+    the suffix. After an error, the temporary file is removed and `path` is unchanged.
+    After a power failure, `path` is either the old file or the new one.
 
     Raises:
         StorageError: If the disk is full, or the file cannot be created.
@@ -43,47 +43,65 @@ def replace_file(path):
 def replace_folder(folder):
     """Yields a temporary folder next to `folder` and renames it to `folder` at the end.
 
-    After an error, the temporary folder is removed and `folder` is unchanged. After a
-    power failure, `folder` is the old folder, the new one, or missing, but never partly
-    written.
+    After an error, in the block or in the renaming, the temporary folder is removed and
+    `folder` is unchanged. After a power failure, `folder` is the old folder, the new
+    one, or missing, but never partly written.
 
     Raises:
         StorageError: If the disk is full, or the folder cannot be created.
     """
     folder = pathlib.Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
     remove_tree(temporary)
     try:
+        parents = folder.parents
+        with convert_disk_full_errors(folder), _name_target(folder, *parents):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         with convert_disk_full_errors(folder), _name_target(folder, temporary):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
-        if os.path.lexists(folder):
-            # Removing the old folder in place could leave it partly removed.
-            remove_tree(old)
-            os.rename(folder, old)
-        os.rename(temporary, folder)
-        remove_tree(old)
+        with convert_disk_full_errors(folder), _name_target(folder, temporary, folder):
+            _rename_over(temporary, folder, old)
         sync(folder.parent)
     finally:
         remove_tree(temporary)
 
 
+def _rename_over(temporary, folder, old):
+    """Renames `temporary` to `folder`, and restores the old folder after an error."""
+    exists = os.path.lexists(folder)
+    if exists:
+        # Removing the old folder in place could leave it partly removed.
+        remove_tree(old)
+        os.rename(folder, old)
+    try:
+        os.rename(temporary, folder)
+    except BaseException:
+        if exists:
+            os.rename(old, folder)
+        raise
+    remove_tree(old)
+
+
 @contextlib.contextmanager
-def _name_target(path, temporary):
-    """Converts errors about a temporary path to a `StorageError` about `path`."""
+def _name_target(path, *others):
+    """Converts errors about one of the `others` to a `StorageError` about `path`."""
     try:
         yield
     except OSError as error:
-        if error.filename is None or str(error.filename) != str(temporary):
+        if error.filename is None or str(error.filename) not in map(str, others):
             raise
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StorageError(_message(path, error.strerror)) from None
+
+
+def _message(path, reason):
+    return f"{path}: cannot be written ({reason})"
 
 
 def remove_tree(path):
-    """Removes a file, a link, or a folder with its content, as far as possible."""
+    """Removes a file, a link, or a folder and its contents. Errors are ignored."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -92,7 +110,7 @@ def remove_tree(path):
 
 
 def remove_link(path):
-    """Removes `path` if it is a symbolic link or has hard links.
+    """Removes `path` if it is a symbolic link or has more than one hard link.
 
     Writing to `path` then creates a new file instead of changing a linked one.
     """
@@ -103,7 +121,7 @@ def remove_link(path):
 
 
 def is_hard_link(status):
-    """Returns whether a file has another name, given its `os.stat_result`."""
+    """Returns whether an `os.stat_result` is of a file with more than one hard link."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
@@ -146,9 +164,7 @@ def check_writable(folder):
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise
-        raise StorageError(
-            f"{folder}: cannot be written to ({error.strerror})"
-        ) from None
+        raise StorageError(_message(folder, error.strerror)) from None
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
@@ -166,25 +182,26 @@ def convert_disk_full_errors(path):
     except StorageError:  # already names the path
         raise
     except Exception as error:
-        if not is_full(error):
+        if not is_disk_full_error(error):
             raise
         path = getattr(error, "filename", None) or path
+        reason = f"{_reason(error)}, {_free(path)}"
         raise StorageError(
-            f"{path}: no space left: {_reason(error)}; {_free(path)}"
+            f"{_message(path, reason)}. Free space or raise the limit."
         ) from error
 
 
-def is_full(error):
+def is_disk_full_error(error):
     """Returns whether an error reports a full disk, a quota, or a file size limit."""
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in _DISK_FULL_CODES:
         return True
-    # TensorFlow's errors have no errno, and Keras loses it for HDF5 and zip files, so
-    # the text decides.
-    return any(text in str(error) for text in _FULL_TEXTS)
+    # TensorFlow's errors have no errno, and Keras drops it for HDF5 and zip files, so
+    # the message is searched.
+    return any(text in str(error) for text in _DISK_FULL_TEXTS)
 
 
 def _reason(error):
-    return next((text for text in _FULL_TEXTS if text in str(error)), str(error))
+    return next((text for text in _DISK_FULL_TEXTS if text in str(error)), str(error))
 
 
 def _free(path):

@@ -129,7 +129,7 @@ def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
     with (
-        pytest.raises(StorageError, match=r"a\.txt: no space left"),
+        pytest.raises(StorageError, match=r"a\.txt: cannot be written \(No space left"),
         replace_file(path) as temporary,
     ):
         temporary.write_text("half of the n")
@@ -149,7 +149,8 @@ def test_error_names_the_target_instead_of_the_temporary_path(
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(StorageError) as error, replace(tmp_path / "a") as temporary:
         refuse(temporary)
-    assert str(error.value) == f"{tmp_path / 'a'}: cannot be written: Permission denied"
+    message = f"{tmp_path / 'a'}: cannot be written (Permission denied)"
+    assert str(error.value) == message
 
 
 def test_sync_tree_syncs_every_file_and_folder(tmp_path, events):
@@ -172,7 +173,10 @@ def test_sync_tree_syncs_every_file_and_folder(tmp_path, events):
 )
 def test_full_disk_is_recognized_by_errno_or_text(tmp_path, error):
     with (
-        pytest.raises(StorageError, match=r": no space left: .*; [\d,]+ bytes free$"),
+        pytest.raises(
+            StorageError,
+            match=r": cannot be written \(.*, [\d,]+ bytes free\)\. Free space or",
+        ),
         convert_disk_full_errors(tmp_path / "a" / "b"),
     ):
         raise error
@@ -180,7 +184,7 @@ def test_full_disk_is_recognized_by_errno_or_text(tmp_path, error):
 
 def test_inner_path_and_other_errors_pass_unchanged(tmp_path):
     with (
-        pytest.raises(StorageError, match=r"^inner: no space left"),
+        pytest.raises(StorageError, match=r"^inner: cannot be written \(No space left"),
         convert_disk_full_errors(tmp_path),
         convert_disk_full_errors("inner"),
     ):
@@ -240,6 +244,38 @@ def test_replace_folder_is_atomic(tmp_path):
         (temporary / "c").write_text("3")
     assert [path.name for path in folder.iterdir()] == ["c"]
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
+
+
+def test_replace_folder_restores_the_folder_if_the_rename_fails(tmp_path, monkeypatch):
+    folder, rename = tmp_path / "folder", os.rename
+    folder.mkdir()
+    (folder / "a").write_text("old")
+
+    def refuse(source, target):
+        if target == folder and not str(source).endswith("-old"):
+            raise OSError(errno.EIO, "Input/output error", str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    message = r"folder: cannot be written \(Input/output error\)$"
+    with (
+        pytest.raises(StorageError, match=message),
+        replace_folder(folder) as temporary,
+    ):
+        (temporary / "b").write_text("new")
+    assert list(tmp_path.iterdir()) == [folder]
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+def test_replace_folder_reports_parents_that_cannot_be_created(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "a", tmp_path / "file" / "a" / "b"):
+        with (
+            pytest.raises(StorageError, match=f"^{folder}: cannot be written"),
+            replace_folder(folder),
+        ):
+            pytest.fail("the block must not run")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_replace_file_is_atomic(tmp_path):

@@ -24,8 +24,8 @@ from keras_transformer.export import export_saved_model
 SIZE = 8 << 20  # bytes of the tmpfs
 # Error line of a command, with the path of the file or folder.
 FULL = (
-    r"error: {path}\S*: no space left: (No space left on device|File too large); "
-    r"[\d,]+ bytes free"
+    r"error: {path}\S*: cannot be written \((No space left on device|File too large), "
+    r"[\d,]+ bytes free\)\. Free space or raise the limit\."
 )
 
 
@@ -152,7 +152,7 @@ def test_train_leaves_no_partial_text_if_the_disk_is_full(
 def test_export_writes_no_version_if_the_disk_is_full(tiny_model, disk):
     folder = disk.folder / "saved"
     disk.fill(left=60_000)
-    with pytest.raises(StorageError, match=r"saved: no space left: .*bytes free"):
+    with pytest.raises(StorageError, match=r"saved: cannot be written .*bytes free"):
         export_saved_model(*tiny_model, folder)
     assert list(folder.iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
     path.write_text("old\n")
     disk.fill(left=8192)
     with (
-        pytest.raises(StorageError, match=r"out\.de: no space left: .*bytes free"),
+        pytest.raises(StorageError, match=r"out\.de: cannot be written .*bytes free"),
         open_output(path) as write_line,
     ):
         for _ in range(1000):
@@ -181,7 +181,7 @@ def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path
         code, log = forks.run(*light_arguments, "--output", run)
         assert code == 2
         assert log.splitlines()[-1] == (
-            f"error: {run}: cannot be written to (Read-only file system)"
+            f"error: {run}: cannot be written (Read-only file system)"
         )
 
 
@@ -197,5 +197,5 @@ def test_train_reports_a_folder_of_another_user(forks, light_arguments):
             code, log = forks.run(*light_arguments, "--output", run, user=65534)
             assert code == 2, log
             assert log.splitlines()[-1] == (
-                f"error: {run}: cannot be written to (Permission denied)"
+                f"error: {run}: cannot be written (Permission denied)"
             )
