@@ -1,6 +1,6 @@
 """Import of a Hugging Face folder with a `MarianMTModel`, such as an OPUS-MT model.
 
-By default, logits match those computed by the library transformers (see
+By default, logits match those computed by Hugging Face transformers (see
 docs/how-to/import-a-marian-model.md).
 """
 

@@ -56,7 +56,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
     Args:
         path: The folder, or its `decoder.yml`.
         engine: `"marian"` or `"huggingface"`, the engine whose results the model
-            reproduces. If `None`, `"marian"`.
+            reproduces. If `None`, `"marian"` is used.
         language: Target language of a multilingual model (see `MarianTokenizer`).
         normalization: See `MarianTokenizer`.
 
@@ -234,8 +234,8 @@ def _tokenizer(folder, decoder, language, normalization):
                 "pieces of SentencePiece"
             )
         sides.append((pieces, model))
-    # A SentencePiece model that is also the vocabulary tokenizes language marks such as
-    # >>fra<< with the text. Otherwise, a mark is a single piece.
+    # A SentencePiece model that is also the vocabulary splits language prefixes such as
+    # >>fra<< like the text. Otherwise, a prefix is a single piece.
     prefixes = files[0].suffix != ".spm"
     try:
         return MarianTokenizer(*sides, normalization, language, prefixes)

@@ -49,7 +49,7 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
             tokenizer.tokenize,
             group,
             max_source_length - 1,
-            split_mark=getattr(tokenizer, "split_language_mark", None),
+            split_prefix=getattr(tokenizer, "split_language_prefix", None),
         )
         counts = np.zeros(len(group), int)
         rows, gaps = found.ids.to_list(), found.gaps.numpy()

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.batches import WHITE_SPACE
+from keras_transformer.decoding.batches import WHITESPACE
 
 # The patterns use the syntax of RE2.
-_SPACE = f"[{WHITE_SPACE}]"
+_SPACE = f"[{WHITESPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
 _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
 # The end of a sentence, with its closing brackets and quotation marks. No space is
@@ -27,7 +27,7 @@ _ABBREVIATION = (
 # Placeholder for a period that does not end a sentence. Unicode reserves this code
 # point for internal use.
 _STOP = "\ufdd0"
-# A segment may end after white space, and after any character of scripts that do not
+# A segment may end after whitespace, and after any character of scripts that do not
 # separate words by spaces.
 _WORD_END = (
     rf"({_SPACE}+|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}"
@@ -48,12 +48,12 @@ class Segments(NamedTuple):
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
 
-def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
+def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
     """Divides texts into segments of at most `max_length` subwords.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
     divided into sentences, and a sentence that is too long is divided between words. A
-    word that is too long is truncated. If a text begins with a language mark, such as
+    word that is too long is truncated. If a text begins with a language prefix, such as
     `>>fra<<`, so does each of its segments.
 
     Args:
@@ -62,15 +62,15 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         texts: string `[texts]`, UTF-8.
         max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
-        split_mark: Function of `texts` that returns their language marks and the texts
-            without them (see `MarianTokenizer.split_language_mark`). If `None`, there
-            are no marks.
+        split_prefix: Function of `texts` that returns their language prefixes and the
+            texts without them (see `MarianTokenizer.split_language_prefix`). If `None`,
+            there are no prefixes.
 
     Returns:
         `Segments`.
     """
     languages, texts = (
-        split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
+        split_prefix(texts) if split_prefix else (tf.zeros_like(texts), texts)
     )
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
     lines, gaps, text_index = _split_lines(texts)
@@ -84,7 +84,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         sentences = _replace(sentences, _STOP, ".")
         language_of = tf.gather(languages, line_of)
         lengths = _tokenize_texts(tokenize, language_of, sentences).row_lengths()
-        # The language mark leaves less room for words.
+        # The language prefix leaves less room for words.
         room = tf.maximum(max_length - tokenize(language_of).row_lengths(), 1)
         parts, sentence_of = _split_words(
             tokenize, sentences, lengths > max_length, room
@@ -127,7 +127,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
 
 
 def _tokenize_texts(tokenize, languages, texts):
-    """Tokenizes texts with their language marks in front. Empty texts have no ids."""
+    """Tokenizes texts with their language prefixes. Empty texts have no ids."""
     ids = tokenize(tf.strings.join([languages, texts]))
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)
@@ -144,7 +144,7 @@ def _split_lines(texts):
 
     Returns:
         lines: string `[lines]`.
-        gaps: string `[lines]`, the line breaks and white space before each line.
+        gaps: string `[lines]`, the line breaks and whitespace before each line.
         text_index: int64 `[lines]`, the index of each line's text.
     """
     pieces, text_index = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
@@ -159,11 +159,11 @@ def _split_lines(texts):
 
 
 def _mark_sentences(lines):
-    """Puts a mark between the sentences of each line, in place of the white space."""
+    """Puts a mark between the sentences of each line, in place of the whitespace."""
     lines = _replace(lines, _OUTER_SPACE, "")
     marked = _replace(lines, _ABBREVIATION, rf"\1\2{_STOP}")
     # In text with capitals, no sentence begins with a lowercase letter.
-    begin = rf"([^\p{{Ll}}{WHITE_SPACE}])"
+    begin = rf"([^\p{{Ll}}{WHITESPACE}])"
     cased = _replace(marked, f"{_END}{_SPACE}+{begin}", b"\\1" + _MARK + b"\\2")
     uncased = _replace(marked, f"{_END}{_SPACE}+", b"\\1" + _MARK)
     has_capitals = _replace(lines, r"\p{Lu}", "") != lines
@@ -176,7 +176,7 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
 
     Args:
         tokenize: Same as in `segment`.
-        sentences: string `[sentences]`, without language marks.
+        sentences: string `[sentences]`, without language prefixes.
         is_long: bool `[sentences]`, whether to divide the sentence.
         max_lengths: int64 `[sentences]`, maximum number of subwords per part.
 
@@ -186,8 +186,8 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
-    # A tokenizer with a target language puts its language mark before each word here.
-    # The mark is not part of the word's length.
+    # A tokenizer with a target language puts its language prefix before each word here.
+    # The prefix is not part of the word's length.
     lengths = tokenize(words).row_lengths() - tokenize(tf.constant([""])).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))

@@ -47,7 +47,7 @@ class TextSearch:
             cut_texts(texts, limit),
             self._max_source_length - 1,
             MAX_SEGMENTS,
-            getattr(self._tokenizer, "split_language_mark", None),
+            getattr(self._tokenizer, "split_language_prefix", None),
         )
         is_cut = tf.strings.length(texts) > limit
         return found._replace(truncated=found.truncated | is_cut)

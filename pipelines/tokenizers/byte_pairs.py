@@ -74,8 +74,8 @@ class BytePairTokenizer(Tokenizer):
         try:
             self._load()
         except tf.errors.OpError:
-            # TensorFlow Text contains an older and stricter copy of the library.
-            raise DataError("TensorFlow Text cannot read the model.") from None
+            # tensorflow-text contains an older and stricter copy of the library.
+            raise DataError("tensorflow-text cannot read the model.") from None
 
     @property
     def model(self) -> bytes:

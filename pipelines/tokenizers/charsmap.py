@@ -38,8 +38,8 @@ def check_charsmap(table: bytes) -> None:
     """
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(
-            "the normalization table of the SentencePiece model has more than the "
-            f"{MAX_CHARSMAP_BYTES:,} bytes allowed."
+            "the normalization table of the SentencePiece model exceeds the limit of "
+            f"{MAX_CHARSMAP_BYTES:,} bytes."
         )
     size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
     if size == 0 or size % 4 or 4 + size >= len(table):

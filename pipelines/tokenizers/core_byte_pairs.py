@@ -10,18 +10,19 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
 from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 
-# Pads the rows of shorter words, and is the result of a lookup without an entry. A
-# character without an id is represented by -2 minus its code point.
-_NOTHING = -1
+# Padding for shorter words, and the lookup result for missing keys. A character without
+# an id is represented by -2 minus its code point.
+_NO_ID = -1
 _NO_RANK = 2**31 - 1
+_USE_TEXT_OPS = "Export with --tokenizer-ops text."
 
 
 class CoreOpsBytePairTokenizer(Tokenizer):
-    """Computes the ids of a `BytePairTokenizer` without tensorflow-text operations.
+    """`BytePairTokenizer` with core TensorFlow operations, and with the same ids.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
-    iteration applies the best merge of every word, and the leftmost if several are
-    equally good, as in SentencePiece. The word with the most merges determines the
+    iteration applies the best merge of every word, and the leftmost of equally good
+    ones, as in SentencePiece. The word with the most merges determines the
     number of iterations, so a text without spaces has quadratic cost.
 
     Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, whereas SentencePiece
@@ -32,7 +33,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
 
     Raises:
         DataError: If the vocabulary has user-defined symbols, pieces that span spaces,
-            or pieces whose characters are not pieces.
+            or pieces with a character that is not itself a piece.
     """
 
     kind = "bpe"
@@ -49,24 +50,20 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         for number, piece in enumerate(model.pieces):
             if piece.type == piece_type.USER_DEFINED:
                 raise DataError(
-                    f"the vocabulary has user-defined symbols such as {piece.piece!r}, "
-                    "which core TensorFlow operations cannot find."
+                    "the vocabulary has user-defined symbols such as "
+                    f"{piece.piece!r}. Core TensorFlow operations cannot find them in "
+                    f"a text. {_USE_TEXT_OPS}"
                 )
             if piece.type == piece_type.NORMAL:
                 normal[piece.piece] = number
             elif piece.type == piece_type.BYTE:
                 byte_ids[int(piece.piece[3:5], 16)] = number
-        # From left * vocabulary_size + right to the id of the joined piece.
+        # Maps `left * vocabulary_size + right` to the id of the merged piece.
         merges = {}
         for piece, number in normal.items():
-            for character in piece:
-                if character not in normal or SPACE_MARK in piece[1:]:
-                    raise DataError(
-                        f"the piece {piece!r} has a space after its first character, "
-                        "or a character that is not a piece."
-                    )
-            for place in range(1, len(piece)):
-                left, right = normal.get(piece[:place]), normal.get(piece[place:])
+            _check_piece(piece, normal)
+            for index in range(1, len(piece)):
+                left, right = normal.get(piece[:index]), normal.get(piece[index:])
                 if left is not None and right is not None:
                     merges[left * self.vocabulary_size + right] = number
         characters = {
@@ -81,13 +78,13 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
-        written = tokenizer.piece_bytes()
+        surfaces = tokenizer.piece_bytes()
         # SentencePiece also decodes the unknown id to U+2047 between spaces.
-        written[self.unknown_id] = " \u2047 ".encode()
-        self._written = tf.constant(written)
+        surfaces[self.unknown_id] = " \u2047 ".encode()
+        self._surfaces = tf.constant(surfaces)
 
     def tokenize(self, strings):
-        # SentencePiece prepends a space to each text that is not empty.
+        # SentencePiece prepends a space to each nonempty text.
         strings = escape_tensor(strings)
         strings = tf.where(strings == "", strings, tf.strings.join([" ", strings]))
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
@@ -101,17 +98,21 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         num_words = tf.reduce_sum(tf.cast(is_space, tf.int32))
         word_rows = tf.boolean_mask(rows, is_space)
         words = tf.RaggedTensor.from_value_rowids(ids, words, num_words, validate=False)
-        merged = self._merge(words.to_tensor(_NOTHING))
-        kept = tf.where(merged != _NOTHING)
-        return self._spell(
+        merged = self._merge(words.to_tensor(_NO_ID))
+        kept = tf.where(merged != _NO_ID)
+        return self._encode_bytes(
             tf.gather_nd(merged, kept),
             tf.gather(word_rows, kept[:, 0]),
             tf.size(strings, tf.int64),
         )
 
     def _merge(self, ids):
-        """Applies all merges to words: int32 `[words, characters]`, padded rows."""
-        places = tf.range(tf.shape(ids)[1])[None]
+        """Merges each row of `ids` until no merge applies.
+
+        Args:
+            ids: int32 tensor `[words, characters]`, padded with `_NO_ID`.
+        """
+        positions = tf.range(tf.shape(ids)[1])[None]
 
         def merge(ids, _):
             left, right = ids[:, :-1], ids[:, 1:]
@@ -123,30 +124,36 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             ranks = tf.where(joined < 0, _NO_RANK, ranks)
             # `argmin` returns the leftmost of equal ranks.
             best = tf.argmin(ranks, axis=1, output_type=tf.int32)[:, None]
-            is_any = tf.reduce_min(ranks, axis=1, keepdims=True) < _NO_RANK
-            best = tf.where(is_any, best, tf.shape(ids)[1])
-            fill = tf.fill([tf.shape(ids)[0], 1], _NOTHING)
+            has_merge = tf.reduce_min(ranks, axis=1, keepdims=True) < _NO_RANK
+            best = tf.where(has_merge, best, tf.shape(ids)[1])
+            fill = tf.fill([tf.shape(ids)[0], 1], _NO_ID)
             after = tf.concat([right, fill], axis=1)
             joined = tf.concat([joined, fill], axis=1)
-            ids = tf.where(places < best, ids, tf.where(places == best, joined, after))
-            return ids, tf.reduce_any(is_any)
+            after = tf.where(positions == best, joined, after)
+            return tf.where(positions < best, ids, after), tf.reduce_any(has_merge)
 
         return tf.while_loop(
-            lambda _, is_any: is_any,
+            lambda _, has_merge: has_merge,
             merge,
             (ids, tf.shape(ids)[1] > 1),
             shape_invariants=(tf.TensorShape([None, None]), tf.TensorShape([])),
         )[0]
 
-    def _spell(self, ids, rows, num_rows):
-        """Returns ragged ids of texts, with bytes for characters without an id."""
+    def _encode_bytes(self, ids, rows, num_rows):
+        """Returns the ids of each text, with byte ids for characters without an id.
+
+        Args:
+            ids: int32 tensor `[pieces]`, ids or negated code points (see `_NO_ID`).
+            rows: int64 tensor `[pieces]`, the index of each piece's text.
+            num_rows: Number of texts.
+        """
         is_known = ids >= 0
-        # "A" is a placeholder of one byte for an id, which replaces it below.
+        # Known ids are encoded as "A", a one-byte placeholder that is replaced below.
         codes = tf.where(is_known, ord("A"), -2 - ids)
-        spelled = tf.strings.unicode_encode(codes[:, None], "UTF-8")
-        spelled = tf.strings.bytes_split(spelled)
-        symbols = spelled.value_rowids()
-        values = tf.io.decode_raw(spelled.flat_values, tf.uint8, fixed_length=1)[:, 0]
+        encoded = tf.strings.unicode_encode(codes[:, None], "UTF-8")
+        encoded = tf.strings.bytes_split(encoded)
+        symbols = encoded.value_rowids()
+        values = tf.io.decode_raw(encoded.flat_values, tf.uint8, fixed_length=1)[:, 0]
         found = tf.where(
             tf.gather(is_known, symbols),
             tf.gather(ids, symbols),
@@ -157,8 +164,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         )
 
     def _join(self, ids):
-        written = ids.with_flat_values(tf.gather(self._written, ids.flat_values))
-        strings = tf.strings.reduce_join(written, axis=1)
+        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
+        strings = tf.strings.reduce_join(surfaces, axis=1)
         # `tokenize` added this space.
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
@@ -180,9 +187,24 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         return BytePairTokenizer(self._model)
 
 
+def _check_piece(piece, pieces):
+    """Raises a `DataError` for a piece that `CoreOpsBytePairTokenizer` cannot use."""
+    if SPACE_MARK in piece[1:]:
+        raise DataError(
+            f"the piece {piece!r} has a space after its first character, but core "
+            f"TensorFlow operations merge each word separately. {_USE_TEXT_OPS}"
+        )
+    for character in piece:
+        if character not in pieces:
+            raise DataError(
+                f"the piece {piece!r} contains {character!r}, which is not a piece, so "
+                f"no merges lead to it. {_USE_TEXT_OPS}"
+            )
+
+
 def _table(mapping):
     """Creates a table from int64 keys to int32 ids, with -1 for all other keys."""
     keys = tf.constant(list(mapping), tf.int64)
     values = tf.constant(list(mapping.values()), tf.int32)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, values)
-    return tf.lookup.StaticHashTable(initializer, _NOTHING)
+    return tf.lookup.StaticHashTable(initializer, _NO_ID)

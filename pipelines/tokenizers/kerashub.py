@@ -135,8 +135,10 @@ class KerasHubTokenizer(Tokenizer):
     def fingerprint(self) -> str:
         config = self._hub.get_config()
         config.pop("name", None)
-        facts = [type(self._hub).__name__, config, self._special_ids]
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+        fields = [type(self._hub).__name__, config, self._special_ids]
+        digest = hashlib.sha256(
+            json.dumps(fields, sort_keys=True, default=str).encode()
+        )
         with tempfile.TemporaryDirectory() as folder:
             if self._hub.file_assets:
                 self._hub.save_assets(folder)

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 def hide_normalizer_message():
     """Removes SentencePiece's message about normalization from standard error.
 
-    TensorFlow Text's copy of the library has no option for the log level. Other lines
+    tensorflow-text's copy of the library has no option for the log level. Other lines
     are kept and appear at the end of the context.
     """
     with _lock, tempfile.TemporaryFile() as captured:

@@ -1,4 +1,4 @@
-"""Tokenizer of models that were trained with the toolkit Marian.
+"""Tokenizer for models trained with the Marian toolkit.
 
 Each side (source and target) has its own splitter and vocabulary. The splitter, a
 SentencePiece model, splits a text into pieces. The vocabulary maps the pieces to the
@@ -51,12 +51,12 @@ class MarianSide(Tokenizer):
 
     Args:
         pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
-        model: The content of a SentencePiece model file. If `None`, texts are split at
+        model: Content of a SentencePiece model file. If `None`, texts are split at
             spaces.
-        num_pieces: Number of ids before padding and start, at least `len(pieces)`. Both
-            sides have the same number. If `None`, `len(pieces)`.
-        normalization: A key of `NORMALIZATIONS`, applied to texts before they are
-            split. If `None`, texts are not changed.
+        num_pieces: Number of ids before padding and start, at least `len(pieces)`, and
+            the same for both sides. If `None`, `len(pieces)` is used.
+        normalization: A key of `NORMALIZATIONS`, the replacements to make in texts
+            before they are split. If `None`, texts are not changed.
 
     Raises:
         DataError: If `</s>` or `<unk>` is missing, a piece is repeated, the
@@ -89,14 +89,14 @@ class MarianSide(Tokenizer):
         # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
         try:
-            spelled = [piece.encode() for piece in numbers]
+            keys = [piece.encode() for piece in numbers]
         except UnicodeEncodeError:
             raise DataError(
                 "the vocabulary contains a piece that is not valid text."
             ) from None
         ids = tf.constant(list(numbers.values()), tf.int32)
         self._numbers = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(spelled), ids),
+            tf.lookup.KeyValueTensorInitializer(tf.constant(keys), ids),
             default_value=self.unknown_id,
         )
         self._bytes = {}
@@ -116,7 +116,7 @@ class MarianSide(Tokenizer):
             self._splitter = load_sentencepiece(self._model, tf.string)
             self._splitter.tokenize(["a"])
         except tf.errors.OpError:
-            raise DataError("TensorFlow Text cannot read the model.") from None
+            raise DataError("tensorflow-text cannot read the model.") from None
 
     def tokenize(self, strings):
         return self._lookup(self._split(self._normalize(strings)))
@@ -128,7 +128,7 @@ class MarianSide(Tokenizer):
         return strings
 
     def _split(self, strings):
-        """Splits texts into pieces: string `[batch]` to ragged `[batch, (length)]`."""
+        """Splits a string tensor `[batch]` into a RaggedTensor `[batch, (length)]`."""
         if self._model is None:
             return tensorflow_text.regex_split(strings, " +")
         try:
@@ -142,8 +142,8 @@ class MarianSide(Tokenizer):
         return pieces.with_flat_values(self._numbers.lookup(pieces.flat_values))
 
     def _join(self, ids):
-        written = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
-        strings = tf.strings.reduce_join(written, axis=1)
+        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
+        strings = tf.strings.reduce_join(surfaces, axis=1)
         if self._bytes:
             strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
         ends = "^ " if self._model is None else f"^{_SPACES}+|{_SPACES}+$"
@@ -164,28 +164,29 @@ class MarianSide(Tokenizer):
         return found + [b""] * (self.vocabulary_size - len(found))
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self._facts()).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self._fields()).encode()).hexdigest()
 
-    def _facts(self):
+    def _fields(self):
         model = None if self._model is None else base64.b64encode(self._model).decode()
         return {"pieces": list(self._pieces), "model": model}
 
 
 class MarianTokenizer(MarianSide):
-    """Tokenizer of the source side. `target` is the tokenizer of the target side.
+    """Tokenizer of the source side, with a property `target` for the target side.
 
-    A prefix such as `>>fra<<` at the beginning of a text is one piece. It selects the
-    target language of OPUS-MT's multilingual models. The rest of the text is split.
-    `MarianTokenizer` of the library transformers works in the same way, but converts
-    `</s>`, `<unk>` and `<pad>` in a text to special ids.
+    A language prefix such as `>>fra<<` at the beginning of a text is one piece. It
+    selects the target language of OPUS-MT's multilingual models. The rest of the text
+    is split. Hugging Face's `transformers.MarianTokenizer` behaves the same, except
+    that it converts `</s>`, `<unk>` and `<pad>` in a text to special ids.
 
     Args:
         source: `(pieces, model)` of the source (see `MarianSide`).
         target: `(pieces, model)` of the target.
-        normalization: See `MarianSide`, for both sides.
-        language: Target language. `"fra"`, for example, puts `>>fra<< ` before each
-            text. If `None`, texts are not changed.
-        prefixes: Whether `>>fra<<` at the beginning of a text is one piece.
+        normalization: Normalization of both sides (see `MarianSide`).
+        language: Target language. `"fra"`, for example, puts the language prefix
+            `>>fra<<` and a space before each text. If `None`, texts are not changed.
+        prefixes: Whether a language prefix is one piece. Ignored if the source has no
+            SentencePiece model.
 
     Raises:
         DataError: If a side is invalid, or the vocabulary lacks the target language.
@@ -228,29 +229,29 @@ class MarianTokenizer(MarianSide):
         )
         return self._lookup(tf.concat([prefixes, self._split(rest)], axis=1))
 
-    def split_language_mark(self, strings):
-        """Splits a known target language, such as `>>fra<<`, from each text.
+    def split_language_prefix(self, strings):
+        """Splits off a known language prefix, such as `>>fra<<`, from each text.
 
         Args:
             strings: string tensor `[batch]`, UTF-8.
 
         Returns:
-            marks: string `[batch]`, the prefix and a space, or "" if there is none.
+            prefixes: string `[batch]`, the language prefix and a space, or "".
             texts: string `[batch]`, the texts without their prefixes.
         """
-        mark = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
+        prefix = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
         rest = tf.strings.regex_replace(strings, "^>>[^<>]*<< *", "")
-        is_known = (rest != strings) & (self._numbers.lookup(mark) != self.unknown_id)
-        marks = tf.where(is_known, tf.strings.join([mark, " "]), "")
-        return marks, tf.where(is_known, rest, strings)
+        is_known = (rest != strings) & (self._numbers.lookup(prefix) != self.unknown_id)
+        prefixes = tf.where(is_known, tf.strings.join([prefix, " "]), "")
+        return prefixes, tf.where(is_known, rest, strings)
 
     def save(self, folder: str | os.PathLike) -> None:
-        content = json.dumps(self._facts(), ensure_ascii=False, indent=1).encode()
+        content = json.dumps(self._fields(), ensure_ascii=False, indent=1).encode()
         write_atomically(os.path.join(folder, self.file_name), content)
 
-    def _facts(self):
+    def _fields(self):
         # A shared vocabulary is stored once.
-        target = dict(self._target._facts())
+        target = dict(self._target._fields())
         if target["pieces"] == list(self._pieces):
             target["pieces"] = None
         if self._target.model == self._model:
@@ -260,7 +261,7 @@ class MarianTokenizer(MarianSide):
             "normalization": self.normalization,
             "language": self.language,
             "prefixes": self._prefixes,
-            "source": super()._facts(),
+            "source": super()._fields(),
             "target": target,
         }
 
@@ -269,12 +270,12 @@ class MarianTokenizer(MarianSide):
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise DataError(f"the file has more than the {_MAX_BYTES:,} bytes allowed.")
+            raise DataError(f"the file exceeds the limit of {_MAX_BYTES:,} bytes.")
         try:
-            facts = json.loads(content)
+            fields = json.loads(content)
             sides = []
             for name in ("source", "target"):
-                pieces, model = facts[name]["pieces"], facts[name]["model"]
+                pieces, model = fields[name]["pieces"], fields[name]["model"]
                 pieces = sides[0][0] if pieces is None and sides else pieces
                 if not pieces or not all(type(piece) is str for piece in pieces):
                     raise TypeError(name)
@@ -283,14 +284,14 @@ class MarianTokenizer(MarianSide):
                 elif model is not None:
                     model = base64.b64decode(model, validate=True)
                 sides.append((tuple(pieces), model))
-            options = [facts[name] for name in ("normalization", "language")]
-            if facts["kind"] != cls.kind or type(facts["prefixes"]) is not bool:
-                raise ValueError(facts["kind"])
+            options = [fields[name] for name in ("normalization", "language")]
+            if fields["kind"] != cls.kind or type(fields["prefixes"]) is not bool:
+                raise ValueError(fields["kind"])
             if not all(each is None or type(each) is str for each in options):
                 raise TypeError(options)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError("not a Marian tokenizer.") from None
-        return cls(*sides, *options, facts["prefixes"])
+        return cls(*sides, *options, fields["prefixes"])
 
 
 def languages(pieces: Sequence[str]) -> list[str]:

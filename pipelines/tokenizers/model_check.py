@@ -22,14 +22,14 @@ def sentencepiece_pieces(content: bytes) -> list[str]:
 
 
 def byte_pieces(content: bytes) -> dict[str, bytes]:
-    """Returns a mapping of byte pieces, such as `<0x41>`, to the bytes they represent.
+    """Returns a mapping from byte pieces, such as `<0x41>`, to the bytes they encode.
 
     The mapping is empty for models without byte fallback. The model must have passed
     `check_sentencepiece_model`.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(content)
-    spelled = [piece.piece for piece in model.pieces if piece.type == piece.BYTE]
-    matches = [re.fullmatch("<0x([0-9A-F]{2})>", piece) for piece in spelled]
+    names = [piece.piece for piece in model.pieces if piece.type == piece.BYTE]
+    matches = [re.fullmatch("<0x([0-9A-F]{2})>", name) for name in names]
     return {match[0]: bytes.fromhex(match[1]) for match in filter(None, matches)}
 
 
@@ -47,13 +47,11 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     Raises:
         DataError: If the content is too large, is not a model, has a damaged
             normalization table, or does not meet the conditions of `lossless`. Also if
-            a piece is empty, repeated, too long, not UTF-8, a one-character control
-            symbol, or has a score that is not finite.
+            a piece is empty, too long, repeated, not valid UTF-8, or a one-character
+            control symbol, or if its score is not finite.
     """
     if len(content) > MAX_MODEL_BYTES:
-        raise DataError(
-            f"the file has more than the {MAX_MODEL_BYTES:,} bytes allowed."
-        )
+        raise DataError(f"the file exceeds the limit of {MAX_MODEL_BYTES:,} bytes.")
     model = sentencepiece_model_pb2.ModelProto()
     try:
         model.ParseFromString(content)
@@ -75,23 +73,22 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     if len(set(pieces)) < len(pieces):
         raise DataError("the SentencePiece model contains a piece twice.")
     for number, piece in enumerate(model.pieces):
+        label = f"piece {number} of the SentencePiece model"
         # For invalid UTF-8, protobuf returns `bytes` instead of `str`.
         if not isinstance(piece.piece, str):
-            raise DataError(f"the SentencePiece model's piece {number} is not UTF-8.")
+            raise DataError(f"{label} is not valid UTF-8.")
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
             raise DataError(
-                f"the SentencePiece model's piece {number} has {len(piece.piece):,} "
-                f"characters; 1 to {MAX_PIECE_LENGTH:,} are allowed."
+                f"{label} must have 1 to {MAX_PIECE_LENGTH:,} characters. "
+                f"Received: {len(piece.piece):,} characters."
             )
         # SentencePiece fails on a text that contains a one-character control symbol.
         if piece.type == piece.CONTROL and len(piece.piece) == 1:
             raise DataError(
-                f"the SentencePiece model's piece {number} is a one-character control "
-                "symbol. Control symbols must have at least two characters, because a "
-                "text may contain any single one."
+                f"{label} is a one-character control symbol. Control symbols must have "
+                "at least two characters, because a text may contain any single one."
             )
         if not math.isfinite(piece.score):
             raise DataError(
-                f"the score of the SentencePiece model's piece {number} must be finite."
-                f" Received: {piece.score}."
+                f"{label} must have a finite score. Received: {piece.score}."
             )

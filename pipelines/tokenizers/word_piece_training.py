@@ -99,7 +99,7 @@ def _learn(
 ) -> list[str]:
     """Learns enough pieces to fill the vocabulary, sorted by count.
 
-    The learner of TensorFlow Text turns every substring whose count reaches a threshold
+    The learner of tensorflow-text turns every substring whose count reaches a threshold
     into a piece. A lower threshold gives more pieces, so a binary search finds a high
     threshold that still gives enough.
     """

@@ -1,9 +1,9 @@
 """WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
 
-A text is split into words that spell it completely. Each space becomes a space mark
-(U+2581) before the next word. A character outside the alphabet is encoded as UTF-8
-bytes, each of which is a word. Every word can be built from the pieces, so no input is
-unknown and `detokenize(tokenize(text))` returns the text.
+A text is split into words whose concatenation is the whole text. Each space becomes a
+space mark (U+2581) before the next word. A character outside the alphabet is encoded as
+UTF-8 bytes, each of which is a word. Every word can be built from the pieces, so no
+input is unknown and `detokenize(tokenize(text))` returns the text.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ _MAX_BYTES = 64 << 20
 _MAX_PIECE_BYTES = 4_000
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
-# Byte b is the private-use character U+E000 + b. In a text, such characters are encoded
-# as bytes.
+# Byte b is the private-use character U+E000 + b. If a text contains one of these
+# characters, it is itself encoded as UTF-8 bytes.
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
 _BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
 _UNKNOWN_SURFACE = " \u2047 "
@@ -54,8 +54,8 @@ class WordPieceTokenizer(Tokenizer):
         distinct = set(vocabulary)
         if vocabulary[: len(fixed)] != fixed or len(distinct) < len(vocabulary):
             raise DataError(
-                "a word-piece vocabulary must contain every piece once and begin with "
-                f"{', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
+                "a WordPiece vocabulary must have no duplicate pieces and must begin "
+                f"with {', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
             )
         self.vocabulary_size = len(vocabulary)
         self._vocabulary = tuple(vocabulary)
@@ -103,8 +103,8 @@ class WordPieceTokenizer(Tokenizer):
         return list(self._vocabulary)
 
     def piece_bytes(self) -> list[bytes]:
-        nothing = [b""] * len(SPECIAL_PIECES)
-        return [*nothing, *map(_surface, self._vocabulary[len(nothing) :])]
+        special = [b""] * len(SPECIAL_PIECES)
+        return [*special, *map(_surface, self._vocabulary[len(special) :])]
 
     def save(self, folder: str | os.PathLike) -> None:
         write_atomically(os.path.join(folder, self.file_name), self._content)
@@ -114,7 +114,7 @@ class WordPieceTokenizer(Tokenizer):
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise DataError(f"the file has more than the {_MAX_BYTES:,} bytes allowed.")
+            raise DataError(f"the file exceeds the limit of {_MAX_BYTES:,} bytes.")
         try:
             fields = json.loads(content)
             vocabulary = fields["vocabulary"]
@@ -127,7 +127,7 @@ class WordPieceTokenizer(Tokenizer):
                 if not 0 < len(piece.encode()) <= _MAX_PIECE_BYTES:
                     raise ValueError(piece)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise DataError("not a word-piece tokenizer.") from None
+            raise DataError("not a WordPiece tokenizer.") from None
         return cls(vocabulary, split_digits)
 
     def fingerprint(self) -> str:
@@ -135,12 +135,12 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class WordSplitter(tf.Module):
-    """Splits texts into words that spell them completely.
+    """Splits each text into words whose concatenation is the whole text.
 
     A word is one of these:
 
-    - a run of letters and digits, or one other character, including the space mark
-      before it,
+    - an optional space mark, followed by a run of letters and digits or by one other
+      character,
     - a space mark alone,
     - one byte of a character outside the alphabet.
 
@@ -157,7 +157,7 @@ class WordSplitter(tf.Module):
         self._known = _string_table([" ", *known], [SPACE_MARK, *known])
         self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
         bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
-        # With `split_digits`, each digit is a word, without the space mark before it.
+        # With `split_digits`, a digit is a word without the preceding space mark.
         letters, digits, not_other = (
             (r"\p{L}\p{M}", r"|\p{N}", r"\p{N}")
             if split_digits
@@ -170,18 +170,18 @@ class WordSplitter(tf.Module):
         )
 
     def __call__(self, strings):
-        """Splits texts: string tensor `[batch]` to RaggedTensor `[batch, (words)]`."""
+        """Splits a string tensor `[batch]` into a RaggedTensor `[batch, (words)]`."""
         # Without a dtype, an empty list would become a float tensor.
         strings = tf.convert_to_tensor(strings, tf.string)
         characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
-        spelled = self._known.lookup(characters.flat_values)
-        unknown = tf.where(spelled == "")
+        symbols = self._known.lookup(characters.flat_values)
+        unknown = tf.where(symbols == "")
         in_bytes = tf.strings.bytes_split(tf.gather_nd(characters.flat_values, unknown))
         in_bytes = in_bytes.with_flat_values(self._bytes.lookup(in_bytes.flat_values))
-        spelled = tf.tensor_scatter_nd_update(
-            spelled, unknown, tf.strings.reduce_join(in_bytes, axis=1)
+        symbols = tf.tensor_scatter_nd_update(
+            symbols, unknown, tf.strings.reduce_join(in_bytes, axis=1)
         )
-        texts = tf.strings.reduce_join(characters.with_flat_values(spelled), axis=1)
+        texts = tf.strings.reduce_join(characters.with_flat_values(symbols), axis=1)
         texts = tf.where(texts == "", texts, tf.strings.join([SPACE_MARK, texts]))
         return tensorflow_text.regex_split(texts, self._word, self._word)
 

@@ -136,7 +136,7 @@ def test_words_that_are_too_long_are_cut():
 
 
 @pytest.mark.parametrize("max_length", [60, 61, 100, 1000])
-def test_segments_lose_only_white_space(max_length):
+def test_segments_lose_only_whitespace(max_length):
     text = "Hi. " + "word, " * 37 + "x" * 53 + " 。end.   \u00a0 Last one! " + "漢" * 99
     (pairs,), (truncated,) = segments_of([text], max_length)
     parts = [part for part, _ in pairs]
@@ -159,7 +159,7 @@ def test_segments_are_independent_of_the_batch():
 
 
 @pytest.mark.parametrize("language", [None, "fra"])
-def test_language_mark_precedes_each_segment(language):
+def test_language_prefix_precedes_each_segment(language):
     side = (PIECES, splitter())
     plain = MarianTokenizer(side, side)
     tokenizer = MarianTokenizer(side, side, language=language)
@@ -167,18 +167,21 @@ def test_language_mark_precedes_each_segment(language):
     marked = [text if language else f">>fra<< {text}" for text in texts]
 
     def found(tokenizer, texts, max_length):
-        split_mark = tokenizer.split_language_mark
+        split_prefix = tokenizer.split_language_prefix
         return segment(
-            tokenizer.tokenize, tf.constant(texts), max_length, split_mark=split_mark
+            tokenizer.tokenize,
+            tf.constant(texts),
+            max_length,
+            split_prefix=split_prefix,
         )
 
-    # The mark takes one of the five subwords of each segment.
-    without, with_mark = found(plain, texts, 4), found(tokenizer, marked, 5)
-    mark = PIECES.index(">>fra<<")
-    rows = [[mark] * bool(row) + row for row in without.ids.to_list()]
-    assert with_mark.ids.to_list() == rows and len(rows) > 9
+    # The prefix takes one of the five subwords of each segment.
+    without, with_prefix = found(plain, texts, 4), found(tokenizer, marked, 5)
+    prefix = PIECES.index(">>fra<<")
+    rows = [[prefix] * bool(row) + row for row in without.ids.to_list()]
+    assert with_prefix.ids.to_list() == rows and len(rows) > 9
     for name in ("text_index", "gaps", "truncated"):
-        assert_array_equal(getattr(with_mark, name), getattr(without, name))
+        assert_array_equal(getattr(with_prefix, name), getattr(without, name))
 
 
 def test_number_of_segments_is_limited():

@@ -1,4 +1,4 @@
-"""Exports for Hugging Face, against the file formats and the library transformers."""
+"""Exports for Hugging Face, against the file formats and the library `transformers`."""
 
 import json
 import struct

@@ -86,17 +86,17 @@ def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures
             np.testing.assert_array_equal(found[name], value)
 
 
-def test_language_mark_precedes_each_segment():
-    """A mark such as `>>fra<<` selects the target language."""
+def test_language_prefix_precedes_each_segment():
+    """A prefix such as `>>fra<<` selects the target language."""
     side = (PIECES, splitter())
     tokenizer = MarianTokenizer(side, side)
     limits = {"max_source_length": 6, "max_bytes": 100, "max_rows": 10}
     search = TextSearch(tokenizer, detokenize=None, search=None, **limits)
     found = search.segments(tf.constant([">>fra<< a b c d e f a b c\nd", "a"]))
     # A segment has at most 5 ids: max_source_length, without the end id.
-    mark = PIECES.index(">>fra<<")
+    prefix = PIECES.index(">>fra<<")
     rows = found.ids.to_list()
-    assert [row[0] == mark for row in rows] == [True] * (len(rows) - 1) + [False]
+    assert [row[0] == prefix for row in rows] == [True] * (len(rows) - 1) + [False]
     assert len(rows) > 3 and max(map(len, rows)) == 5
 
 

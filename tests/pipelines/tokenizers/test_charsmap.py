@@ -102,7 +102,7 @@ def test_altered_tables_pass_only_if_reads_stay_inside(good):
         (lambda table: b"\x06\0\0\0" + table[4:], "does not match its length"),
         (lambda table: table[:-1], "its last replacement is not null-terminated"),
         (lambda table: table[:4] + b"\xff\xff\xff\xff" + table[8:], "leaves the table"),
-        (lambda table: table + bytes(3 << 20), "2,097,152 bytes allowed"),
+        (lambda table: table + bytes(3 << 20), "exceeds the limit of 2,097,152 bytes"),
     ],
 )
 def test_damaged_tables_are_refused(good, change, reason):

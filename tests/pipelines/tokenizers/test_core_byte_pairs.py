@@ -1,6 +1,6 @@
 """`CoreOpsBytePairTokenizer` matches the sentencepiece library.
 
-It uses core TensorFlow operations only, for servers without TensorFlow Text.
+It uses core TensorFlow operations only, for servers without tensorflow-text.
 """
 
 import gzip
@@ -11,10 +11,12 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
     CoreOpsBytePairTokenizer,
 )
@@ -129,6 +131,19 @@ def test_core_tokenizer_rejects_symbols():
     texts = ["NP (NP VP (VP"] * 50
     tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
     with pytest.raises(DataError, match=r"user-defined symbols.*\(NP"):
+        CoreOpsBytePairTokenizer(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("piece", "reason"),
+    [("a\u2581b", "has a space after"), ("a\u2603", "contains '\u2603', which is not")],
+)
+def test_core_tokenizer_rejects_pieces_without_merges(piece, reason):
+    tokenizer = pipelines.train_tokenizer("bpe", ["ab ba"] * 50, 266)
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    model.pieces.add(piece=piece, score=-1000)
+    tokenizer = BytePairTokenizer(model.SerializeToString())
+    with pytest.raises(DataError, match=f"{reason}.*--tokenizer-ops text"):
         CoreOpsBytePairTokenizer(tokenizer)
 
 

@@ -60,11 +60,14 @@ def change(content, alter):
     [
         (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"x"), "table"),
         (lambda m: setattr(m.denormalizer_spec, "precompiled_charsmap", b"x"), "table"),
-        (lambda m: setattr(m.pieces[270], "piece", ""), "piece 270 has 0 characters"),
-        (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "piece 270 has 1,001"),
+        (lambda m: setattr(m.pieces[270], "piece", ""), "piece 270 .* 0 characters"),
+        (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "piece 270 .* 1,001"),
         (lambda m: setattr(m.pieces[270], "piece", "<s>"), "a piece twice"),
         (lambda m: m.pieces.add(piece="\0", type=3), "a one-character control"),
-        (lambda m: setattr(m.pieces[270], "score", float("nan")), "Received: nan"),
+        (
+            lambda m: setattr(m.pieces[270], "score", float("nan")),
+            "a finite score. Received: nan",
+        ),
         (lambda m: setattr(m.trainer_spec, "byte_fallback", False), "byte fallback"),
         (lambda m: m.ClearField("pieces"), "not a SentencePiece model"),
     ],
@@ -82,7 +85,7 @@ def test_piece_that_is_not_utf8_is_rejected(tmp_path):
     path = tmp_path / "tokenizer.model"
     content = change(path.read_bytes(), lambda m: setattr(m.pieces[270], "piece", "QZ"))
     path.write_bytes(content.replace(b"QZ", b"\xf4Z"))
-    with pytest.raises(DataError, match=r"model: .* piece 270 is not UTF-8"):
+    with pytest.raises(DataError, match=r"model: piece 270 .* is not valid UTF-8"):
         load_tokenizer(tmp_path)
 
 
@@ -93,5 +96,5 @@ def test_too_large_file_is_rejected(tmp_path):
         tokenizer.save(folder)
         with open(folder / tokenizer.file_name, "r+b") as file:
             file.truncate(65 << 20)
-        with pytest.raises(DataError, match="more than the 67,108,864 bytes allowed"):
+        with pytest.raises(DataError, match="exceeds the limit of 67,108,864 bytes"):
             load_tokenizer(folder)

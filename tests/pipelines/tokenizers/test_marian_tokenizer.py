@@ -38,7 +38,7 @@ def test_ids_and_texts_match_transformers(tokenizer, expected):
     assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == expected["ids"]
     target = tokenizer.target
     ids = target.tokenize(HOSTILE_TEXTS)
-    # transformers treats ">>...<<" as a language mark in targets, too. We do not.
+    # transformers treats ">>...<<" as a language prefix in targets, too. We do not.
     for found, theirs, text in zip(
         ids.to_list(), expected["target_ids"], HOSTILE_TEXTS, strict=True
     ):
@@ -121,8 +121,8 @@ def test_target_language_precedes_each_text():
 
 def test_only_known_target_languages_are_marks(tokenizer):
     texts = [">>fra<<  a b", ">>fra<<a", ">>xyz<< a", "a >>fra<< b", ">>fra<<", "", "»"]
-    marks, rest = tokenizer.split_language_mark(texts)
-    assert marks.numpy().tolist() == [b">>fra<< "] * 2 + [b""] * 2 + [b">>fra<< "] + (
+    found, rest = tokenizer.split_language_prefix(texts)
+    assert found.numpy().tolist() == [b">>fra<< "] * 2 + [b""] * 2 + [b">>fra<< "] + (
         [b""] * 2
     )
     assert [text.decode() for text in rest.numpy()] == [

@@ -70,7 +70,7 @@ def test_word_pieces_reject_invalid_files(tmp_path):
     for vocabulary, problem in [
         (good[1:], "begin with"),
         ([*good, "a"], "every piece once"),
-        ([*good, 3], "not a word-piece tokenizer"),
+        ([*good, 3], "not a WordPiece tokenizer"),
     ]:
         fields = {"kind": "word_piece", "split_digits": False, "vocabulary": vocabulary}
         path.write_text(json.dumps(fields), encoding="utf-8")
