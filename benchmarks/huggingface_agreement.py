@@ -1,4 +1,4 @@
-"""Compares models with Hugging Face's library transformers, in both directions.
+"""Compares models with Hugging Face transformers, in both directions.
 
     pip install ".[bench]" transformers==4.57.6
     KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...

@@ -35,8 +35,9 @@ class Transformer(PresetMixin, keras.Model):
         d_ff: Inner width of the feed-forward networks.
         num_heads: Number of attention heads, h.
         key_dim: Width of queries and keys per head, d_k. If `None`, `d_model //
-            num_heads`.
-        value_dim: Width of values per head, d_v. If `None`, `d_model // num_heads`.
+            num_heads` is used.
+        value_dim: Width of values per head, d_v. If `None`, `d_model // num_heads` is
+            used.
         dropout: Dropout rate of sublayer outputs and of the sums of embeddings and
             positions.
         attention_dropout: Dropout rate of attention scores (0 in the paper).

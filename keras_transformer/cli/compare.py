@@ -32,7 +32,7 @@ def compare(
         list[pathlib.Path],
         Argument(
             metavar="BASELINE SYSTEM...",
-            help="Translation files, or folders written by repeat.",
+            help="Translation files, or folders written by the `repeat` command.",
         ),
     ],
     reference: Annotated[
@@ -40,7 +40,7 @@ def compare(
         Option(
             "--reference",
             "-r",
-            help="Reference translations; required to compare files.",
+            help="Reference translations. Required for translation files.",
         ),
     ] = None,
     metric: Annotated[
@@ -52,7 +52,9 @@ def compare(
     ] = Test.BOOTSTRAP,
     samples: Annotated[
         int | None,
-        Option(min=1, help="Resamples (default: 1000; 10000 for randomization)."),
+        Option(
+            min=1, help="Number of resamples (default: 1000, for randomization 10000)."
+        ),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
     tokenize: options.BleuTokenizer = "13a",
@@ -61,9 +63,11 @@ def compare(
 ):
     """Test whether systems differ significantly.
 
-    The tests and their results match sacreBLEU's. The p-value is the probability of a
-    difference at least as large as the observed one if the system were as good as the
-    baseline. Folders written by repeat are compared by their mean BLEU over seeds.
+    Translation files are compared as in sacreBLEU. Folders written by the `repeat`
+    command are compared by their mean BLEU over seeds, with a paired bootstrap over
+    sentences. The p-value is the probability of a difference at least as large as the
+    observed one if the system were as good as the baseline. Unlike in sacreBLEU, it is
+    1 if the scores are equal.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -72,10 +76,10 @@ def compare(
     keras-transformer compare seeds_a seeds_b
     """
     if len(systems) < 2:
-        raise UserError("BASELINE SYSTEM...: at least two systems are needed")
+        raise UserError("pass a baseline and at least one other system")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("systems must differ. The same path was given twice")
+        raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(reference, *systems)
     check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}
@@ -83,17 +87,18 @@ def compare(
     if any(path.is_dir() for path in systems):
         if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
-                "folders written by repeat contain references and are compared by BLEU "
-                "with the bootstrap; remove --reference, --metric and --test"
+                "folders written by the `repeat` command contain references and are "
+                "compared by BLEU with the bootstrap. Remove --reference, --metric and "
+                "--test"
             )
         results = [_compare_folders(systems, **bootstrap, **scoring)]
     elif reference is None:
-        raise UserError("--reference, the reference translations, is missing")
+        raise UserError("--reference is required to compare translation files")
     else:
         results = _compare_files(
             systems,
             reference,
-            [one.value for one in dict.fromkeys(metric)],
+            [each.value for each in dict.fromkeys(metric)],
             test=test.value,
             **bootstrap,
             **scoring,
@@ -124,7 +129,10 @@ def _compare_files(systems, reference, metrics, **options):
 def _compare_folders(folders, num_samples, **options):
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder}: must be a folder written by repeat, not a file")
+            raise UserError(
+                f"{folder}: must be a folder written by the `repeat` command, because "
+                "another system is a folder"
+            )
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison
@@ -140,7 +148,7 @@ def _compare_folders(folders, num_samples, **options):
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(
             "BLEU",
-            f"mean over seeds ({num_seeds})",
+            f"mean over seeds (number per system: {num_seeds})",
             compare_seeds(
                 systems, references, num_samples=num_samples or 1000, **options
             ),

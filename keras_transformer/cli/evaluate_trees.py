@@ -19,7 +19,8 @@ def read_treebank(reference, source=None):
         source: Path of a text file whose lines must be the same sentences, or `None`.
 
     Returns:
-        `(sentences, trees)`: a list of the words of each tree, and a list of `Tree`.
+        `(sentences, trees)`: a list with one list of words per tree, and a list of
+        `Tree`.
 
     Raises:
         DataError: If there are no trees.
@@ -46,18 +47,28 @@ def _check_source(source, reference, lines, trees):
     if len(sentences) != len(trees):
         raise UserError(
             f"{source} must have one line per tree of {reference}. Received: "
-            f"{len(sentences)} and {len(trees)}."
+            f"{len(sentences)} lines and {len(trees)} trees."
         )
     pairs = zip(sentences, trees, lines, strict=True)
     for number, (words, tree, line) in enumerate(pairs, start=1):
         if words != tree.words:
             raise UserError(
-                f"{source}:{number}: words differ from the tree at {reference}:{line}"
+                f"{source}:{number}: the words differ from those of the tree at "
+                f"{reference}:{line}"
             )
 
 
-def parse(translator, sentences, warnings):
-    """Returns a `Parse` for each sentence and prints how many outputs were repaired."""
+def parse(translator, sentences, line_warnings):
+    """Parses sentences and prints how many outputs were repaired.
+
+    Args:
+        translator: `Translator` of a parser.
+        sentences: List of lists of words.
+        line_warnings: `LineWarnings` of `translator`. Warnings count sentences from 1.
+
+    Returns:
+        List of `Parse`, one per sentence.
+    """
     from keras_transformer.parsing.parser import parse_sentences
     from keras_transformer.parsing.parser import repair_report
 
@@ -65,7 +76,7 @@ def parse(translator, sentences, warnings):
     for start, chunk in in_chunks(
         sentences, PARSING_CHUNK_SIZE, "parsing", unit="sentences"
     ):
-        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+        line_warnings.numbers = range(start + 1, start + 1 + len(chunk))
         parses += parse_sentences(translator, chunk)
     console.print_status(repair_report(parses))
     return parses
@@ -80,9 +91,15 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns the scores of all sentences, and of those with few words, as two dicts.
+    """Scores the trees of all sentences and those of short sentences.
 
-    The second dict is limited to sentences of up to `SHORT_LENGTH` words.
+    Args:
+        references: List of `Tree`.
+        trees: List of `Tree`, the parses of the same sentences.
+
+    Returns:
+        List of two dicts of scores: for all sentences, and for sentences of up to
+        `SHORT_LENGTH` words.
     """
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score

@@ -96,7 +96,7 @@ def export(
     By default, the command writes a SavedModel that takes and returns text, to FOLDER/1
     or the next free number. The other formats are written to FOLDER itself.
     CTranslate2 receives its search options with each call. `open_model` and
-    `Transformer.from_preset` read a preset. The library transformers reads the format
+    `Transformer.from_preset` read a preset. Hugging Face transformers reads the format
     huggingface with `from_pretrained` and `MarianTokenizer`. The format marian needs a
     post-norm model that was trained with model.start: zeros and model.position_rates:
     tensor2tensor. Core tokenizer operations return the same ids, but are slower and

@@ -45,7 +45,11 @@ def filter(
     ] = 3.0,
     max_length: Annotated[
         int | None,
-        Option(min=1, help="Maximum subwords per side (default: the model's, or 256)."),
+        Option(
+            min=1,
+            help="Maximum subwords per side (default: the recipe's data.max_length, "
+            "else 256).",
+        ),
     ] = None,
     keep_identical: Annotated[
         bool, Option("--keep-identical", help="Keep pairs with identical sides.")
@@ -55,16 +59,16 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    Pairs are removed without a score if a side is empty, too long or not UTF-8, if the
-    sides are identical, or if their lengths differ too much. With --keep-fraction, the
-    scores of all pairs are kept in memory, 4 bytes each.
+    Pairs are removed without being scored if a side is empty, too long or not UTF-8, if
+    the sides are identical, or if their lengths differ too much. With --keep-fraction,
+    the scores of all pairs are kept in memory, 4 bytes each.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
       --output-source clean.en --output-target clean.de --keep-fraction 0.8
     """
     if (min_score is None) == (keep_fraction is None):
-        raise UserError("--min-score or --keep-fraction: give exactly one of them")
+        raise UserError("pass exactly one of --min-score and --keep-fraction")
     if keep_fraction is not None and not 0 < keep_fraction <= 1:
         raise UserError(
             f"--keep-fraction {keep_fraction}: must be above 0 and at most 1"
@@ -112,7 +116,7 @@ def filter(
         report["dropped"] = {name: pair_filter.dropped[name] for name in FILTER_REASONS}
         typer.echo(console.json_text(report))
         return
-    limit = "" if min_score is None else f", scoring at least {min_score:.4f}"
+    limit = "" if min_score is None else f" with a score of at least {min_score:.4f}"
     typer.echo(f"{pair_filter.num_kept} of {total} pairs kept{limit}")
     for reason, text in FILTER_REASONS.items():
         typer.echo(f"{pair_filter.dropped[reason]} dropped: {text}")
@@ -125,6 +129,6 @@ def _check_outputs(inputs, output_source, output_target):
     for option, path in outputs.items():
         if path.resolve() in taken:
             other = taken[path.resolve()]
-            raise UserError(f"{option} {path}: must differ from the file of {other}")
+            raise UserError(f"{option} {path}: must not be the file of {other}")
         console.require_writable(path)
         taken[path.resolve()] = option

@@ -129,14 +129,14 @@ def attention_of_units(scores, target_units, source_units):
 def words_of(row):
     """Returns the index of the word that each subword belongs to.
 
-    Words are separated by ASCII white space. A subword of white space belongs to the
+    Words are separated by ASCII whitespace. A subword of whitespace belongs to the
     next word. A subword that touches several words belongs to the last of them.
 
     Args:
         row: List of bytes, the surfaces of a text's subwords in order.
 
     Returns:
-        List of int, word indices from 0; -1 for white space after the last word.
+        List of int, word indices from 0; -1 for whitespace after the last word.
     """
     words = []
     num_words = 0

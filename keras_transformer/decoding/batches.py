@@ -9,8 +9,8 @@ from keras_transformer.errors import ModelError
 # Limits on the texts that are encoded in one call of the tokenizer.
 MAX_LINES = 4096
 MAX_CHARACTERS = 1 << 22
-# White space according to Unicode or Python, and spaces of zero width.
-WHITE_SPACE = "".join(
+# Whitespace as defined by Unicode or Python, plus zero-width spaces.
+WHITESPACE = "".join(
     map(
         chr,
         [
@@ -30,7 +30,7 @@ def log_warning(index, text):
 
 
 def check_texts(texts, name="lines"):
-    """Returns `texts` as a list.
+    """Checks that `texts` contains only `str`, and returns it as a list.
 
     Args:
         texts: Iterable of str.
@@ -60,19 +60,24 @@ def check_texts(texts, name="lines"):
     return texts
 
 
-def check_pairs(sources, targets, name="targets"):
-    """Returns `sources` and `targets` as lists (see `check_texts`).
+def check_pairs(first, second, names=("sources", "targets")):
+    """Checks two arguments of the same length, and returns them as lists.
+
+    Args:
+        first: Iterable of str.
+        second: Iterable of str.
+        names: Names of the two arguments in error messages.
 
     Raises:
-        ValueError: If the lists differ in length, or contain anything but `str`.
+        ValueError: If the lengths differ, or if `check_texts` rejects an argument.
     """
-    sources, targets = check_texts(sources), check_texts(targets, name)
-    if len(sources) != len(targets):
+    first, second = map(check_texts, (first, second), names)
+    if len(first) != len(second):
         raise ValueError(
-            f"`{name}` must have one text per line. "
-            f"Received: {len(sources)} lines, {len(targets)} {name}."
+            f"`{names[0]}` and `{names[1]}` must have the same length. "
+            f"Received: {len(first)} {names[0]} and {len(second)} {names[1]}."
         )
-    return sources, targets
+    return first, second
 
 
 def check_compatible(model, tokenizer, target_tokenizer=None):
@@ -81,20 +86,21 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
     Args:
         model: `Transformer` or `Ensemble`.
         tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer`.
+        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer` is used.
 
     Raises:
         ValueError: If the model lacks an id or cannot generate the end id.
     """
     target_tokenizer = target_tokenizer or tokenizer
-    for size, each in (
+    for size, side_tokenizer in (
         (model.source_vocabulary_size, tokenizer),
         (model.vocabulary_size, target_tokenizer),
     ):
-        if each.vocabulary_size > size:
+        if side_tokenizer.vocabulary_size > size:
             raise ValueError(
                 "The tokenizer must not have more ids than the model. Received: "
-                f"tokenizer with {each.vocabulary_size} ids, model with {size}."
+                f"tokenizer with {side_tokenizer.vocabulary_size} ids, "
+                f"model with {size} ids."
             )
     end_id = target_tokenizer.end_id
     if end_id >= model.num_outputs:
@@ -105,7 +111,7 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
 
 
 def target_of(tokenizer):
-    """Returns the tokenizer of the targets, which may be `tokenizer` itself."""
+    """Returns the target tokenizer: `tokenizer.target` if set, else `tokenizer`."""
     return getattr(tokenizer, "target", tokenizer)
 
 
@@ -137,7 +143,7 @@ def encode_with_end(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Encodes prefixes of translations, stripped of white space, to lists of ids.
+    """Encodes prefixes of translations, stripped of whitespace, to lists of ids.
 
     Raises:
         ModelError: If a prefix contains an id that the model cannot generate.
@@ -155,8 +161,8 @@ def encode_prefixes(tokenizer, prefixes, model):
 def batch_by_length(lengths, batch_tokens):
     """Yields lists of row indices, sorted by length.
 
-    A batch has at most `batch_tokens` positions, including padding. A row that is
-    longer than this is a batch by itself.
+    A batch has at most `batch_tokens` positions, including padding. A
+    longer row forms a batch by itself.
     """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):

@@ -152,7 +152,7 @@ def parse_phrase(text):
     if not words:
         raise ValueError(
             f"{text!r} is not a phrase that can be forbidden. It must contain more "
-            "than white space and `*`."
+            "than whitespace and `*`."
         )
     return Phrase(
         tuple(words.encode("utf-8", "replace")),

@@ -270,7 +270,7 @@ class Translator:
         """Aligns the words of translations to the words of their sources.
 
         Alignments are read from the decoder's attention to the source (see
-        `decoding.alignment`). Words are separated by ASCII white space.
+        `decoding.alignment`). Words are separated by ASCII whitespace.
 
         Args:
             sources: List of str.
@@ -372,7 +372,7 @@ class Translator:
         """Runs a compiled search and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
-            _, prefixes = check_pairs(lines, prefixes, "prefixes")
+            _, prefixes = check_pairs(lines, prefixes, ("lines", "prefixes"))
             prefix_ids = encode_prefixes(self.target_tokenizer, prefixes, self.model)
         segments = segment_texts(
             self.tokenizer, lines, self.max_source_length, self.warn

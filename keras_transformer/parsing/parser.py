@@ -32,7 +32,7 @@ def parse_sentences(translator, sentences, symbols=None):
 
     Args:
         translator: `Translator`. Its beam size is the length of the n-best list.
-        sentences: List of tuples of words, without white space or parentheses (see
+        sentences: List of tuples of words, without whitespace or parentheses (see
             `parsing.trees.split_words`).
         symbols: Form of a word (see the argument `words` of `linearize`). If `None`,
             the form that the model was trained on.

@@ -17,7 +17,7 @@ from keras_transformer.pipelines.lines import read_lines
 
 ROOT_LABEL = "TOP"
 TRACE_TAG = "-NONE-"
-# ASCII white space only, because a no-break space may be part of a word.
+# ASCII whitespace only, because a no-break space may be part of a word.
 _PIECE = re.compile(r"[()]|[^() \t\n\v\f\r]+")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"[-=].*")
@@ -151,7 +151,7 @@ def escape_brackets(word: str) -> str:
 
 
 def split_words(line: str) -> tuple[str, ...]:
-    """Splits a line at ASCII white space and escapes parentheses, as in treebanks."""
+    """Splits a line at ASCII whitespace and escapes parentheses, as in treebanks."""
     return tuple(map(escape_brackets, _WORD.findall(line)))
 
 

@@ -130,8 +130,8 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
     short = tmp_path / "short"
     short.write_text("x\n")
     mistakes = {
-        (files / "a",): "at least two systems are needed",
-        (files / "a", files / "a"): "The same path was given twice",
+        (files / "a",): "pass a baseline and at least one other system",
+        (files / "a", files / "a"): "the same path was passed twice",
         (files / "a", short): "must have the same number of lines. Received: 1 and 90",
         (files / "a", tmp_path / "none"): "none: no such file",
     }

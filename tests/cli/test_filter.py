@@ -75,7 +75,7 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     assert result.exit_code == 0, result.stderr
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
-        f"2 of 10 pairs kept, scoring at least {threshold:.4f}",
+        f"2 of 10 pairs kept with a score of at least {threshold:.4f}",
         "1 dropped: not UTF-8",
         "2 dropped: empty side",
         "1 dropped: same text on both sides",
@@ -102,7 +102,7 @@ def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, cou
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
     assert kept(files) == sorted(best)
     assert result.stdout.startswith(
-        f"{count} of 10 pairs kept, scoring at least {scores[best[-1]]:.4f}\n"
+        f"{count} of 10 pairs kept with a score of at least {scores[best[-1]]:.4f}\n"
     )
 
 
@@ -163,15 +163,14 @@ def test_pair_filter_can_drop_all_pairs():
 def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_export):
     (files / "short").write_text("x\n")
     for arguments, message in (
-        ([], "--min-score or --keep-fraction: give exactly one of them"),
+        ([], "pass exactly one of --min-score and --keep-fraction"),
         (
             ["--keep-fraction", "1.5"],
             "--keep-fraction 1.5: must be above 0 and at most 1",
         ),
         (
             ["--keep-fraction", "1", "--output-target", files / "source"],
-            f"--output-target {files / 'source'}: must differ from the file of "
-            "--source",
+            f"--output-target {files / 'source'}: must not be the file of --source",
         ),
         (
             ["--keep-fraction", "1", "--output-source", files / "nowhere" / "a"],

@@ -18,7 +18,7 @@ from keras_transformer.conversion.array_names import MARIAN_SETTINGS
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.saving.open import open_model
 
-# The mark `>>fra<<` selects the target language.
+# The prefix `>>fra<<` selects the target language.
 LINES = ["ab cd", "f a", ">>fra<< e"]
 
 

@@ -179,10 +179,15 @@ def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_pa
     source.write_text("\n".join([*lines[:5], "other words", *lines[6:]]))
     result = run_command(*arguments, "--source", source)
     assert result.exit_code == 2
-    assert f"{source}:6: words differ from the tree at {toy}:6" in result.stderr
+    assert (
+        f"{source}:6: the words differ from those of the tree at {toy}:6"
+        in result.stderr
+    )
     source.write_text("one line")
     result = run_command(*arguments, "--source", source)
-    assert f"must have one line per tree of {toy}. Received: 1 and " in result.stderr
+    assert (
+        f"must have one line per tree of {toy}. Received: 1 lines and " in result.stderr
+    )
 
 
 def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):

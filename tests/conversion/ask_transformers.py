@@ -1,4 +1,4 @@
-"""Stores the results of the library transformers for tiny random models.
+"""Stores the results of the library `transformers` for tiny random models.
 
     PYTHONPATH=tests python tests/conversion/ask_transformers.py
 

@@ -1,4 +1,4 @@
-"""Imports random models that the library transformers wrote and compares logits."""
+"""Imports random models that the library `transformers` wrote and compares logits."""
 
 import pytest
 from benchmark_scripts import load_script

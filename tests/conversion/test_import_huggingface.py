@@ -1,4 +1,4 @@
-"""Import of Hugging Face folders, compared with the library transformers and NumPy.
+"""Import of Hugging Face folders, compared with the library `transformers` and NumPy.
 
 `ask_transformers.py` wrote the library's results to `transformers_results.json`.
 `toolkit_models.logits` computes the expected logits in NumPy.

@@ -28,7 +28,7 @@ def test_words_of_maps_subwords_to_words():
     row = [b"The", b" un", b"known", b".", b" ", b"x", b" \t", b" a b", b"", b" "]
     assert words_of(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
     assert words_of([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
-    # Only ASCII white space separates words. U+00A0 is two bytes here.
+    # Only ASCII whitespace separates words. U+00A0 is two bytes here.
     assert words_of([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
     assert words_of([b" ", b"\n"]) == [-1, -1]
     assert words_of([]) == []

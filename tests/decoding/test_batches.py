@@ -12,6 +12,16 @@ def translator():
     return Translator(characters_model(), Characters())
 
 
+def test_translator_rejects_lists_of_different_lengths(translator):
+    message = "`sources` and `targets` must have .* Received: 2 sources and 1 targets"
+    for call in (translator.score, translator.align):
+        with pytest.raises(ValueError, match=message):
+            call(["a", "b"], ["a"])
+    message = "`lines` and `prefixes` must have .* Received: 1 lines and 2 prefixes"
+    with pytest.raises(ValueError, match=message):
+        translator.n_best(["a"], prefixes=["a", "b"])
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

@@ -1,4 +1,4 @@
-"""Translations of texts that contain only white space, in Python and in an export."""
+"""Translations of texts that contain only whitespace, in Python and in an export."""
 
 import sys
 import unicodedata
@@ -6,20 +6,20 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.batches import WHITE_SPACE
+from keras_transformer.decoding.batches import WHITESPACE
 
-BLANK = [*WHITE_SPACE, "", "\u3000\u00a0 \t\u2003", WHITE_SPACE]
+BLANK = [*WHITESPACE, "", "\u3000\u00a0 \t\u2003", WHITESPACE]
 
 
-def test_white_space_matches_unicode():
+def test_whitespace_matches_unicode():
     spaces = {
         chr(code)
         for code in range(sys.maxunicode + 1)
         if chr(code).isspace() or unicodedata.category(chr(code)) in ("Zs", "Zl", "Zp")
     }
     # The others are the zero-width space, the word joiner, and the byte order mark.
-    assert set(WHITE_SPACE) == spaces | {"\u200b", "\u2060", "\ufeff"}
-    assert len(WHITE_SPACE) == len(set(WHITE_SPACE))
+    assert set(WHITESPACE) == spaces | {"\u200b", "\u2060", "\ufeff"}
+    assert len(WHITESPACE) == len(set(WHITESPACE))
 
 
 def test_blank_texts_have_empty_translations(tiny_translator, tiny_signatures):

@@ -213,8 +213,8 @@ def test_line_breaks_are_kept(translator, warnings):
     assert not warnings
 
 
-@pytest.mark.fault("F14", "white space of any kind has an empty translation")
-def test_unicode_white_space_is_blank(translator):
+@pytest.mark.fault("F14", "whitespace of any kind has an empty translation")
+def test_unicode_whitespace_is_blank(translator):
     blank = ["\u3000", "\u00a0 ", "\u2003\u200b", "\n\r\n", "\ufeff"]
     assert translator.n_best(blank, 1) == [[Translation("", 0.0)]] * len(blank)
 

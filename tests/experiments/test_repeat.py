@@ -166,7 +166,7 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     found = CliRunner().invoke(app, ["compare", str(output), str(other)])
     assert found.exit_code == 0, found.output
     seeds = len(json.loads((output / "results.json").read_text())["seeds"])
-    assert f"mean over seeds ({seeds}, {seeds})" in found.output
+    assert f"mean over seeds (number per system: {seeds}, {seeds})" in found.output
     assert "p = 1.0000" in found.output
 
 

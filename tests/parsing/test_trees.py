@@ -136,7 +136,7 @@ def test_read_trees_inverts_str(tmp_path):
     found = read(tmp_path, text)
     assert [line for line, _ in found] == list(range(1, 301))
     assert [tree for _, tree in found] == trees
-    # Line breaks are allowed in all white space.
+    # Line breaks are allowed in all whitespace.
     spread = re.sub(r"[ )]", lambda match: match[0] + "\n", text)
     assert [tree for _, tree in read(tmp_path, spread)] == trees
 
