@@ -261,7 +261,9 @@ def test_learned_positions_have_no_rates():
     changes = {"position_rates": "tensor2tensor"}
     with pytest.raises(ValueError, match="Learned positions have no `rates`"):
         built(changes, **learned)
-    with pytest.raises(ValueError, match="position_rates needs positions sinusoidal"):
+    with pytest.raises(
+        ValueError, match="position_rates requires positions sinusoidal"
+    ):
         ModelSettings(preset="tiny", **learned, variations=changes)
 
 
