@@ -252,7 +252,7 @@ def test_learned_positions_begin_at_0():
     learned = {"positions": "learned", "max_length": 9}
     with pytest.raises(ValueError, match="Learned positions begin at 0"):
         built({"first_position": 1}, **learned)
-    with pytest.raises(ValueError, match="first_position needs positions"):
+    with pytest.raises(ValueError, match="first_position requires positions"):
         ModelSettings(preset="tiny", **learned, variations={"first_position": 1})
 
 

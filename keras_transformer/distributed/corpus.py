@@ -209,7 +209,7 @@ def open_lines(path, errors="drop"):
 
 
 def write_file(path, chunks):
-    """Writes chunks of bytes under a temporary name, then renames the file."""
+    """Writes a file on any of Beam's filesystems, first under a temporary name."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with FileSystems.create(
         temporary, compression_type=CompressionTypes.UNCOMPRESSED

@@ -38,7 +38,7 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["tokenizer.source_model=a"], "both model, for the target, and source_model"),
+        (["tokenizer.source_model=a"], "both model (for the target) and source_model"),
         (
             ["tokenizer.shared=true"],
             "source_vocabulary_size requires shared: false",
@@ -56,7 +56,10 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
             ["training.stages=[{steps: 1, directions: both}]"],
             "directions: both requires tokenizer.shared: true",
         ),
-        (["data={kind: trees, train: {trees: a}}"], "not available with data.kind tre"),
+        (
+            ["data={kind: trees, train: {trees: a}}"],
+            "data.kind: trees requires",
+        ),
         (["tokenizer.kind=marian"], "shared: false requires kind bpe or word_piece"),
     ],
 )
