@@ -47,7 +47,8 @@ class Packaged(NamedTuple):
 
 MODELS = {
     "phrases": Packaged(
-        "English to German: dates, times, numbers, amounts, measures and names",
+        "English to German: dates, times, numbers, amounts of money, measurements and "
+        "names",
         "Trained on phrases from the Unicode Common Locale Data Repository (CLDR), "
         "https://cldr.unicode.org, as the package Babel contains it. Copyright "
         "Unicode, Inc., Unicode License v3, https://www.unicode.org/license.txt.",

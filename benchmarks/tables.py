@@ -198,13 +198,13 @@ def serving_load(result):
             [
                 name,
                 f"{found['requests']:,} in {found['seconds']:.0f} s",
-                ", ".join(f"{count:,} x {status}" for status, count in statuses),
+                ", ".join(f"{status}: {count:,}" for status, count in statuses),
                 *(f"{answered[each]:,.0f}" if answered else "" for each in latencies),
                 f"{refused['p99']:,.0f}" if refused else "",
                 " to ".join(f"{each:,.0f}" for each in found["rss_mib"]),
             ]
         )
-    head = ["load", "requests", "statuses", "p50, ms", "p95, ms", "p99, ms"]
+    head = ["load", "requests", "requests by status", "p50, ms", "p95, ms", "p99, ms"]
     text = table([*head, "p99 of 429 and 503, ms", "memory, MiB"], rows)
     after = result["phases"]["overload"]["after"]
     return (
@@ -313,7 +313,7 @@ def ablation(path):
         )
     head = [
         "row",
-        "settings of base, then changes from it",
+        "settings (other rows: changes from base)",
         "parameters, millions",
         "PPL",
         "BLEU",

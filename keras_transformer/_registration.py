@@ -47,15 +47,15 @@ class _Unloaded:
         self._name = name
 
     def from_config(self, config, *args, **kwargs):
-        # The registry may still contain this placeholder, so the class is read from the
-        # imported module.
+        # Keras has already looked up this placeholder. The import registers the class
+        # for later lookups, and this call is passed on to the class.
         module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 
 
 def _register(keras):
-    # Keras calls `from_config` of classes only. It returns a registered function
-    # unchanged, so no placeholder can replace `quick_gelu`.
+    # Keras calls `from_config` only on classes and returns registered functions as they
+    # are, so a placeholder cannot stand in for `quick_gelu`.
     importlib.import_module(f"{_PACKAGE}.numerics.activations")
     registered = keras.saving.get_custom_objects()
     for module, names in CLASSES.items():

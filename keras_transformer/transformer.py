@@ -280,8 +280,8 @@ class Transformer(PresetMixin, keras.Model):
             inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
                 optional (see `token_factors` of `embed_source`).
             training: Whether dropout is applied.
-            return_attention_scores: Whether to return the decoder's attention scores,
-                too.
+            return_attention_scores: Whether to also return the decoder's attention
+                scores.
 
         Returns:
             Same as `Decoder.call`.

@@ -33,7 +33,7 @@ class Bucket:
     Attributes:
         source_length: Length of the longest source, including the end id.
         target_length: Length of the longest target, including the end id.
-        batch_size: Largest number of pairs within the token budget.
+        batch_size: Maximum number of pairs within the token budget.
         num_pairs: Number of pairs per epoch, for a leaf. Not used for other buckets.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
@@ -58,7 +58,7 @@ def plan_buckets(
         source_lengths: int array `[num_pairs]`.
         target_lengths: int array `[num_pairs]`.
         batch_tokens: The token budget.
-        max_leaves: Largest number of leaves.
+        max_leaves: Maximum number of leaves.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each pair. If `None`, each pair occurs once.
 

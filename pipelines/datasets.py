@@ -32,7 +32,7 @@ def training_dataset(
 
     Args:
         corpus: The `EncodedCorpus`.
-        batch_tokens: Largest number of ids on each side of a batch, padding included
+        batch_tokens: Maximum number of ids on each side of a batch, padding included
             (25,000 in the paper). Rows added for replicas do not count.
         seed: Seed for shuffling, not negative.
         start_step: Number of batches to skip, for resuming.

@@ -31,7 +31,7 @@ _FORMAT = 3
 # Part of the fingerprint. Change it when `Tokenizer.sample` draws other numbers.
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
-# Number of dropped pairs per reason whose locations are stored.
+# Maximum number of dropped pairs per reason whose locations are stored.
 _MAX_LOCATIONS = 5
 
 
@@ -47,19 +47,19 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Tokenizes pairs once and stores their ids in `folder`.
 
-    With `dropout`, each pair is stored in `segmentations` random splits into subwords
-    (BPE-dropout), and an epoch contains them all.
+    With `dropout`, each pair is stored `segmentations` times, each time split randomly
+    into subwords (BPE-dropout). An epoch contains all of them.
 
     If the folder already contains the same text, encoded with the same tokenizers and
     options, the existing corpus is opened. A source whose `fingerprint()` is `None` is
     always encoded again.
 
     Args:
-        pairs: A source or any iterable of (source, target) texts.
+        pairs: A `Pairs` object or any iterable of (source text, target text).
         source_tokenizer: Tokenizer of the source texts.
         target_tokenizer: Tokenizer of the target texts, the same object if shared.
-        folder: The output folder. An existing corpus in it is replaced.
-        max_length: Largest number of ids of a side, including the end id. Longer pairs
+        folder: The output folder. A corpus in it that does not match is replaced.
+        max_length: Maximum number of ids of a side, including the end id. Longer pairs
             are dropped.
         dropout: Probability of skipping a merge of subwords (see `Tokenizer.sample`).
         segmentations: Number of segmentations per pair, 1 without dropout.
@@ -75,7 +75,7 @@ def encode_corpus(
     """
     if not dropout and segmentations > 1:
         raise ValueError(
-            "`segmentations` above 1 needs `dropout` above 0. "
+            "`segmentations` above 1 requires `dropout` above 0. "
             f"Received: segmentations={segmentations}, dropout={dropout}."
         )
     pairs = as_pairs(pairs)
@@ -110,7 +110,7 @@ def encode_corpus(
         if not facts["num_pairs"]:
             raise DataError(
                 f"no training examples: {corpus_report(facts)}. "
-                f"Received: data.max_length={max_length}."
+                f"Received: max_length={max_length} (data.max_length in a recipe)."
             )
         _remove_corpus(folder)
         os.rename(temporary, folder)
@@ -136,7 +136,7 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
 
 
 def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
-    """Returns the fingerprints of the inputs that identify a corpus to reuse.
+    """Returns the fingerprints under which a corpus of these inputs can be reused.
 
     The first one is stored. With dropout, version 0.1 stored the second one. Accepting
     it lets runs of version 0.1 resume with the segmentations that they drew. The list
@@ -185,7 +185,7 @@ def _encode_texts(pairs, tokenizers, sampling):
 
 
 def _read_ids(id_chunks):
-    """Like `_encode_texts`, for pairs that are already ids."""
+    """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)

@@ -252,7 +252,7 @@ def test_learned_positions_begin_at_0():
     learned = {"positions": "learned", "max_length": 9}
     with pytest.raises(ValueError, match="Learned positions begin at 0"):
         built({"first_position": 1}, **learned)
-    with pytest.raises(ValueError, match="first_position needs positions"):
+    with pytest.raises(ValueError, match="first_position requires positions"):
         ModelSettings(preset="tiny", **learned, variations={"first_position": 1})
 
 
@@ -261,7 +261,9 @@ def test_learned_positions_have_no_rates():
     changes = {"position_rates": "tensor2tensor"}
     with pytest.raises(ValueError, match="Learned positions have no `rates`"):
         built(changes, **learned)
-    with pytest.raises(ValueError, match="position_rates needs positions sinusoidal"):
+    with pytest.raises(
+        ValueError, match="position_rates requires positions sinusoidal"
+    ):
         ModelSettings(preset="tiny", **learned, variations=changes)
 
 

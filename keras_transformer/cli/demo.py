@@ -30,8 +30,8 @@ def demo(
     """Train, evaluate and export a model in a few minutes.
 
     The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
-    amounts of money, measurements and names. The package Babel includes the phrases,
-    so no network is needed.
+    amounts of money, measurements and names. The Babel package includes them, so no
+    network is needed.
 
     \b
     keras-transformer demo
@@ -66,13 +66,13 @@ def demo(
 
     sources, references = _test_phrases(recipe.data)
     begin_stage(2, f"translating {len(sources)} held-out phrases")
-    run = console.open_translator(output)
-    hypotheses = run.translate(sources)
+    translator = console.open_translator(output)
+    hypotheses = translator.translate(sources)
     exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
     bleu = evaluation.bleu(hypotheses, references)
 
     begin_stage(3, "exporting")
-    exported = export_translator(run, saved_model)
+    exported = export_translator(translator, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[-_NUM_SHOWN:]
     served = console.open_translator(exported).translate(shown)
@@ -88,7 +88,8 @@ def demo(
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
-        f"SavedModel: {exported} (translates text; serve it without this package)\n"
+        f"SavedModel: {exported} "
+        "(translates text; can be served without this package)\n"
         f'try: echo "{shown[0]}" | keras-transformer translate {exported}'
     )
 

@@ -55,14 +55,15 @@ def encode_with_beam(
 
     Args:
         sources: Paths of text files, plain or .gz, on any filesystem that Beam
-            supports. One worker reads each file, so a few large files are slow.
+            supports. Each file is read by a single worker, so a few large files are
+            slower than many small ones.
         targets: Paths of their translations, line by line, in the same order.
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
         output: The output folder. It must not contain `records.json` yet.
         shards: Number of output files.
-        max_length: Largest number of ids of a side, including the end id. Longer pairs
+        max_length: Maximum number of ids of a side, including the end id. Longer pairs
             are dropped.
-        max_ratio: Largest ratio of the longer side's ids to the shorter side's, both
+        max_ratio: Maximum ratio of the longer side's ids to the shorter side's, both
             including end ids. Pairs above it are dropped. If `None`, there is no limit.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
@@ -164,7 +165,7 @@ def run_beam(build, beam_options=()):
     """Runs the pipeline that `build` creates and waits until it ends.
 
     Args:
-        build: Function of a `beam.Pipeline`.
+        build: Function that adds steps to a `beam.Pipeline`, its argument.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
@@ -208,7 +209,7 @@ def open_lines(path, errors="drop"):
 
 
 def write_file(path, chunks):
-    """Writes chunks of bytes atomically to a file on any of Beam's filesystems."""
+    """Writes a file on any of Beam's filesystems, first under a temporary name."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with FileSystems.create(
         temporary, compression_type=CompressionTypes.UNCOMPRESSED
@@ -343,7 +344,7 @@ def _example(source, target):
 
 
 def _read_metadata(path):
-    """Reads `records.json`. If it has no pairs, deletes it and raises `DataError`."""
+    """Reads `records.json`. If the corpus has no pairs, deletes the file and raises."""
     with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:

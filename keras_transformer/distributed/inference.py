@@ -40,7 +40,7 @@ class SavedModelHandler(ModelHandler):
     Args:
         path: Folder with `saved_model.pb`, visible to every worker.
         task: `TRANSLATE` or `SCORE`.
-        batch_size: Largest number of lines per batch.
+        batch_size: Maximum number of lines per batch.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64):
@@ -76,7 +76,7 @@ def run_with_beam(
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: Paths of the translations to score, line by line.
-        batch_size: Largest number of lines per batch. If the export has a lower limit,
+        batch_size: Maximum number of lines per batch. If the export has a lower limit,
             that limit is used.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 

@@ -176,7 +176,7 @@ def _load_sentencepiece(settings, side):
     except DataError as error:
         raise DataError(f"{label}: {error}") from None
     if settings.dropout and not tokenizer.has_merges:
-        raise DataError(f"{label}: tokenizer.dropout needs a model of type bpe")
+        raise DataError(f"{label}: tokenizer.dropout requires a model of type bpe")
     found, size = tokenizer.vocabulary_size, getattr(settings, f"{side}vocabulary_size")
     if found != size:
         raise DataError(

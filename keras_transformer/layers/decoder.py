@@ -40,13 +40,13 @@ class Decoder(Stack):
             source_mask: `[batch, source_length]`, bool, True = token.
             encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and
                 combined with `source_mask`.
-            return_attention_scores: Whether to return the scores, too.
+            return_attention_scores: Whether to also return the scores.
             training: Whether dropout is applied.
 
         Returns:
             `[batch, target_length, d_model]`. Position i depends only on target
-            positions up to i. With `return_attention_scores`, `(output, scores)`:
-            `scores` is a list with one `(self_scores, cross_scores)` pair per layer
+            positions up to i. With `return_attention_scores`, `(output, scores)`, where
+            `scores` is a list with one pair `(self_scores, cross_scores)` per layer
             (see `DecoderLayer`).
         """
         return self.run(

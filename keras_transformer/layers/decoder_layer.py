@@ -49,9 +49,9 @@ class DecoderLayer(TransformerLayer):
 
         Returns:
             `[batch, target_length, d_model]`. With `return_attention_scores`,
-            `(output, (self_scores, cross_scores))`, the scores in float32, `[batch,
-            num_heads, target_length, target_length]` and `[batch, num_heads,
-            target_length, source_length]`.
+            `(output, (self_scores, cross_scores))`. `self_scores` is float32 `[batch,
+            num_heads, target_length, target_length]`, and `cross_scores` is float32
+            `[batch, num_heads, target_length, source_length]`.
         """
         options = {
             "return_attention_scores": return_attention_scores,

@@ -42,13 +42,13 @@ class Encoder(Stack):
             source_mask: `[batch, source_length]`, bool, True = token.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `source_mask`.
-            return_attention_scores: Whether to return the scores, too.
+            return_attention_scores: Whether to also return the scores.
             training: Whether dropout is applied.
 
         Returns:
             `[batch, source_length, d_model]`. With `return_attention_scores`,
-            `(output, scores)`: `scores` is a list with one tensor per layer, float32
-            `[batch, num_heads, source_length, source_length]`.
+            `(output, scores)`, where `scores` is a list with one tensor per layer,
+            float32 `[batch, num_heads, source_length, source_length]`.
         """
         source_mask = combine_masks(source_mask, mask)
         return self.run(

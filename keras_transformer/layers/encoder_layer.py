@@ -46,12 +46,12 @@ class EncoderLayer(TransformerLayer):
                 True = attend.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `attention_mask`.
-            return_attention_scores: Whether to return the scores, too.
+            return_attention_scores: Whether to also return the scores.
             training: Whether dropout is applied.
 
         Returns:
             `[batch, source_length, d_model]`. With `return_attention_scores`,
-            `(output, scores)`, the scores in float32, `[batch, num_heads,
+            `(output, scores)`, where `scores` is float32 `[batch, num_heads,
             source_length, source_length]`.
         """
         x = inputs

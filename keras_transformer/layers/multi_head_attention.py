@@ -30,7 +30,8 @@ def attention(logits, value, mask=None, dropout=None, training=None):
         value: `[batch, num_heads, ..., source_length, value_dim]`.
         mask: Bool that broadcasts to the logits, True = attend, or `None`.
         dropout: `Dropout` layer that is applied to the scores, or `None`.
-        training: Whether dropout is applied.
+        training: Whether dropout is applied and the softmax has its custom gradient
+            (see `masked_softmax`).
 
     Returns:
         `[batch, num_heads, ..., target_length, value_dim]` in the dtype of `value`, and
@@ -155,9 +156,9 @@ class MultiHeadAttention(keras.layers.Layer):
             key_mask: Like `value_mask`, for `key`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
-            return_attention_scores: Whether to return the scores, too.
+            return_attention_scores: Whether to also return the scores.
             training: Whether dropout is applied.
-            use_causal_mask: Whether position i attends to keys up to i only.
+            use_causal_mask: Whether position i attends only to keys up to i.
 
         Returns:
             The output `[batch, target_length, output_dim]`. With
@@ -251,7 +252,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.transpose(x, (0, 2, 1, 3))
 
     def join_heads(self, x):
-        """Joins `[batch, heads, length, dim]` to `[batch, length, heads * dim]`."""
+        """Joins `[batch, heads, length, dim]` into `[batch, length, heads * dim]`."""
         x = ops.transpose(x, (0, 2, 1, 3))
         batch, length, *_ = ops.shape(x)
         return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))

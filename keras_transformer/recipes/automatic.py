@@ -87,7 +87,7 @@ def automatic_keys(values: dict) -> list[str]:
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
     if found and kind not in TEXT_KINDS:
         raise RecipeError(
-            f"{found[0]}: auto needs a data.kind of text, such as files. "
+            f"{found[0]}: auto requires a data.kind of text, such as files. "
             f"Received: {kind}"
         )
     return found

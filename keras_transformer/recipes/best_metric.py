@@ -43,7 +43,7 @@ def check_best_metric(training):
     needed = _MEASUREMENTS.get(metric)
     if needed and not getattr(training, needed):
         key = "best_metric" if training.best_metric else "early_stopping.metric"
-        raise ValueError(f"{key} {metric} needs {needed}: true")
+        raise ValueError(f"{key} {metric} requires {needed}: true")
 
 
 def chosen_metric(training, data_kind):

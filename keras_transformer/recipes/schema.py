@@ -124,7 +124,7 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _check_consistency(self):
         if self.positions == "learned" and self.max_length is None:
-            raise ValueError("positions learned needs a max_length")
+            raise ValueError("positions learned requires a max_length")
         if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
             raise ValueError(
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
@@ -134,7 +134,7 @@ class ModelSettings(Section):
         for name in ("position_rates", "first_position"):
             is_changed = getattr(changes, name) != getattr(defaults, name)
             if self.positions == "learned" and is_changed:
-                raise ValueError(f"variations.{name} needs positions sinusoidal")
+                raise ValueError(f"variations.{name} requires positions sinusoidal")
         for name in {"key_dim", "value_dim"} - self.model_fields_set:
             setattr(self, name, self.d_model // self.num_heads)
         return self
@@ -253,14 +253,14 @@ class TrainingSettings(Section):
         # Each stage is checked with its own settings, which may give the rate.
         has_rate = self.learning_rate is not None or self.stages
         if self.schedule == "inverse_sqrt" and not has_rate:
-            raise ValueError("schedule inverse_sqrt needs a learning_rate")
+            raise ValueError("schedule inverse_sqrt requires a learning_rate")
         if self.schedule == "paper" and self.learning_rate is not None:
             raise ValueError(
                 "schedule paper computes the learning rate. Give learning_rate_scale "
                 "instead of learning_rate, or choose schedule inverse_sqrt"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
-            raise ValueError("learning_rate_scale needs schedule paper")
+            raise ValueError("learning_rate_scale requires schedule paper")
         check_best_metric(self)
         return self
 
@@ -323,7 +323,7 @@ class Recipe(Section):
         for name in ("early_stopping", "best_metric"):
             is_given = getattr(self.training, name) is not None
             if is_given and getattr(self.data, "validation", True) is None:
-                raise ValueError(f"training.{name} needs data.validation")
+                raise ValueError(f"training.{name} requires data.validation")
         return self
 
     @model_validator(mode="after")
@@ -336,10 +336,10 @@ class Recipe(Section):
                 f"{self.data.kind}"
             )
         if is_trees and self.tokenizer.kind != "bpe":
-            raise ValueError("data.kind trees needs tokenizer.kind bpe")
+            raise ValueError("data.kind trees requires tokenizer.kind bpe")
         if not is_trees and self.training.guided_alignment:
             raise ValueError(
-                "training.guided_alignment needs data.kind trees. "
+                "training.guided_alignment requires data.kind trees. "
                 f"Received: {self.data.kind}"
             )
         if self.tokenizer.model and self.data.kind in ("records", "trees"):

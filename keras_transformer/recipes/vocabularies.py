@@ -40,7 +40,7 @@ class TokenizerSettings(Section):
         if self.dropout and self.kind != "bpe":
             raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
         if self.segmentations > 1 and not self.dropout:
-            raise ValueError("segmentations above 1 needs a dropout above 0")
+            raise ValueError("segmentations above 1 requires a dropout above 0")
         return self
 
     @model_validator(mode="after")
@@ -48,14 +48,14 @@ class TokenizerSettings(Section):
         if self.shared:
             for name in ("source_vocabulary_size", "source_model"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name} needs shared: false")
+                    raise ValueError(f"{name} requires shared: false")
             return self
         if self.kind == "marian":
-            raise ValueError("shared: false needs kind bpe or word_piece")
+            raise ValueError("shared: false requires kind bpe or word_piece")
         if (self.model is None) != (self.source_model is None):
             raise ValueError(
-                "shared: false needs both model, for the target, and source_model, or "
-                "neither"
+                "with shared: false, set both model (for the target) and source_model, "
+                "or neither"
             )
         if self.source_vocabulary_size is None:
             self.source_vocabulary_size = self.vocabulary_size
@@ -80,18 +80,18 @@ def source_embedding_rows(recipe):
     if size not in (None, expected):
         raise ValueError(
             f"{_SIZE_KEY} must be null or equal tokenizer.{key}. "
-            f"Received: {size} and {expected}"
+            f"Received: {size} and {expected}."
         )
     if tokenizer.shared:
         return size
     if recipe.data.kind == "trees":
         raise ValueError(
-            "tokenizer.shared: false is not available with data.kind trees, since "
-            "trees contain the words of their sentences"
+            "data.kind: trees requires tokenizer.shared: true, since trees contain the "
+            "words of their sentences"
         )
     if any(stage.text_options.directions == "both" for stage in stages_of(recipe)):
         raise ValueError(
-            "directions: both needs tokenizer.shared: true, since each language is "
+            "directions: both requires tokenizer.shared: true, since each language is "
             "both source and target"
         )
     return expected

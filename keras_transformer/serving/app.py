@@ -202,7 +202,7 @@ def _add_middleware(app, name, monitoring, hosts):
         response.headers.update(_HEADERS)
         seconds = time.monotonic() - started
         kind = _request_kind(request.url.path)
-        monitoring.count_answer(kind, response.status_code, seconds)
+        monitoring.count_response(kind, response.status_code, seconds)
         return response
 
     @app.exception_handler(RequestError)
@@ -271,7 +271,7 @@ def _too_large_error(limits):
 
 
 def _error_response(error, monitoring):
-    monitoring.count_error(error.reason)
+    monitoring.count_rejection(error.reason)
     response = Response(error_body(error.message), error.status, media_type=_JSON)
     response.headers.update(error.headers)
     if error.status in (403, 408, 413, 415):

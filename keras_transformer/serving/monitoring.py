@@ -13,7 +13,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Monitoring:
-    """Metrics of one server, with a separate registry.
+    """Metrics of one server, in a separate registry.
 
     Args:
         queue_rows: Function that returns the number of rows in the queue.
@@ -28,7 +28,7 @@ class Monitoring:
             Counter, "requests", "Requests by kind and status", "kind status"
         )
         self._rejected = self._metric(
-            Counter, "rejected", "Requests answered with an error, by reason", "reason"
+            Counter, "rejected", "Rejected requests, by reason", "reason"
         )
         self._seconds = self._metric(
             Histogram, "request_seconds", "Request latency in seconds", "kind", _SECONDS
@@ -55,16 +55,17 @@ class Monitoring:
             **options,
         )
 
-    def count_answer(self, kind, status, seconds):
+    def count_response(self, kind, status, seconds):
         """Counts a response; `kind` is a fixed label, never text from a client."""
         self._requests.labels(kind, str(status)).inc()
         self._seconds.labels(kind).observe(seconds)
 
-    def count_error(self, reason):
+    def count_rejection(self, reason):
+        """Counts a rejected request; `reason` is a fixed label."""
         self._rejected.labels(reason).inc()
 
     def count_batch(self, signature, rows, seconds):
-        """Counts a batch; the `observe` function of `Batcher`."""
+        """Counts a batch. Passed to `Batcher` as `observe`."""
         self._batch_rows.observe(rows)
         self._batch_seconds.observe(seconds)
         self._rows.labels(signature).inc(rows)

@@ -40,8 +40,8 @@ class Checkpoints:
     run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints: those written on schedule or at
-    the end of the run (see `regular_paths`). After an interruption, it keeps one more,
-    which the next checkpoint replaces.
+    the end of the run (see `regular_paths`). After an interruption, it also keeps the
+    newest one, until the next checkpoint is written.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -120,15 +120,15 @@ class Checkpoints:
         for file in self.folder.glob(f"ckpt-{step}.*"):
             file.unlink(missing_ok=True)
 
-    def _delete_old(self, step, damaged=()):
+    def _delete_old(self, step, delete_too=()):
         """Deletes the checkpoints that are no longer kept, given the newest `step`.
 
         Args:
             step: Number of the newest step.
-            damaged: Paths of damaged checkpoints, which are deleted as well.
+            delete_too: Paths of damaged checkpoints, which are deleted as well.
         """
-        # Checkpoints newer than `step` exist only if they are damaged or `restore` was
-        # not called. In the second case, they are neither listed nor deleted.
+        # A checkpoint newer than `step` is damaged, or is left from a run that did not
+        # call `restore`. The latter is kept, but not listed in the state file.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -136,9 +136,9 @@ class Checkpoints:
         ]
         kept = {*regular_paths(readable)[-self._keep :], *readable[-1:]}
         self._write_state_file([path for path in readable if path in kept])
-        for path in (*damaged, *(each for each in readable if each not in kept)):
-            # The index goes first, because data files without one are not taken for a
-            # checkpoint.
+        for path in (*delete_too, *(each for each in readable if each not in kept)):
+            # The index is deleted first, because data files without one do not count
+            # as a checkpoint.
             pathlib.Path(f"{path}.index").unlink(missing_ok=True)
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
@@ -154,8 +154,8 @@ class Checkpoints:
             written.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or matches the
-                model, or if all checkpoints were lost.
+            CheckpointError: If checkpoints exist but none can be read, if the newest
+                readable one does not match the model, or if all were lost.
         """
         paths = checkpoint_paths(self.folder)
         for path in reversed(paths):

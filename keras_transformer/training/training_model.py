@@ -29,8 +29,9 @@ class TrainingModel(keras.Model):
     """A `keras.Model` that trains the weights of a `Transformer` with `fit`.
 
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
-    updates. This step is faster and needs less memory: logits exist only for some
-    tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
+    updates. This class's training step is faster and needs less memory: logits exist
+    only for some tokens at a time, and one pass computes loss, gradient, perplexity and
+    accuracy.
 
     Each batch is divided along its rows into `gradient_accumulation_steps *
     parallel_parts` parts, of which `parallel_parts` are computed at a time. All parts
@@ -39,8 +40,8 @@ class TrainingModel(keras.Model):
 
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
     exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
-    above 0. An invalid step updates nothing and counts in no metric. `last_fault`
-    stores the reason (see `step_check.check_step`).
+    above 0. An invalid step changes no weights and no metric. `last_fault` stores
+    the reason (see `step_check.check_step`).
 
     Args:
         transformer: The model to train.
@@ -50,8 +51,8 @@ class TrainingModel(keras.Model):
         global_clipnorm: Maximum norm of the global batch's gradient over all variables.
             Larger gradients are scaled down to it. If `None`, gradients are not
             clipped.
-        max_gradient_norm: Skips the update if the gradient's norm, before clipping, is
-            above this value. If `None`, any finite norm is accepted.
+        max_gradient_norm: Gradient norm, before clipping, above which the update is
+            skipped. If `None`, any finite norm is accepted.
         parallel_parts: Number of parts that are computed in parallel. On a CPU, one
             core per part gives better utilization than all cores on one part (see
             `configure_threads`).
@@ -103,9 +104,9 @@ class TrainingModel(keras.Model):
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Sets the regularization for later calls of `fit`, which trace the step again.
+        """Sets the regularization of later calls of `fit`, which trace the step again.
 
-        The arguments match the constructor.
+        The arguments have the same meaning as in the constructor.
         """
         self.label_smoothing = label_smoothing
         self.consistency = consistency
@@ -178,7 +179,10 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
 
     def _unpack(self, data):
-        """Returns the inputs, to which sample weights are added, and the labels."""
+        """Returns the inputs and the labels.
+
+        Any sample weights are added to the inputs under the key `weights`.
+        """
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
             weights = tf.cast(weights, tf.float32)
@@ -244,7 +248,7 @@ class TrainingModel(keras.Model):
         return gradients, sums
 
     def _sums(self, inputs, labels, training):
-        """Returns the weighted sums of loss, negative log-likelihood and accuracy."""
+        """Returns the weighted sums of losses, NLLs and correct predictions."""
         weights = self._token_weights(inputs, labels)
         # The padding id may have no logit. As padding has no weight, any id will do.
         is_padding = tf.equal(labels, self.transformer.pad_id)
@@ -313,7 +317,7 @@ class TrainingModel(keras.Model):
         if tf.config.list_physical_devices("GPU"):
             return GPU_CHUNK_TOKENS
         # Small chunks stay in the CPU cache, but each chunk reads the whole output
-        # projection. The wider the model, the larger chunks must be.
+        # projection, so a wider model needs larger chunks.
         return 2 * self.transformer.d_model
 
     def _update_metrics(self, sums, total_weight):

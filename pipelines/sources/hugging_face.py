@@ -89,7 +89,7 @@ class HuggingFacePairs(Pairs):
             import datasets
         except ImportError:
             raise DataError(
-                f"data.kind hf needs the package datasets: {install_hint('hf')}"
+                f"data.kind hf requires the package datasets: {install_hint('hf')}"
             ) from None
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision

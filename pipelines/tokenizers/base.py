@@ -71,7 +71,7 @@ class Tokenizer(tf.Module):
             DataError: If the tokenizer has no merges.
         """
         raise DataError(
-            f"tokenizer.dropout needs tokenizer.kind bpe. Received: {self.kind}."
+            f"tokenizer.dropout requires tokenizer.kind bpe. Received: {self.kind}."
         )
 
     def detokenize(self, ids):

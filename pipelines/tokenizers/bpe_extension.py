@@ -54,7 +54,7 @@ def extend_bpe(
     Args:
         tokenizer: The tokenizer to extend.
         sentences: Texts, read once. `None` and blank texts are skipped.
-        num_pieces: Largest number of pieces to add. The text may provide fewer.
+        num_pieces: Maximum number of pieces to add. The text may provide fewer.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     counts = Counter()

@@ -36,7 +36,7 @@ def train_tokenizer(
             `None` and blank texts are skipped.
         vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
-        max_sentences: Largest number of texts to train on. A larger corpus is sampled
+        max_sentences: Maximum number of texts to train on. A larger corpus is sampled
             at random.
         symbols: Words that are never split and have their own ids (byte pairs only).
 

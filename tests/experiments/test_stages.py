@@ -184,7 +184,7 @@ def test_learning_rate_can_be_set_in_the_stages_only():
     recipe = small_recipe(*settings, stages % ", learning_rate: 0.2")
     rates = [stage.settings.learning_rate for stage in stages_of(recipe)]
     assert rates == [0.1, 0.2]
-    with pytest.raises(RecipeError, match=r"stage 2: .* needs a learning_rate"):
+    with pytest.raises(RecipeError, match=r"stage 2: .* requires a learning_rate"):
         small_recipe(*settings, stages % "")
 
 

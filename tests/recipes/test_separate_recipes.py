@@ -38,8 +38,11 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["tokenizer.source_model=a"], "both model, for the target, and source_model"),
-        (["tokenizer.shared=true"], "tokenizer: source_vocabulary_size needs shared"),
+        (["tokenizer.source_model=a"], "both model (for the target) and source_model"),
+        (
+            ["tokenizer.shared=true"],
+            "source_vocabulary_size requires shared: false",
+        ),
         (
             ["model.variations={source_vocabulary_size: 9}"],
             "must be null or equal tokenizer.source_vocabulary_size. "
@@ -47,14 +50,17 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
         ),
         (
             ["data={train: {source: a, target: b, directions: both}}"],
-            "directions: both needs tokenizer.shared: true",
+            "directions: both requires tokenizer.shared: true",
         ),
         (
             ["training.stages=[{steps: 1, directions: both}]"],
-            "directions: both needs tokenizer.shared: true",
+            "directions: both requires tokenizer.shared: true",
         ),
-        (["data={kind: trees, train: {trees: a}}"], "not available with data.kind tre"),
-        (["tokenizer.kind=marian"], "shared: false needs kind bpe or word_piece"),
+        (
+            ["data={kind: trees, train: {trees: a}}"],
+            "data.kind: trees requires",
+        ),
+        (["tokenizer.kind=marian"], "shared: false requires kind bpe or word_piece"),
     ],
 )
 def test_load_recipe_rejects_impossible_vocabularies(overrides, message):

@@ -45,10 +45,13 @@ def test_moving_average_replaces_the_mean_of_checkpoints(recipe_path, tmp_path):
         ),
         (
             [TEXT, "training={best_metric: chrf, validation_bleu: false}"],
-            "best_metric chrf needs validation_bleu: true",
+            "best_metric chrf requires validation_bleu: true",
         ),
         ([TREES, "training.best_metric=chrf"], "chrf is not available with data.kind"),
-        (["training.best_metric=chrf"], "training.best_metric needs data.validation"),
+        (
+            ["training.best_metric=chrf"],
+            "best_metric requires data.validation",
+        ),
         (
             ["training={ema_momentum: 0.9, average_checkpoints: 2}"],
             "Set average_checkpoints to 1. Received: average_checkpoints=2",

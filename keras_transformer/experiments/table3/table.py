@@ -74,15 +74,19 @@ def _markdown(lines, signature, scale, runs):
     lines = [head, ["---"] * len(head), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
     about = (
-        f"\nWidths divided by {scale}; mean of {runs} run(s) per row; last checkpoint, "
-        f"beam 4, alpha 0.6; perplexity per subword; {signature}. The "
-        "paper's columns are results on newstest2013 at full size.\n"
+        f"\nAll widths are divided by {scale}. Each row is the mean of {runs} run(s), "
+        "decoded from the last checkpoint with beam size 4 and length penalty 0.6. "
+        f"Perplexity is per subword. sacreBLEU signature: `{signature}`. The paper's "
+        "columns are its results on newstest2013 at full size.\n"
     )
     return text + about
 
 
 def _plot(rows, path):
-    """Plots each row's difference from base, for these results and the paper's."""
+    """Plots each row's difference from base, for these results and the paper's.
+
+    If base is missing, the values themselves are plotted.
+    """
     figure = Figure(figsize=(10, 6))  # pyplot would use the user's backend
     axes = figure.subplots(2, 1, sharex=True)
     names = [row["row"] for row in rows]

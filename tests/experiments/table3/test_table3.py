@@ -128,7 +128,7 @@ def test_ablate_trains_each_row_once(tmp_path):
         assert float(row["BLEU"]) == round(result["bleu"], 2)
         assert result["perplexity"] > 1
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert text.count("\n| C") == 2 and "Widths divided by 32" in text
+    assert text.count("\n| C") == 2 and "All widths are divided by 32." in text
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(RecipeError, match="has a different recipe or scale"):
         table3.ablate(recipe("training.steps=3"), ["C1"], tmp_path, scale=32)
@@ -170,11 +170,11 @@ def test_table_states_runs_per_row(tmp_path):
     ]
     write_tables(results, tmp_path, 32)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "mean of 1 to 2 run(s) per row" in text
+    assert "Each row is the mean of 1 to 2 run(s)" in text
     # C1: the means of perplexity and BLEU over two seeds, and the paper's perplexity.
     assert "| 2.0 | 20.0 | 6.11 |" in text
     write_tables(results[:2], tmp_path, 32)
-    assert "mean of 2 run(s) per row" in (tmp_path / "table.md").read_text()
+    assert "the mean of 2 run(s)" in (tmp_path / "table.md").read_text()
 
 
 def test_ablate_requires_validation_data(tmp_path):

@@ -59,5 +59,5 @@ def test_fingerprint_of_a_folder_changes_with_its_content(folder):
 
 def test_missing_package_gives_a_one_line_error(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"needs the package datasets: pip inst.*hf"):
+    with pytest.raises(DataError, match=r"requires the package datasets: pip inst.*hf"):
         list(HuggingFacePairs(str(folder)))
