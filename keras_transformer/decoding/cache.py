@@ -15,12 +15,16 @@ hypothesis attends to any more: the hypotheses of a beam soon share most of thei
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.numerics.softmax import mask_to_bias
 
 # Number of positions between calls of `compact`.
 COMPACT_INTERVAL = 16
+# JAX requires start indices of one type. A Python 0 would be int64 where 64 bits are
+# enabled, but positions are int32.
+_ZERO = np.int32(0)
 
 
 class Growing(NamedTuple):
@@ -57,8 +61,8 @@ class Buffer(NamedTuple):
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
-            ops.slice_update(self.key, (0, 0, 0, slot), key),
-            ops.slice_update(self.value, (0, 0, slot, 0), value),
+            ops.slice_update(self.key, (_ZERO, _ZERO, _ZERO, slot), key),
+            ops.slice_update(self.value, (_ZERO, _ZERO, slot, _ZERO), value),
         )
 
     def parts(self):

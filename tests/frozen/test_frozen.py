@@ -73,7 +73,19 @@ def test_keras_file_of_version_1_equals_its_run(unpacked):
     assert_same_translator(opened, open_model(unpacked / "run"))
 
 
+@pytest.fixture
+def old_phrases(monkeypatch):
+    """Restores the phrases of version 0.1, which had dates in one order only."""
+    forms = [form for form in phrase_forms.date_forms() if not form.write_source]
+    kinds = phrase_forms.PHRASE_KINDS
+    monkeypatch.setitem(kinds, "date", (26, lambda: iter(forms)))
+    phrases.select_forms.cache_clear()
+    yield
+    phrases.select_forms.cache_clear()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("old_phrases")
 @pytest.mark.fault("F32", "training resumes from its checkpoint")
 def test_training_resumes_from_version_1(unpacked):
     run = unpacked / "run"
@@ -132,17 +144,6 @@ def test_version_0_1_scores_the_same(version_0_1, run_of_version_0_1):
     found = run_of_version_0_1.score(sources, expected["target"])
     for score, log_prob in zip(found, expected["log_probabilities"], strict=True):
         assert score.log_prob == pytest.approx(log_prob, abs=1e-3)
-
-
-@pytest.fixture
-def old_phrases(monkeypatch):
-    """Restores the phrases of version 0.1, which had dates in one order only."""
-    forms = [form for form in phrase_forms.date_forms() if not form.write_source]
-    kinds = phrase_forms.PHRASE_KINDS
-    monkeypatch.setitem(kinds, "date", (26, lambda: iter(forms)))
-    phrases.select_forms.cache_clear()
-    yield
-    phrases.select_forms.cache_clear()
 
 
 @pytest.mark.usefixtures("old_phrases")

@@ -56,8 +56,8 @@ def test_recipe_enables_automatic_bfloat16(tmp_path):
         ]
         folder = tmp_path / precision
         train(load_recipe("phrases", settings), folder, progress=False)
-        rows = map(json.loads, (folder / "metrics.jsonl").open())
-        found = [row["perplexity"] for row in rows]
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        found = [json.loads(line)["perplexity"] for line in lines]
         assert len(found) >= 3
         return found, load_run(folder)[2]
 
