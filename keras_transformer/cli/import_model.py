@@ -65,7 +65,7 @@ def import_model(
         Option(help="Normalize punctuation and control characters as OPUS-MT did."),
     ] = None,
 ):
-    """Import a Marian or Hugging Face model, such as an OPUS-MT model.
+    """Import a Marian, OPUS-MT or Hugging Face model.
 
     Commands such as translate, score, export and train --from accept OUTPUT like a run
     folder.

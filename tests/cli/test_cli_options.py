@@ -39,7 +39,7 @@ def test_filter_accepts_its_old_option_names(run_command, tmp_path):
         "error: --keep-fraction 2.0: must be above 0 and at most 1",
     ]
     result = run_command("filter", tmp_path, *files, "--keep=1", "--threshold=-4")
-    assert result.stderr.splitlines()[2].startswith("error: --min-score or --keep-fr")
+    assert result.stderr.splitlines()[2].startswith("error: pass exactly one of --min")
 
 
 def test_option_values_are_not_renamed(run_command, model_path):

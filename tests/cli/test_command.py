@@ -241,7 +241,7 @@ def test_translate_ends_quietly_on_a_broken_pipe(tmp_path):
         (
             FAKE.format(seconds=0, options=["-o", "/dev/full"]),
             "out",
-            "/dev/full: no sp",
+            "/dev/full: cannot be written (No space left",
         ),
     ],
 )

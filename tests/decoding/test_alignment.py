@@ -164,7 +164,7 @@ def test_align_warns_of_pairs_that_are_too_long(tokenizer):
 
 
 def test_align_rejects_lists_of_different_lengths(tokenizer):
-    with pytest.raises(ValueError, match="Received: 1 lines, 2 targets"):
+    with pytest.raises(ValueError, match="Received: 1 sources and 2 targets"):
         Translator(CopyingModel(), tokenizer).align(["a"], ["b", "c"])
 
 

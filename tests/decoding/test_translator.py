@@ -181,7 +181,7 @@ def test_score_is_independent_of_batch(translator):
 
 
 def test_score_rejects_lists_of_different_lengths(translator):
-    with pytest.raises(ValueError, match="Received: 2 lines, 1 targets"):
+    with pytest.raises(ValueError, match="Received: 2 sources and 1 targets"):
         translator.score(["a", "b"], ["c"])
 
 
