@@ -5,6 +5,7 @@ refused if it contains anything else, or if its settings describe more weights t
 contains. The checks never run, import or unpickle anything that a file names.
 """
 
+import io
 import math
 import os
 import re
@@ -205,9 +206,10 @@ def check(path, limits=FileLimits()):
             if damaged:
                 raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
             settings = read_settings(archive.read(_CONFIG))
-            with archive.open(_WEIGHTS) as file:
-                size = archive.getinfo(_WEIGHTS).file_size
-                num_arrays, num_parameters = count_stored_parameters(file, size, limits)
+            # HDF5 seeks, and each seek backward in a zip file reads it from the start.
+            weights = io.BytesIO(archive.read(_WEIGHTS))
+        size = weights.getbuffer().nbytes
+        num_arrays, num_parameters = count_stored_parameters(weights, size, limits)
         check_size(min_arrays(settings), num_arrays, "arrays of weights")
         check_size(min_parameters(settings), num_parameters)
         return settings, num_parameters
