@@ -201,15 +201,14 @@ def check(path, limits=FileLimits()):
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, os.path.getsize(path), limits)
-            # Keras does not verify the checksum of the weights.
-            damaged = archive.testzip()
-            if damaged:
-                raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
-            settings = read_settings(archive.read(_CONFIG))
-            # HDF5 seeks, and each seek backward in a zip file reads it from the start.
-            weights = io.BytesIO(archive.read(_WEIGHTS))
-        size = weights.getbuffer().nbytes
-        num_arrays, num_parameters = count_stored_parameters(weights, size, limits)
+            # Unlike Keras, this verifies checksums. Weights are read as a whole, since
+            # HDF5 seeks, and a seek backward in a zip file reads it from the start.
+            members = {name: archive.read(name) for name in archive.namelist()}
+        settings = read_settings(members[_CONFIG])
+        weights = members[_WEIGHTS]
+        num_arrays, num_parameters = count_stored_parameters(
+            io.BytesIO(weights), len(weights), limits
+        )
         check_size(min_arrays(settings), num_arrays, "arrays of weights")
         check_size(min_parameters(settings), num_parameters)
         return settings, num_parameters
