@@ -77,7 +77,8 @@ def weights(run):
 
 def log(run):
     """Returns the rows of metrics.jsonl in a run folder, without times."""
-    rows = map(json.loads, (run / "metrics.jsonl").open())
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows = map(json.loads, lines)
     return [{key: row[key] for key in row if key not in TIMES} for row in rows]
 
 

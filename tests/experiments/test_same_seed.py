@@ -48,7 +48,8 @@ def run(folder, seed):
         "decoding.extra_length=5",
     ]
     train(load_recipe("phrases", settings), folder, progress=False)
-    rows = map(json.loads, (folder / "metrics.jsonl").open())
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = map(json.loads, lines)
     losses = [row["loss"] for row in rows if row["split"] == "train"]
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     translations = open_model(folder).translate(TEXTS)
