@@ -17,7 +17,9 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from keras_transformer.cli import common
+from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
+from keras_transformer.cli.app import load_command
 from keras_transformer.recipes import data_sections
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import schema
@@ -42,12 +44,12 @@ def cell(text):
 # Commands
 
 
-def walk(command, context, path=()):
+def walk(commands, context, path=()):
     """Yields (path, command, context) of every visible command."""
-    for name, child in command.commands.items():
+    for name, child in commands.items():
         inner = typer.Context(child, parent=context, info_name=name)
         if hasattr(child, "commands"):
-            yield from walk(child, inner, (*path, name))
+            yield from walk(child.commands, inner, (*path, name))
         elif not child.hidden:
             yield (*path, name), child, inner
 
@@ -120,7 +122,8 @@ def cli_page():
         "[exit codes](exit-codes.md). `--install-completion` installs shell "
         "completion of commands, options, recipes and recipe keys."
     )
-    commands = list(walk(root, context))
+    loaded = {name: load_command(name) for name in COMMANDS}
+    commands = list(walk(loaded, context))
     _, train, inner = next(each for each in commands if each[0] == ("train",))
     shared = (
         "## Options of all commands\n\n"

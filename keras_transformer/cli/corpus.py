@@ -13,6 +13,7 @@ from keras_transformer.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="Prepare, translate or score a corpus with Apache Beam.",
 )

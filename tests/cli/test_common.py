@@ -4,6 +4,8 @@ import importlib.metadata
 import json
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -12,11 +14,11 @@ from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
+from keras_transformer.cli.app import load_command
 from keras_transformer.errors import UserError
 
-# Commands whose names differ from their module's.
-NAMES = {"import_model": "import", "update_vocabulary": "update-vocabulary"}
-ALL = [*(NAMES.get(name, name) for name in COMMANDS), "corpus prepare"]
+SHOWN = [name for name, short_help in COMMANDS.items() if short_help]
+ALL = [*(name for name in SHOWN if name != "corpus"), "corpus prepare"]
 WITHOUT_DEVICE = {"init", "plot", "info", "compare", "models"}
 
 
@@ -157,12 +159,29 @@ def test_short_help_of_commands_is_complete(run_command, monkeypatch, width):
     monkeypatch.setenv("TERMINAL_WIDTH", width)
     text = run_command("--help").stdout
     assert "..." not in text.partition("Commands:")[2]
-    names = [each.name for each in app.registered_commands if not each.hidden]
-    assert len(names) == len(COMMANDS)
-    # With 80 columns, each command has one line. One more is for the group `corpus`.
+    lines = text.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line[2] != " "] == SHOWN
+    # With 80 columns, each command has one line.
     if width == "80":
-        lines = text.partition("Commands:\n")[2].splitlines()
-        assert len(lines) == len(COMMANDS) + 1
+        assert len(lines) == len(SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_short_help_is_the_first_line_of_help(name):
+    assert load_command(name).help.partition("\n")[0] == COMMANDS[name]
+
+
+def test_help_does_not_import_the_modules_of_commands():
+    code = (
+        "import sys; from typer.testing import CliRunner; "
+        "from keras_transformer.cli.app import app; "
+        "CliRunner().invoke(app, ['--help']); "
+        "print(*(name for name in sys.modules if 'transformer.cli.' in name))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["keras_transformer.cli.app"]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from malicious_graphs import GRAPHS
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf import saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
-from typer.main import get_command
 from typer.testing import CliRunner
 
+from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
+from keras_transformer.cli.app import load_command
 from keras_transformer.errors import ModelError
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.graph_check import check_saved_model
@@ -162,8 +163,8 @@ def test_unchecked_export_runs_its_operations(tmp_path):
 def test_commands_that_load_a_model_have_allow_unsafe():
     found = {
         name
-        for name, command in get_command(app).commands.items()
-        for parameter in command.params
+        for name in COMMANDS
+        for parameter in load_command(name).params
         if parameter.name == "allow_unsafe" and "run any code" in parameter.help
     }
     assert found == {
