@@ -32,7 +32,7 @@ from keras_transformer.saving.load import load_model
 
 STEPS = 48
 # With this budget, one batch of the run has a single row.
-BATCH_TOKENS = 1486
+BATCH_TOKENS = 1011
 # Seconds until a silent worker counts as lost.
 TIMEOUT = 10
 # Seconds after the timeout within which the other worker must report the lost worker
@@ -138,7 +138,7 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
             assert row[key] == expected_value, key
     # Only the chief prints and writes. It writes the same files as one process.
     assert files(folder / "run") == files(tmp_path / "run")
-    assert f"steps: {STEPS}" in chief and "x 2 device(s)" in chief
+    assert f"steps: {STEPS}" in chief and "on 2 device(s)" in chief
     assert "steps:" not in other and "step " not in other
 
 
