@@ -38,6 +38,12 @@ class TextSearch:
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         )
+        # A function of its own, so that all signatures share one graph.
+        self._segments = tf.function(
+            self.segments,
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
 
     def segments(self, texts):
         """Divides texts, string `[batch]`, into `Segments`."""
@@ -67,7 +73,7 @@ class TextSearch:
             of translations found; and `truncated`, bool `[batch]`. Unused places have
             empty texts and `EMPTY_SCORE`.
         """
-        segments = self.segments(texts)
+        segments = self._segments(texts)
         found, scores, counts = self._translate_segments(
             segments.ids, n_best, num_places
         )
