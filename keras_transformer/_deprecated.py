@@ -128,7 +128,7 @@ training.checkpoints.checkpoint_paths -> saving.checkpoints.checkpoint_paths
 training.checkpoints.warn_of_damage -> saving.checkpoints.warn_of_damage
 training.sustained_flops -> experiments.cost.measure_flops
 
-# Constants and classes of recipes, and a few functions
+# Renamed constants and functions, and classes of recipes that moved
 corpus_filter.REASONS -> evaluation.pair_filter.FILTER_REASONS
 decoding.beam_search.NEVER -> decoding.beam_search.NEG_INF
 decoding.forbidden.forbidden_texts -> decoding.forbidden.build_text_table
@@ -218,7 +218,7 @@ def _parse_table(text):
 
 
 def warn_deprecated(old, new):
-    """Warns that `old` is now `new`. The warning points to the caller of the package.
+    """Warns that `old` is now `new`. The warning points to code outside the package.
 
     Python shows a `DeprecationWarning` by default only if it points to `__main__`.
     """
@@ -271,8 +271,8 @@ NAMES = _parse_table(_NAMES)
 class _MovedModules:
     """Finder and loader of the modules at their old paths.
 
-    Importing an old path gives an empty module, whose names are looked up at their new
-    paths when they are used, and listed when `dir` or a star import asks for them.
+    Importing an old path creates an empty module. Its names are looked up at their new
+    paths when they are used, and listed for `dir` and star imports.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -287,7 +287,7 @@ class _MovedModules:
 
 
 def _list_names(old):
-    """Returns the public names of a moved module, without those of other packages."""
+    """Returns the public names of a moved module, without names of other packages."""
     new = importlib.import_module(successor(old))
     names = {
         name

@@ -23,11 +23,12 @@ class _Finder:
     """Finder that wraps the loaders found by the later finders in `sys.meta_path`.
 
     Loaders are wrapped instead of modified, since pytest uses one loader for all
-    modules. The finder stays installed, since finding a module does not always import
-    it.
+    modules. The finder stays installed, since `importlib.util.find_spec` finds a module
+    without importing it.
 
     Attributes:
-        actions: Dict from a module's name to a function of the imported module.
+        actions: Dict of module names to functions. Each function is called with the
+            module after its import.
     """
 
     def __init__(self):

@@ -1,7 +1,7 @@
 """Registration of the package's classes with Keras without loading their modules.
 
-Keras deserializes only registered classes. A placeholder is registered for each class
-until its module is imported, which registers the class itself.
+Keras deserializes only registered classes. Each class is represented by a placeholder
+until its module is imported. The import registers the class itself.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Modules and the classes and functions that they register.
+# The classes and functions that each module registers.
 CLASSES = {
     "layers.add_norm": ("AddNorm",),
     "layers.decoder": ("Decoder",),
@@ -40,7 +40,7 @@ CLASSES = {
 
 
 class _Unloaded:
-    """Placeholder for a class, which it imports when Keras deserializes an object."""
+    """Placeholder that imports its class when Keras deserializes an object."""
 
     def __init__(self, module, name):
         self._module = module
