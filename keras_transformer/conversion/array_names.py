@@ -35,12 +35,13 @@ _HUGGINGFACE_PARTS = {
 
 
 def marian_names(side, number, part):
-    """Returns Marian's names of the two arrays of a part: kernel or scale, and bias.
+    """Returns Marian's names of the kernel (or scale) and the bias of a layer's part.
 
     Args:
         side: `"encoder"` or `"decoder"`.
         number: Number of the layer, from 0.
-        part: Name of a projection or an `AddNorm` (see `weights.set_layers`).
+        part: Name of a projection or an `AddNorm`, such as `"self_attention.query"` or
+            `"self_attention_add_norm"`.
     """
     prefix = f"{side}_l{number + 1}"
     block, _, role = part.partition(".")

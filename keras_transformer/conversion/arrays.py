@@ -17,8 +17,7 @@ from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
-# Maximum number of names under which a PyTorch file may list a tied matrix, whose bytes
-# it stores once.
+# A PyTorch file stores a tied matrix once and may list it under up to this many names.
 _MAX_NAMES = 4
 # Types in safetensors files. NumPy has no bfloat16, so its bits are read as integers.
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -62,7 +61,7 @@ class Arrays:
 
         Args:
             name: Name of the array.
-            shape: Shape that it must have. If `None`, any.
+            shape: Required shape. If `None`, any shape is accepted.
 
         Raises:
             ModelError: If the array is missing, has a different shape, or contains
@@ -104,7 +103,7 @@ def read_npz(path, int8_sizes=None):
     """Reads the arrays of an `.npz` file.
 
     Args:
-        path: The file.
+        path: `pathlib.Path` of the file.
         int8_sizes: Mapping of the names of int8 arrays to their maximum sizes in bytes,
             which are checked before the arrays are read. All other arrays must be
             floats.
@@ -176,7 +175,7 @@ def _read_members(archive, members, int8_sizes):
                     f"Received: {dtype!s:.80}"
                 )
             if is_fortran and len(shape) > 1:
-                raise ModelError(f"{name} is not in C order")
+                raise ModelError(f"{name} must be in C order")
             count = math.prod(shape)
             # Reading to the end of the member also verifies its checksum.
             content = file.read()
@@ -233,7 +232,7 @@ def read_safetensors(path):
 
 
 def _check_entry(name, entry, size):
-    """Returns the type, shape, start and end of an array in the header."""
+    """Checks an array's header entry. Returns its type, shape, start and end."""
     try:
         kind, shape, (start, end) = (
             entry[key] for key in ("dtype", "shape", "data_offsets")
@@ -302,8 +301,8 @@ def _check_tensors(state, size):
     """Checks the names and sizes of the tensors in a file of `size` bytes.
 
     Raises:
-        ModelError: If names are not strings, or if the tensors have more bytes in total
-            than a file of this size can list under `_MAX_NAMES` names each.
+        ModelError: If names are not strings, or if the tensors have more than
+            `_MAX_NAMES` times `size` bytes in total.
     """
     if not all(isinstance(name, str) for name in state):
         raise ModelError("the names of its arrays must be strings")

@@ -274,7 +274,7 @@ def test_each_unsupported_setting_is_refused_by_name(folder):
         ),
         (
             lambda a: a.update(Wemb=np.asfortranarray(a["Wemb"])),
-            "not in C order",
+            "must be in C order",
         ),
         (lambda a: a.update(Wemb=np.zeros((11, 8), "int32")), "Received: int32"),
         (lambda a: a.update(Wemb=np.zeros((11, 8), "float64")), "Received: float64"),
