@@ -1,6 +1,6 @@
 """The `keras-transformer` command: one module per command.
 
-No module imports TensorFlow or Keras before its command has checked its arguments.
+Modules import TensorFlow and Keras only after the command has checked its arguments.
 """
 
 

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 import keras_transformer
 
-# First line of each command's docstring, by name. `None` is for hidden commands.
+# First line of each command's docstring. `None` hides a command.
 COMMANDS = {
     "demo": "Train, evaluate and export a model in a few minutes.",
     "init": "Write a commented recipe to edit.",
@@ -24,7 +24,7 @@ COMMANDS = {
     "translate": "Translate text line by line.",
     "score": "Print the natural log-probability of given translations.",
     "average": "Average the last checkpoints of a run into one model.",
-    "export": "Export a model to TF-Serving or another library.",
+    "export": "Export a model as a SavedModel or in another format.",
     "info": "Describe a model: size, training, scores and files.",
     "models": "List the packaged models.",
     "compare": "Test whether systems differ significantly.",
@@ -39,7 +39,7 @@ COMMANDS = {
     "corpus": "Prepare, translate or score a corpus with Apache Beam.",
     "beam": None,
 }
-# Module and attribute of the commands that are not `NAME` in the module `NAME`.
+# Module and attribute of each command that is not the function `NAME` in `NAME.py`.
 _LOCATIONS = {
     "update-vocabulary": ("update_vocabulary", "update_vocabulary"),
     "import": ("import_model", "import_model"),
@@ -67,7 +67,7 @@ class Commands(TyperGroup):
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
-    """Returns a command with its parameters. Imports its module."""
+    """Imports a command's module and returns the command with its parameters."""
     from keras_transformer.cli import options
 
     module, attribute = _LOCATIONS.get(name, (name, name))
@@ -90,8 +90,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Distributions that contain the backends. Their metadata gives the version without
-# importing a backend, which would take seconds.
+# PyPI distributions of each backend. Their metadata gives the version without
+# importing the backend, which would take seconds.
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
     "jax": ("jax",),

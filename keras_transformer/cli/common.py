@@ -20,7 +20,7 @@ _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
 
-_MESSAGES = {
+_OUTPUT_OPTIONS = {
     "quiet": Annotated[
         bool, Option("--quiet", "-q", help="Print only results, warnings and errors.")
     ],
@@ -28,7 +28,7 @@ _MESSAGES = {
         bool, Option("--verbose", "-v", help="Print library messages and tracebacks.")
     ],
 }
-_DEVICE = {
+_DEVICE_OPTION = {
     "device": Annotated[
         str | None,
         Option(
@@ -36,7 +36,7 @@ _DEVICE = {
         ),
     ],
 }
-COMMON_OPTIONS = (*_MESSAGES, *_DEVICE)
+COMMON_OPTIONS = (*_OUTPUT_OPTIONS, *_DEVICE_OPTION)
 
 
 @dataclasses.dataclass
@@ -61,7 +61,7 @@ def add_options(run, function, uses_device=True):
 
     Typer reads the options of a command from its signature and annotations.
     """
-    added = {**_MESSAGES, **(_DEVICE if uses_device else {})}
+    added = {**_OUTPUT_OPTIONS, **(_DEVICE_OPTION if uses_device else {})}
     signature = inspect.signature(function)
     run.__signature__ = signature.replace(
         parameters=[
@@ -70,7 +70,7 @@ def add_options(run, function, uses_device=True):
                 inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=None if name in _DEVICE else False,
+                    default=None if name in _DEVICE_OPTION else False,
                     annotation=annotation,
                 )
                 for name, annotation in added.items()
@@ -94,7 +94,7 @@ def override_settings(**changes):
     settings = dataclasses.replace(current, **changes)
     environment = {name: os.environ.get(name) for name in (_LOG_LEVEL, _VISIBLE_GPUS)}
     if settings.quiet and settings.verbose:
-        raise UserError("--quiet and --verbose exclude each other")
+        raise UserError("--quiet and --verbose cannot be used together")
     try:
         if changes.get("device") is not None:
             _select_gpus(settings.device)
@@ -152,7 +152,7 @@ def check_device():
     """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow.
 
     Raises:
-        UserError: If TensorFlow finds fewer GPUs.
+        UserError: If TensorFlow finds fewer GPUs than --device requests.
     """
     if current.device in (None, "cpu"):
         return

@@ -53,7 +53,7 @@ def compare(
     samples: Annotated[
         int | None,
         Option(
-            min=1, help="Number of resamples (default: 1000, for randomization 10000)."
+            min=1, help="Number of resamples (default: 1000; randomization: 10000)."
         ),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,

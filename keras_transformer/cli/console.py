@@ -262,7 +262,7 @@ def exit_on_sigterm():
 
 
 def load_tensorflow() -> None:
-    """Imports TensorFlow, which takes seconds: call it after all other checks."""
+    """Imports TensorFlow and checks --device. Takes seconds: do other checks first."""
     with quiet_libraries():
         import tensorflow  # noqa: F401
 
@@ -271,7 +271,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """On Ctrl-C, prints "run the same command again to", followed by `hint`."""
+    """Prints "run the same command again to" and `hint` on Ctrl-C, and exits."""
     try:
         yield
     except KeyboardInterrupt:
@@ -286,7 +286,8 @@ class LineWarnings:
         prefix: Text before the line number.
 
     Attributes:
-        numbers: Sequence of line numbers, into which the translator reports an index.
+        numbers: Sequence with the line number of each text that the translator is
+            processing. Set it before each call of the translator.
     """
 
     def __init__(self, prefix="line"):
@@ -325,7 +326,7 @@ def open_translator(
     Args:
         path: Run folder, `.keras` file, preset folder, or SavedModel folder.
         needs: Keys of `_ABILITIES` that the command requires.
-        ensemble: Paths of further models, as in `open_model`.
+        ensemble: Paths of further models. The probabilities of all models are averaged.
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `Translator.with_search`. `None` values are
             ignored.

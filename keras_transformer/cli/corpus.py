@@ -28,7 +28,11 @@ Sources = Annotated[
 ]
 Targets = Annotated[
     list[str],
-    Option("--target", "-t", help="Translations of a --source file. One per --source."),
+    Option(
+        "--target",
+        "-t",
+        help="Translations of the --source files, in the same order. Repeatable.",
+    ),
 ]
 # A string, since a path would turn gs:// into gs:/.
 OutputFolder = Annotated[
@@ -181,7 +185,7 @@ def beam(
     name = "prepare" if task is Task.encode else task.value
     console.warn(f"beam {task.value} is now called corpus {name}")
     if model is None:
-        raise UserError("--model MODEL is missing")
+        raise UserError("give the model with --model MODEL")
     if task is Task.encode:
         filters = (max_length, max_ratio, deduplicate)
         prepare_corpus(model, source, target, output, shards, *filters, option)

@@ -89,7 +89,7 @@ def evaluate(
         unit, origin = "sentences", f"{reference}: tree line"
     else:
         if source is None:
-            raise UserError("--source, the text to translate, is missing")
+            raise UserError("give the text to translate with --source")
         check_bleu_tokenizer(tokenize)
         sources, references = read_parallel_lines(source, reference)
         unit, origin = "lines", f"{source}: line"

@@ -53,7 +53,7 @@ def _check_source(source, reference, lines, trees):
     for number, (words, tree, line) in enumerate(pairs, start=1):
         if words != tree.words:
             raise UserError(
-                f"{source}:{number}: the words differ from those of the tree at "
+                f"{source}:{number}: must have the same words as the tree at "
                 f"{reference}:{line}"
             )
 
@@ -83,7 +83,7 @@ def parse(translator, sentences, line_warnings):
 
 
 def count_repairs(parses):
-    """Returns a dict: the number of repaired trees, and a count per kind of repair."""
+    """Returns the number of repaired trees and the count of each kind of repair."""
     return {
         "trees": sum(bool(parse.repairs) for parse in parses),
         "kinds": dict(sum((parse.repairs for parse in parses), Counter())),
@@ -91,7 +91,7 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Scores the trees of all sentences and those of short sentences.
+    """Scores the trees of all sentences and, separately, of the short ones.
 
     Args:
         references: List of `Tree`.

@@ -23,7 +23,7 @@ class Format(enum.StrEnum):
 
 # Formats with a model card.
 _WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE, Format.MARIAN)
-# Options that only some formats accept, and these formats.
+# Options that only some formats accept, mapped to those formats.
 _FORMATS_OF = {
     "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
     "--scores": _WITH_CARD,
@@ -51,8 +51,8 @@ def export(
     format: Annotated[
         Format,
         Option(
-            help="SavedModel for TF-Serving, model for CTranslate2, preset, or model "
-            "for Hugging Face transformers or Marian."
+            help="Output format: a SavedModel for TF-Serving, a preset, or a model for "
+            "CTranslate2, Hugging Face transformers or Marian."
         ),
     ] = Format.SAVED_MODEL,
     quantization: Annotated[
@@ -75,32 +75,38 @@ def export(
             min=1,
             max=1_000,
             metavar="N",
-            help="Parts of a batch to search in parallel.",
+            help="Number of parts into which a batch is split, to be searched in "
+            "parallel.",
         ),
     ] = 1,
     jit_compile: Annotated[
         bool,
-        Option("--jit-compile", help="Compile the search of single texts with XLA."),
+        Option(
+            "--jit-compile",
+            help="Compile beam search with XLA for requests of a single text.",
+        ),
     ] = False,
     scores: Annotated[
         pathlib.Path | None,
-        Option(help="Output of `evaluate --json` to include in MODEL_CARD.md."),
+        Option(help="Output of `evaluate --json`, to include in MODEL_CARD.md."),
     ] = None,
     license: Annotated[
         str | None, Option("--license", help="License to name in MODEL_CARD.md.")
     ] = None,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Export a model to TF-Serving or another library.
+    """Export a model as a SavedModel or in another format.
 
     By default, the command writes a SavedModel that takes and returns text, to FOLDER/1
     or the next free number. The other formats are written to FOLDER itself.
-    CTranslate2 receives its search options with each call. `open_model` and
-    `Transformer.from_preset` read a preset. Hugging Face transformers reads the format
-    huggingface with `from_pretrained` and `MarianTokenizer`. The format marian needs a
-    post-norm model that was trained with model.start: zeros and model.position_rates:
-    tensor2tensor. Core tokenizer operations return the same ids, but are slower and
-    support BPE only. TF-Serving cannot run exports with --jit-compile.
+    CTranslate2 receives its search options with each call. Load a preset with
+    `open_model` or `Transformer.from_preset`. Load the format `huggingface` in
+    transformers with `from_pretrained` and `MarianTokenizer`. The format `marian`
+    requires a post-norm model that was trained with `model.start: zeros` and
+    `model.position_rates: tensor2tensor`.
+
+    Core tokenizer operations return the same ids, but are slower and support BPE only.
+    TF-Serving cannot run exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -127,7 +133,7 @@ def export(
     ):
         raise UserError(
             "--beam-size, --length-penalty and --patience are arguments of "
-            "CTranslate2's translate_batch; give them there"
+            "CTranslate2's translate_batch; pass them there"
         )
     results = _read_scores(scores) if scores is not None else ()
     dtype = quantization if quantization != "none" else None

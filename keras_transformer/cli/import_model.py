@@ -25,7 +25,7 @@ _PATTERNS = (
     "target_vocab.json",
     "README.md",
 )
-# For repositories without safetensors.
+# Files to download if the repository has no safetensors.
 _TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
 
 
@@ -53,7 +53,8 @@ def import_model(
     engine: Annotated[
         Engine | None,
         Option(
-            help="Toolkit whose results to match (default: by the folder's format)."
+            help="Toolkit whose results to match (default: the toolkit of the folder's "
+            "format)."
         ),
     ] = None,
     target_language: Annotated[

@@ -24,7 +24,7 @@ def info(model: options.Model, as_json: options.Json = False):
     with console.quiet_libraries():
         description = model_info(model)
     if as_json:
-        # ASCII, because untrusted names may contain characters that control a terminal.
+        # The JSON is ASCII, because untrusted names could control a terminal.
         typer.echo(json.dumps(description, indent=2))
         return
     description["size"] = _format_size(description.pop("bytes"))

@@ -23,7 +23,7 @@ def init(
         Option(
             metavar="NAME",
             autocompletion=options.complete_recipe_names,
-            help="Shipped recipe to copy.",
+            help="Name of the shipped recipe to copy.",
         ),
     ] = "files",
     source: Annotated[

@@ -17,7 +17,7 @@ def print_library_log():
         return
     handler, level, propagate = _Handler(), logger.level, logger.propagate
     logger.addHandler(handler)
-    # The root logger's handler, absl's, would print each message a second time.
+    # absl's handler on the root logger would print each message a second time.
     logger.propagate = False
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)

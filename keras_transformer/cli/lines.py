@@ -9,7 +9,7 @@ from keras_transformer.cli import console
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 CHUNK_SIZE = 2_000
-# Smaller, because parsing decodes n-best lists, which takes longer.
+# Chunks are smaller for parsing, because decoding n-best lists takes longer.
 PARSING_CHUNK_SIZE = 500
 
 
@@ -107,7 +107,7 @@ def score_in_chunks(translator, pairs, warnings):
     """Yields a `PairScore` per (source, target) pair, with a progress bar.
 
     Args:
-        translator: The opened model.
+        translator: `Translator` or `ExportedTranslator`.
         pairs: List of pairs of str.
         warnings: The translator's `LineWarnings`.
     """
@@ -120,7 +120,8 @@ def read_parallel_lines(source, target):
     """Returns the lines of two files that are aligned line by line.
 
     Raises:
-        DataError: If a file is missing, empty or not UTF-8, or the counts differ.
+        DataError: If a file is missing, empty or not UTF-8, or the files have different
+            numbers of lines.
     """
     console.load_tensorflow()
     from keras_transformer.errors import DataError

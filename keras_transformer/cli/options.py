@@ -145,14 +145,14 @@ AllowUnsafe = Annotated[
         help="Do not check the model. It can then run any code on this machine.",
     ),
 ]
-# Each part is a batch here. In training, it is a part of a batch.
+# Here, each part is a batch. In training, the parts are split from one batch.
 ParallelParts = Annotated[
     int,
     Option(
         min=1,
         max=1_000,
         metavar="N",
-        help="Number of batches to process in parallel. They divide the CPU cores.",
+        help="Number of batches to process in parallel. They share the CPU cores.",
     ),
 ]
 BleuTokenizer = Annotated[

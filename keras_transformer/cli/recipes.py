@@ -29,8 +29,8 @@ class AdaptiveRecipe:
         from keras_transformer.recipes.machine import find_machine
 
         console.load_tensorflow()
-        # GPUs determine the values of keys that are `auto`. They are found only after
-        # TensorFlow has loaded, so the recipe is loaded again.
+        # The values of keys that are `auto` depend on the GPUs. These are found only
+        # after TensorFlow has loaded, so the recipe is loaded again.
         if self._lines and find_machine().gpus:
             self._load()
         for line in self._lines:

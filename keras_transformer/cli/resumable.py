@@ -26,8 +26,9 @@ def resumable_lines(output, record, num_inputs, numbered):
         output: Path of the file.
         record: Dict of JSON values with everything that determines the lines.
         num_inputs: Number of input lines.
-        numbered: Whether an input line may have several output lines, each with the
-            input line's number before a tab. Otherwise each has one output line.
+        numbered: Whether output lines begin with the number of their input line and a
+            tab, so that an input line may have several. If not, each input line has
+            one output line.
 
     Yields:
         `(write_line, num_done)`: a function that writes a line, and the number of
@@ -104,10 +105,10 @@ def _check_record(path, output, record):
 
 
 def _complete_lines(part, numbered):
-    """Measures the finished part of the output.
+    """Measures the complete lines of an interrupted output.
 
     Returns:
-        Its size in bytes, and the number of input lines that it covers.
+        Their size in bytes, and the number of input lines that they cover.
     """
     length = num_inputs = 0
     last, last_start = None, 0

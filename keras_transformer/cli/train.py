@@ -23,7 +23,8 @@ def train(
         Argument(
             metavar="RECIPE",
             autocompletion=options.complete_recipe_names,
-            help="Shipped recipe or YAML file (default: list recipes).",
+            help="Name of a shipped recipe, or a YAML file. Without it, the command "
+            "lists the recipes.",
         ),
     ] = None,
     output: Annotated[
@@ -94,7 +95,7 @@ def train(
     run = None if restart else output
     adaptive = AdaptiveRecipe(recipe, overrides, keys, run)
     if output is None and not dry_run:
-        raise UserError("--output RUN, the folder of the run, is missing")
+        raise UserError("give the run's folder with --output RUN")
     if output is not None:
         console.require_folder_path(output)
 
@@ -126,7 +127,10 @@ def train(
 
 
 def _warn_of_memory(recipe):
-    """Warns if training needs more memory than a GPU has, or, without GPUs, is free."""
+    """Warns if training needs more memory than is available.
+
+    This is the memory of one GPU or, without GPUs, the free memory.
+    """
     from keras_transformer.recipes.machine import find_machine
     from keras_transformer.recipes.machine import format_bytes
     from keras_transformer.recipes.machine import free_memory

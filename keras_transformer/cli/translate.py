@@ -57,7 +57,11 @@ def translate(
         Option(metavar="F", help="File with one forbidden phrase per line."),
     ] = None,
     sampling: Annotated[
-        bool, Option("--sampling", help="Draw --n-best translations at random.")
+        bool,
+        Option(
+            "--sampling",
+            help="Sample translations at random. --n-best sets their number.",
+        ),
     ] = False,
     temperature: Annotated[
         float | None, Option(help="Sampling temperature (default: 1).")
@@ -176,8 +180,8 @@ class _Job:
         """Yields the output lines of (line, prefix) pairs after the first `num_done`.
 
         The pairs are translated in chunks of `size`. If an interrupted output ends
-        inside a chunk, the whole chunk is translated again. Otherwise, its batches, and
-        with them the last digits of scores, would differ.
+        inside a chunk, the whole chunk is translated again, because different batches
+        would change the last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):

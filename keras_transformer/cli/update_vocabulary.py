@@ -21,7 +21,7 @@ def update_vocabulary(
         pathlib.Path, Option("--output", "-o", metavar="NEW", help="Folder to create.")
     ],
     size: Annotated[
-        int, Option(min=1, help="Maximum number of subwords to add to a vocabulary.")
+        int, Option(min=1, help="Maximum number of subwords to add per vocabulary.")
     ],
     source: Annotated[
         list[pathlib.Path],
@@ -32,16 +32,18 @@ def update_vocabulary(
         Option("--target", "-t", metavar="F", help="New text in the target language."),
     ] = (),
     text: Annotated[
-        list[pathlib.Path], Option(metavar="F", help="New text in any language.")
+        list[pathlib.Path], Option(metavar="F", help="New text in either language.")
     ] = (),
     allow_unsafe: options.AllowUnsafe = False,
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. New ones merge existing subwords, or
-    are characters that were encoded as bytes. They start with the mean weights of the
-    subwords that they replace, and need training with `train --from NEW`. --source,
-    --target and --text are repeatable. If source and target have separate
+    Existing subwords keep their ids and weights. A new subword is either a merge of
+    existing subwords or a character that used to be encoded as bytes. Its weights
+    start as the mean of the weights of its parts. Train the new model with
+    `train --from NEW`.
+
+    --source, --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the source's and --target the target's.
 
     \b
@@ -51,7 +53,7 @@ def update_vocabulary(
     model = console.find_model(model)
     paths = [*source, *target, *text]
     if not paths:
-        raise UserError("--source, --target or --text is missing")
+        raise UserError("give at least one of --source, --target and --text")
     console.require_exists(*paths)
     if output.exists():
         raise UserError(f"{output}: already exists")
@@ -73,13 +75,13 @@ def update_vocabulary(
             f"{model}: has separate vocabularies. Give --source and --target instead "
             "of --text"
         )
-    # A shared vocabulary is extended with subwords from all files.
-    lines, source_lines = (
+    # A shared vocabulary is extended through `target_lines`, with text from all files.
+    target_lines, source_lines = (
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))
     )
     new, extended_tokenizer = vocabulary.update_vocabulary(
-        old, tokenizer, lines, size, source_lines
+        old, tokenizer, target_lines, size, source_lines
     )
     _save(new, extended_tokenizer, output)
     if not is_shared:

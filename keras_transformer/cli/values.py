@@ -32,11 +32,11 @@ def check_values(arguments):
 
 
 def _check_links(path):
-    """Raises `UserError` if symbolic links lead from `path` back to it."""
+    """Raises `UserError` if the symbolic links at `path` form a loop."""
     try:
         path.stat()
     except OSError as error:
-        # Other errors are left to the command, which knows what the path is for.
+        # The command itself reports other errors, with the purpose of the path.
         if error.errno == errno.ELOOP:
             raise UserError(f"{path}: {error.strerror}") from None
 

@@ -115,7 +115,7 @@ def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
     for command, message in (
         (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
         (["corpus", "prepare", tmp_path], "apache_beam is not installed: pip install"),
-        (["beam", "encode"], "--model MODEL is missing"),
+        (["beam", "encode"], "give the model with --model MODEL"),
     ):
         result = run_command(*command, *files)
         assert result.exit_code == 2

@@ -77,7 +77,7 @@ def test_verbose_prints_the_traceback_of_an_error(run_command):
 def test_quiet_and_verbose_exclude_each_other(run_command):
     result = run_command("train", "-q", "-v")
     assert result.exit_code == 2
-    assert "--quiet and --verbose exclude each other" in result.stderr
+    assert "--quiet and --verbose cannot be used together" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,7 @@ def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_pa
     result = run_command(*arguments, "--source", source)
     assert result.exit_code == 2
     assert (
-        f"{source}:6: the words differ from those of the tree at {toy}:6"
-        in result.stderr
+        f"{source}:6: must have the same words as the tree at {toy}:6" in result.stderr
     )
     source.write_text("one line")
     result = run_command(*arguments, "--source", source)

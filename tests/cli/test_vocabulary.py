@@ -120,7 +120,7 @@ def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_
     again = run_command(*command, *texts, "--output", output)
     assert again.exit_code == 2 and "grown: already exists" in again.stderr
     nothing = run_command(*command, "--output", tmp_path / "x")
-    assert nothing.exit_code == 2 and "--text is missing" in nothing.stderr
+    assert nothing.exit_code == 2 and "at least one of --source" in nothing.stderr
 
 
 @pytest.mark.slow
