@@ -279,8 +279,8 @@ def read_torch(path):
         import torch
     except ImportError:
         raise ModelError(
-            f"{path}: reading .bin files needs torch: {install_hint('backends')}, or "
-            "convert the file to safetensors"
+            f"{path}: reading .bin files requires torch. Run "
+            f"{install_hint('backends')}, or convert the file to safetensors"
         ) from None
     try:
         if zipfile.is_zipfile(path):
