@@ -272,7 +272,7 @@ def test_parsing_errors_are_one_line(
         ([*arguments, empty], f"{empty}: contains no trees"),
         ([*arguments, tmp_path / "none"], "none: no such file"),
         ([*arguments, toy, "--metric", "bleu"], "--metric f1: cannot be combined"),
-        (["evaluate", trained, "--reference", toy], "--source, the text"),
+        (["evaluate", trained, "--reference", toy], "text to translate with --source"),
         (["parse", tmp_path / "none"], "none: no such file"),
         (
             *[["train", "craft_parsing", "--output", tmp_path / "x"]],
