@@ -169,12 +169,7 @@ def _read_arrays(folder):
         path, arrays = file, read_safetensors(file)
     elif index.is_file():
         path, arrays = index, {}
-        files = _read_json(index).get("weight_map")
-        names = set(files.values()) if isinstance(files, dict) else {None}
-        for name in sorted(names, key=str):
-            # A shard must be a file in this folder.
-            if not isinstance(name, str) or pathlib.PurePath(name).name != name:
-                raise ModelError(f"{index}: weight_map is damaged")
+        for name in _shard_names(index):
             arrays.update(read_safetensors(folder / name))
     elif binary.is_file():
         path, arrays = binary, read_torch(binary)
@@ -184,6 +179,20 @@ def _read_arrays(folder):
         )
     ignored = (*_COPIES, *_POSITIONS, _SHARED, _BIAS)
     return Arrays(path, arrays, ignored)
+
+
+def _shard_names(index):
+    """Returns the sorted names of the files in `weight_map` of an index."""
+    files = _read_json(index).get("weight_map")
+    names = list(files.values()) if isinstance(files, dict) else [None]
+    # Only files in the folder of the index are read.
+    if not all(
+        isinstance(name, str) and pathlib.PurePath(name).name == name for name in names
+    ):
+        raise ModelError(
+            f"{index}: weight_map must map array names to names of files in this folder"
+        )
+    return sorted(set(names))
 
 
 def _arguments(path, arrays, config, tokenizer, engine):

@@ -102,9 +102,9 @@ def test_half_precision_and_shards_give_the_same_model(tmp_path):
     index.write_text(json.dumps({"weight_map": places}))
     found = model_logits(import_huggingface(folder).model)
     np.testing.assert_allclose(found, expected, atol=2e-5)
-    for name in ("../m/model-0.safetensors", 7):
+    for name in ("../m/model-0.safetensors", 7, ["model-0.safetensors"]):
         index.write_text(json.dumps({"weight_map": {**places, "x": name}}))
-        assert "weight_map is damaged" in import_error(import_huggingface, folder)
+        assert "weight_map must map" in import_error(import_huggingface, folder)
 
 
 def test_learned_start_vector_is_kept(tmp_path):
