@@ -34,8 +34,8 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
         tokenizer: Tokenizer of the source.
         texts: List of str.
         max_source_length: Maximum length of a segment, including the end id.
-        warn: Function of a text's index and a message, called for each text with a line
-            that is too long.
+        warn: Called with a text's index and a message for each text that contains a
+            line that is too long.
 
     Returns:
         List of `Segment`, in the order of the texts, at least one per text.
@@ -63,11 +63,11 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
         for index in np.flatnonzero(lengths >= max_source_length):
             message = (
                 f"{lengths[index] + 1} subwords, including the end id, exceed "
-                f"max_source_length={max_source_length}. The text was translated in "
+                f"max_source_length={max_source_length}. The text is split into "
                 f"{counts[index]} segments."
             )
             if truncated[index]:
-                message += " Words that are too long were cut."
+                message += " Words that are too long are cut."
             warn(num_texts + int(index), message)
         num_texts += len(group)
     return segments
@@ -76,9 +76,10 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
 def join_segments(segments, translations):
     """Joins the n-best lists of segments into n-best lists of texts.
 
-    The i-th best translation of a text joins the i-th best translation of each segment,
-    or the last one of a shorter list. Its score is the sum of the joined scores.
-    Samples are joined in the same way.
+    The i-th best translation of a text consists of the i-th best translations of its
+    segments. A segment with fewer translations contributes its last one. The score is
+    the sum of the segments' scores. Sampled translations are joined in the same way, by
+    their position in the list.
 
     Args:
         segments: List of `Segment`.
