@@ -1,4 +1,4 @@
-"""Beam search over any step function and any cache (section 6.1)."""
+"""Beam search with any step function and any cache (section 6.1 of the paper)."""
 
 import dataclasses
 import numbers
@@ -41,46 +41,50 @@ def beam_search(
     """Runs beam search and returns the highest-scoring sequences.
 
     Each step extends a sentence's alive (unfinished) hypotheses by one token and keeps
-    the `beam_size` most probable unfinished continuations. A continuation with the end
-    id becomes a finished hypothesis if it is among the `beam_size` most probable of all
-    continuations. A hypothesis can end in one way only, so a step considers at most the
-    `2 * beam_size` most probable continuations, as in fairseq and CTranslate2.
+    the `beam_size` most probable unfinished continuations. A continuation that ends in
+    the end id becomes a finished hypothesis if it is among the `beam_size` most
+    probable continuations, finished or not. Each hypothesis has only one such
+    continuation. So it is enough to consider the `2 * beam_size` most probable
+    continuations, as in fairseq and CTranslate2.
 
     The score of a hypothesis is `log-probability / penalty(length)`. If no hypothesis
     has finished at the maximum length, the unfinished ones are returned, scored in the
-    same way. With `beam_size=1`, this is greedy search.
+    same way. `beam_size=1` is greedy search.
 
-    A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
-    one. Log-probabilities never increase and penalties never decrease with the length.
-    So no continuation can score higher than `log-probability / penalty(max_length)`.
-    With `patience`, a sentence is also done once `patience * beam_size` hypotheses, but
-    at least `n_best`, have finished.
+    A sentence is done when no alive hypothesis can beat the sentence's `n_best`-th best
+    finished one. With the length, log-probabilities never increase, and penalties never
+    decrease. So `log-probability / penalty(max_length)` of a hypothesis limits the
+    scores of its continuations. With `patience`, a sentence is also done once
+    `max(n_best, patience * beam_size)` hypotheses have finished.
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
-        cache: Nest of tensors whose leading axis is batch * beam_size. In tensors that
-            the decoder's `reorder` does not gather, the leading axis may be any
-            multiple of batch.
+        cache: Nest of tensors whose leading axis is batch * beam_size. Tensors that
+            `decoder.reorder` leaves alone may have any multiple of batch as their
+            leading axis.
         context: Nest of tensors that steps read but do not change, such as an encoder's
             output. Their leading axis is batch: row i is shared by the hypotheses in
             the cache's rows i * beam_size to (i + 1) * beam_size - 1.
-        batch_size: Int or scalar tensor.
-        max_length: Maximum number of tokens to generate, including the end id, scalar
-            or `[batch]`. A sentence with 0 gets the empty sequence with score 0.
+        batch_size: Number of sentences, an int or a scalar tensor.
+        max_length: Maximum number of tokens to generate, including the end id: one
+            number for all sentences, or `[batch]`. A sentence whose maximum is 0 gets
+            the empty sequence, with score 0.
         search: `BeamSearch`; its `extra_length` is not used here.
-        ids: `SpecialIds`. The end id is the only one of them that is generated.
-            Log-probabilities are still relative to the model's whole vocabulary.
+        ids: `SpecialIds`. Of these, only the end id is generated. Log-probabilities
+            are still relative to the model's whole vocabulary.
         n_best: Number of hypotheses to find per sentence, at most `beam_size`. An int
             or a scalar int32 tensor.
-        vocabulary_size: Number of ids that may be generated, for an output matrix with
-            more rows than the tokenizer has ids. If `None`, all of them.
-        buffer_length: Length of the returned sequences. If `None`, the largest
+        vocabulary_size: If given, only ids below this number are generated. Needed if
+            the output matrix has more rows than the tokenizer has ids.
+        buffer_length: Length of the returned sequences. Defaults to the largest
             `max_length`. Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
-            `"auto"` (on all backends but JAX). Pass `False` for XLA.
+            `"auto"`, which means `False` on JAX and `True` on other backends. Pass
+            `False` if XLA compiles the search.
         num_results: Number of hypotheses to return per sentence, an int. Those after
             the first `n_best` are the next best that the search found before it
-            stopped. If `None`, `n_best`, or `beam_size` if `n_best` is a tensor.
+            stopped. Defaults to `n_best` if that is an int, and to `beam_size` if it is
+            a tensor.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -188,16 +192,17 @@ def _best_tokens(
 
     Args:
         logits: `[rows, vocabulary]` or `[rows, 1, vocabulary]`.
-        num_tokens: Minimum number of tokens per row.
-        vocabulary_size: Number of ids that are considered. If `None`, all of them.
-        excluded: Ids that get minus infinity.
+        num_tokens: Number of tokens needed per row, not counting excluded ones.
+        vocabulary_size: If given, only ids below this number are considered.
+        excluded: Ids that get log-probability minus infinity.
         are_log_probs: Whether the logits are log-probabilities already.
         uses_softmax: Whether to normalize over a large vocabulary with `ops.softmax`.
             This is faster, except under XLA, which fuses the exponentials with their
             sum and so writes no array as large as the logits.
 
     Returns:
-        float32 and int32 `[rows, k]`.
+        float32 and int32 `[rows, k]`. k is `num_tokens + len(excluded)`, or the number
+        of ids considered if that is smaller.
     """
     logits = ops.cast(logits, "float32")
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
@@ -215,7 +220,7 @@ def _best_tokens(
             log_probs = _normalize_by_softmax(best, tokens, logits)
         else:
             log_probs = _normalize_by_sum(best, logits, has_largest)
-    # Rounding must not give a probability above 1: the stopping bound relies on it.
+    # Rounding can give a probability above 1, but `_is_done` assumes at most 1.
     log_probs = ops.minimum(log_probs, 0.0)
     is_excluded = ops.any(tokens[:, :, None] == np.array(excluded, "int32"), axis=2)
     return ops.where(is_excluded, NEG_INF, log_probs), tokens
@@ -224,8 +229,8 @@ def _best_tokens(
 def _normalize_by_softmax(best, tokens, logits):
     """Returns log-probabilities of the best tokens. The largest logit must be first.
 
-    Only the first log-probability is read from a softmax. The others differ from it by
-    the difference of their logits.
+    Only the first log-probability is read from a softmax. The others follow from the
+    differences between logits.
     """
     probabilities = ops.softmax(logits, axis=-1)
     num_rows, size = ops.shape(logits)
@@ -242,7 +247,8 @@ def _normalize_by_sum(best, logits, has_largest):
 
     `has_largest` is true if `best` contains each row's largest logit.
     """
-    # Not a slice of `best`: if several slices read a top-k, XLA sorts whole rows.
+    # `best` is sorted, but a maximum is faster than a slice: if a top-k result is
+    # sliced more than once, XLA sorts whole rows.
     largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return best - largest - ops.log(total)
@@ -254,15 +260,16 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     Args:
         state: `BeamState` with hypotheses of `index` tokens.
         log_probs: float32 `[batch * beam_size, k]`, from `_best_tokens`.
-        tokens: int32 `[batch * beam_size, k]`.
+        tokens: int32 `[batch * beam_size, k]`, the ids that `log_probs` belong to.
         index: Index of the step, from 0.
         search: `BeamSearch`.
         end_id: The end id.
-        n_best: See `beam_search`.
+        n_best: Number of hypotheses to find per sentence.
 
     Returns:
-        `(state, parents)`: hypotheses of `index + 1` tokens, and the row of the
-        hypothesis that each extends, int32 `[batch * beam_size]`.
+        `(state, parents)`: `BeamState` with hypotheses of `index + 1` tokens, and the
+        row of the old hypothesis that each of them extends, int32 `[batch *
+        beam_size]`.
     """
     beam_size = search.beam_size
     # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
@@ -293,7 +300,7 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     )
     alive_log_probs = new_log_probs[:, 1]
     done = _is_done(state, alive_log_probs, length, search, n_best)
-    # Without alive hypotheses, later steps cannot change a sentence that is done.
+    # Later steps cannot change a sentence without alive hypotheses.
     alive_log_probs = ops.where(done[:, None], NEG_INF, alive_log_probs)
     state = state._replace(alive_log_probs=alive_log_probs, done=done)
     return state, ops.reshape(parents[:, 1], (-1,))
@@ -302,12 +309,13 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
 def _continue(state, log_probs, tokens, end_id):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
-    Both are among the `2 * beam_size` best continuations, because each alive hypothesis
-    can end in one way only.
+    Both are among the `2 * beam_size` best continuations, because only one continuation
+    of each alive hypothesis is finished.
 
     Returns:
-        Log-probabilities, tokens, and rows of the extended hypotheses, each `[batch, 2,
-        beam_size]`: the best continuations, then the best unfinished ones.
+        `(log_probs, tokens, parents)`, each `[batch, 2, beam_size]`: index 0 of the
+        second axis has the best continuations, and index 1 the best unfinished ones.
+        `parents` are the rows of the hypotheses that the continuations extend.
     """
     beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
@@ -372,7 +380,7 @@ def _is_done(state, alive_log_probs, length, search, n_best):
         nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
     if search.patience is not None:
-        # Rounded. The limit keeps a very large patience within int32.
+        # The product is rounded. The limit keeps it within int32.
         threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
         maximum = max if _is_number(n_best) else ops.maximum
         done = ops.logical_or(done, state.num_finished >= maximum(threshold, n_best))
