@@ -1,4 +1,4 @@
-"""Word alignments from the decoder's attention to the source (section 3.2.3)."""
+"""Word alignments from cross-attention (section 3.2.3 of the paper)."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.errors import DataError
 
-# Number of the decoder's last layers whose cross-attention is averaged. Measured
+# Cross-attention is averaged over this number of the decoder's last layers. Measured
 # against symmetrized statistical alignments of Multi30k's validation pairs, the mean of
 # the last two of four layers had the fewest errors. A token was aligned better by the
 # position that predicts it than by the position that reads it as input.
@@ -22,7 +22,7 @@ def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
         model: `Transformer`.
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
         target_ids: int32 `[batch, target_length]`, the start id and ids, then padding.
-        num_layers: Number of the decoder's last layers that are averaged.
+        num_layers: Number of decoder layers to average, counted from the last.
 
     Returns:
         float32 `[batch, target_length, source_length]`, the mean over all heads of
@@ -42,7 +42,7 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
     Args:
         scores: List of one `(self_scores, cross_scores)` pair per decoder layer (see
             `Decoder.call`).
-        num_layers: Number of the decoder's last layers that are averaged.
+        num_layers: Number of decoder layers to average, counted from the last.
 
     Returns:
         float32 `[batch, target_length, source_length]`.
@@ -74,7 +74,7 @@ def token_surfaces(tokenizer, rows):
     # A single byte of a longer character is decoded to U+FFFD.
     fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
     if fragments and hasattr(tokenizer, "piece_bytes"):
-        # A KerasHub tokenizer raises this error if its kind is unknown.
+        # Some KerasHub tokenizers cannot return the bytes and raise this error.
         with contextlib.suppress(DataError):
             bytes_of = tokenizer.piece_bytes()
             surfaces |= {each: bytes_of[each] for each in fragments}
@@ -91,7 +91,8 @@ def join_characters(row):
         row: List of bytes, the surfaces of a text's subwords in order.
 
     Returns:
-        List of bytes, the text of each unit, and list of int, the unit of each subword.
+        List of bytes, the text of each unit, and list of int, the index of each
+        subword's unit.
     """
     units, unit_of = [], []
     for place, surface in enumerate(row):
@@ -109,12 +110,13 @@ def join_characters(row):
 def attention_of_units(scores, target_units, source_units):
     """Computes the attention between units from the attention between subwords.
 
-    Attention to a unit is the sum over its subwords. Attention from a unit is the mean.
+    Attention to a unit is the sum over its subwords. Attention from a unit is the mean
+    over them.
 
     Args:
         scores: float `[..., target subwords, source subwords]`.
-        target_units: List of int, the unit of each target subword.
-        source_units: List of int, the unit of each source subword.
+        target_units: List of int, the index of each target subword's unit.
+        source_units: List of int, the index of each source subword's unit.
 
     Returns:
         float `[..., target units, source units]`.
@@ -157,8 +159,9 @@ def align_words(scores, source_words, target_words):
 
     Args:
         scores: float `[target subwords, source subwords]`.
-        source_words: The word of each source subword, from `words_of`.
-        target_words: The word of each target subword.
+        source_words: List of int, the index of each source subword's word, from
+            `words_of`.
+        target_words: The same for the target.
 
     Returns:
         List of (source word, target word), one per target word in order. Empty if the
@@ -179,12 +182,13 @@ def align_subwords(scores, source, target):
 
     Args:
         scores: float `[rows, columns]`. The first rows belong to the subwords of the
-            target, and the first columns to the subwords of the source.
+            target, and the first columns to the subwords of the source. Others are
+            ignored.
         source: List of bytes, the surfaces of the source's subwords.
         target: List of bytes, the surfaces of the target's subwords.
 
     Returns:
-        Same as `align_words`.
+        List of (source word, target word) (see `align_words`).
     """
     (source, source_units), (target, target_units) = map(
         join_characters, (source, target)
@@ -205,9 +209,10 @@ def alignable_pairs(sources, targets, max_lengths, warn):
     Args:
         sources: List of lists of ids, without special ids.
         targets: List of lists of ids, without special ids.
-        max_lengths: Maximum source and target length, including one special id.
-        warn: Function of a pair's index and a message, called for pairs that are too
-            long.
+        max_lengths: Maximum source length and maximum target length in subwords, each
+            including one special id.
+        warn: Called with a pair's index and a message for each pair with a side that is
+            too long.
     """
     indices = []
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):

@@ -116,7 +116,7 @@ def target_of(tokenizer):
 
 
 def group_texts(texts):
-    """Yields lists of texts as UTF-8, each small enough for one call of a tokenizer."""
+    """Yields lists of UTF-8 texts that are small enough for one tokenizer call."""
     group, size = [], 0
     for number, text in enumerate(texts, start=1):
         # UTF-8 cannot encode lone surrogates. They become question marks.
@@ -159,10 +159,10 @@ def encode_prefixes(tokenizer, prefixes, model):
 
 
 def batch_by_length(lengths, batch_tokens):
-    """Yields lists of row indices, sorted by length.
+    """Yields batches, each a list of row indices. The shortest rows come first.
 
-    A batch has at most `batch_tokens` positions, including padding. A
-    longer row forms a batch by itself.
+    A batch has at most `batch_tokens` positions, including padding. A longer row forms
+    a batch by itself.
     """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):

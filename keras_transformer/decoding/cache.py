@@ -57,7 +57,10 @@ class Buffer(NamedTuple):
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Writes one position, shaped as in `Growing`, to `place` (see `extend`)."""
+        """Writes one position: keys and values `[batch, num_heads, beam_size, dim]`.
+
+        `place` is the position in the ring buffer (see `extend`).
+        """
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
@@ -66,7 +69,7 @@ class Buffer(NamedTuple):
         )
 
     def parts(self):
-        """Returns one part: (keys, values), each `[batch, num_heads, slots, dim]`."""
+        """Returns a list of one part: (keys, values), shaped as in `Growing`."""
         return [(ops.swapaxes(self.key, 2, 3), self.value)]
 
 
@@ -94,7 +97,7 @@ class Cache(NamedTuple):
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
-        """Returns the attention bias over each part. All layers share these biases.
+        """Returns one attention bias per part. All layers share these biases.
 
         Returns:
             List of float32 `[batch, 1, beam_size, slots]`, or of `None` if `sees_all`.
@@ -180,7 +183,8 @@ def _extend_buffer(cache, index):
 def _newest(cache, count):
     """Drops all but the last `count` slots.
 
-    Only the recent parts have slots, because `compact` does nothing with a window.
+    Only the recent parts have slots, because `compact` does nothing if there is a
+    window.
     """
 
     def newest(x):
@@ -200,7 +204,7 @@ def reorder(cache, parents):
 
     Args:
         cache: `Cache`.
-        parents: int32 `[batch * beam_size]`, the row that each row continues.
+        parents: int32 `[batch * beam_size]`, the old row that each new row continues.
     """
     if cache.sees_all:
         return cache

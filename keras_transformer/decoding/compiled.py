@@ -40,7 +40,8 @@ def parallel_map(function, items, num_threads):
     """Applies `function` to each item in parallel.
 
     Args:
-        function: A compiled function, or a function that calls one.
+        function: Called with one item. Threads save time only if the function spends
+            its time in compiled code, such as a `tf.function`.
         items: Iterable.
         num_threads: Number of items computed in parallel, one thread each. JAX and
             PyTorch use one thread, because settings such as PyTorch's `no_grad` apply

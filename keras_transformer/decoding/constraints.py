@@ -19,15 +19,15 @@ class ConstrainedDecoder:
         decoder: Decoder (see `beam_search`).
         beam_size: Number of hypotheses or samples per sentence.
         max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. A translation
-            is cut off after its last position. There, a token is also forbidden if
-            `next_states` forbids the end id after this token.
+            may be cut off at the last position. So at this position, a token is also
+            forbidden if `next_states` forbids the end id after it.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding. They are forced even if `next_states` forbids
             them. If `None`, nothing is forced.
         next_states: int32 array `[num_states, vocabulary]`, the transition table from
-            `forbidden_transitions`. Ids without a column are forbidden as well. If
-            `None`, nothing is forbidden.
+            `forbidden_transitions`. Ids that have no column are forbidden as well.
+            If `None`, nothing is forbidden.
     """
 
     returns_log_probs = True
@@ -106,7 +106,7 @@ class ConstrainedDecoder:
 
     @property
     def compact(self):
-        """Function that compacts this decoder's cache, or `None`. See `StepDecoder`."""
+        """Function that compacts the cache, or `None` (see `StepDecoder`)."""
         if self._decoder.compact is None:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
@@ -114,8 +114,8 @@ class ConstrainedDecoder:
     def _advance(self, states, tokens):
         """Returns the states after `tokens`.
 
-        A forced prefix may contain a forbidden phrase. The table has -1 for the token
-        that completes it. The state is then 0, the initial state.
+        A forced prefix may contain a forbidden phrase. After the token that completes
+        the phrase, the table has -1. It is replaced with 0, the initial state.
         """
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
@@ -123,6 +123,6 @@ class ConstrainedDecoder:
 
 
 def _fit_columns(states, size):
-    """Pads the columns with -1, or trims them, to `size`."""
+    """Pads `states` with -1, or trims it, to `size` columns."""
     missing = max(0, size - states.shape[-1])
     return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)

@@ -21,9 +21,9 @@ _STEP = {
 
 
 def take_renamed(options, old, new, value):
-    """Removes the argument `old` from `options` and returns its value.
+    """Removes the argument `old` from `options`, warns, and returns its value.
 
-    If `options` does not contain it, returns `value`.
+    If `options` does not contain `old`, returns `value`.
     """
     if old not in options:
         return value
@@ -54,7 +54,8 @@ def replace_fields(settings, options, argument):
 def accept_line_numbers(method):
     """Decorates a method of `Translator` so that it also accepts line numbers.
 
-    Warnings number the lines from `first_line`, or by the list `line_numbers`.
+    In warnings, lines are counted from `first_line`, or have the numbers in the list
+    `line_numbers`.
     """
 
     @functools.wraps(method)
@@ -72,7 +73,7 @@ def accept_line_numbers(method):
 
 
 def _renumber_lines(translator, numbers):
-    """Returns a copy of a translator whose warnings have other line numbers."""
+    """Returns a copy of a translator, with `numbers` as line numbers in warnings."""
     renumbered = copy.copy(translator)
     renumbered.warn = lambda index, text: translator.warn(numbers[index] - 1, text)
     return renumbered

@@ -1,4 +1,4 @@
-"""Ensembles, which decode with the mean of the probabilities of several models."""
+"""Ensembles, which decode with the mean probabilities of several models."""
 
 import math
 
@@ -6,16 +6,16 @@ from keras import ops
 
 
 class Ensemble:
-    """Models with the same vocabulary that predict the mean of their probabilities.
+    """Ensemble of models with the same vocabulary.
 
-    Searches and `Translator` accept it in place of a `Transformer`. Its logits are
-    `log(mean of the models' probabilities)`.
+    Searches and `Translator` accept it in place of a `Transformer`. Its logits are the
+    logarithm of the models' mean probabilities.
 
     Args:
-        models: `Transformer`s, at least one.
+        models: List of at least one `Transformer`.
 
     Raises:
-        ValueError: If there is no model, or vocabularies differ in size.
+        ValueError: If `models` is empty, or the vocabularies differ in size.
     """
 
     def __init__(self, models):
@@ -46,7 +46,7 @@ class Ensemble:
 def build_models(model):
     """Builds a `Transformer`, or the models of an `Ensemble`, unless they are built.
 
-    A search reads the weights before it calls any layer.
+    This is necessary because a search reads the weights before it calls any layer.
     """
     for each in getattr(model, "models", (model,)):
         if not getattr(each, "built", True):  # other kinds of models need no build

@@ -22,10 +22,10 @@ class Phrase(NamedTuple):
 
 
 def forbidden_transitions(spellings, phrases, boundaries=()):
-    """Builds the automaton that rejects each token that completes a forbidden phrase.
+    """Builds an automaton that rejects tokens completing a forbidden phrase.
 
-    Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
-    phrase is found regardless of how it is split into tokens.
+    Phrases are matched symbol by symbol, with the algorithm of Aho and Corasick (1975).
+    So a phrase is found regardless of how it is split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its
@@ -72,21 +72,21 @@ def _transitions(phrases, boundaries):
     """Builds the automaton over symbols.
 
     Returns:
-        For each state, a dict from each symbol to the next state, or to -1 if it
-        completes a phrase. State 0 is the root, state 1 follows a boundary.
+        For each state, a dict from each symbol to the next state, or to -1 if the
+        symbol completes a phrase. State 0 is the root, and state 1 follows a boundary.
     """
     boundaries = [tuple(boundary) for boundary in boundaries]
     trie = [{}, {}]  # for each state, the next states within phrases and boundaries
     root, after_boundary = ROOT, 1
-    # Phrases that need no boundary at their end come first. A phrase that needs one and
-    # begins with such a phrase is redundant. It then adds no states.
+    # Phrases that need no boundary at their end come first. A later phrase that begins
+    # with one of these is redundant and adds no states.
     for phrase in sorted(phrases, key=lambda phrase: phrase.at_end):
         ends = boundaries if phrase.at_end else [()]
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # A boundary leads to state 1. But if a phrase begins with the boundary, it leads to
-    # a state of that phrase instead. These states are in `shared` and fall back to 1.
+    # A boundary leads to state 1. But a boundary that begins a phrase leads to a state
+    # of the phrase. Such states are in `shared` and fall back to state 1.
     shared = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
@@ -110,14 +110,15 @@ def _transitions(phrases, boundaries):
                 is_shared = target in shared
                 fails[target] = after_boundary if is_shared else fallback[symbol]
                 queue.append(target)
-    # A state that can be reached only through -1 is never entered. Any row will do.
+    # States that can be reached only through -1 are never entered. Any row will do.
     return [row if row is not None else delta[root] for row in delta]
 
 
 def _insert(trie, state, symbols, last):
-    """Adds a path of symbols that ends in state `last`, and returns its last state.
+    """Adds a path of symbols from `state` to `last`, and returns `last`.
 
-    If the path exists, its own last state is returned, unless `last` is -1.
+    If the path already exists and `last` is not -1, the path is kept, and the state
+    that it leads to is returned.
     """
     for symbol in symbols[:-1]:
         target = trie[state].get(symbol)
@@ -145,7 +146,7 @@ def parse_phrase(text):
         `Phrase` of bytes.
 
     Raises:
-        ValueError: If the text is blank, apart from a final `*`.
+        ValueError: If the text is blank, or contains only `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())
@@ -178,11 +179,11 @@ TEXT_BOUNDARIES = tuple(_text_boundaries())
 
 
 def build_text_table(tokenizer, texts):
-    """Like `forbidden_transitions`, for the ids of a tokenizer.
+    """Builds the automaton of `forbidden_transitions` for the ids of a tokenizer.
 
     Args:
         tokenizer: Tokenizer with `piece_bytes`.
-        texts: List of str (see `parse_phrase`).
+        texts: List of str, the phrases (see `parse_phrase`).
 
     Raises:
         ValueError: If a text is not a phrase, or the phrases are too many or too long.

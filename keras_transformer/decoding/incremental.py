@@ -66,7 +66,7 @@ def arrange_weights(model, packed=False):
 
     Returns:
         `Weights`. For a layer that is quantized or has biases in self-attention, all
-        fields are `None`. Unless `packed`, only `qkv` is set for the other layers.
+        fields are `None`. For other layers, only `qkv` is set, unless `packed` is true.
     """
 
     def arrange(kernel):
@@ -107,8 +107,8 @@ def arrange_weights(model, packed=False):
 def decoder_denses(layer):
     """Returns the `Dense` layers that `step` applies in one decoder layer, in order.
 
-    `LayerWeights` has the same order, with the first three fused in `qkv`. The keys and
-    values of the source are computed in `begin`.
+    `LayerWeights` has the same order, with the first three fused in `qkv`. The list
+    lacks the projections of the encoder's output, which `begin` applies.
     """
     return [
         layer.self_attention.query_dense,
@@ -129,8 +129,8 @@ class IncrementalDecoder:
         model: `Transformer`.
         weights: `Weights` (see `arrange_weights`). If `None`, the kernels of the layers
             are used.
-        encode: Function from source ids to the encoder's output. If `None`, the
-            model's `encode`.
+        encode: Function from source ids to the encoder's output. Defaults to
+            `model.encode`.
     """
 
     # `step` returns unnormalized logits, which beam search and sampling normalize.
@@ -182,7 +182,7 @@ class IncrementalDecoder:
             ids: int32 `[batch * beam_size, 1]`, the tokens at position `index`.
             cache: `Cache` of the positions before `index`.
             context: `Context`.
-            index: Scalar int32.
+            index: Position from 0, a scalar int32.
 
         Returns:
             Logits of the next tokens, `[batch * beam_size, num_outputs]`, float32,
@@ -283,8 +283,9 @@ def _attend(attention, query, parts, biases):
     Args:
         attention: `MultiHeadAttention`.
         query: `[batch, num_heads, beam_size, key_dim]`.
-        parts: Keys `[batch, num_heads, slots, key_dim]` and values of each part.
-        biases: float32 `[batch, 1, beam_size or 1, slots]` for each part, or `None`.
+        parts: For each part, keys `[batch, num_heads, slots, key_dim]` and values
+            `[batch, num_heads, slots, value_dim]`.
+        biases: For each part, float32 `[batch, 1, beam_size or 1, slots]`, or `None`.
 
     Returns:
         `[batch * beam_size, num_heads * value_dim]`.

@@ -10,7 +10,7 @@ from keras import ops
 
 
 def gnmt(length, alpha):
-    """Computes `((5 + length) / 6) ** alpha`, float32.
+    """Computes `((5 + length) / 6) ** alpha` in float32.
 
     The paper (section 6.1) takes this penalty from GNMT (Wu et al., 2016).
     """
@@ -18,9 +18,9 @@ def gnmt(length, alpha):
 
 
 def power(length, alpha):
-    """Computes `length ** alpha`, as in fairseq, Marian, and CTranslate2, float32.
+    """Computes `length ** alpha` in float32, as fairseq, Marian, and CTranslate2 do.
 
-    With `alpha=1`, scores are means per token.
+    With `alpha=1`, scores are mean log-probabilities per token.
     """
     return ops.power(ops.cast(length, "float32"), float(alpha))
 

@@ -22,8 +22,8 @@ class StepDecoder(NamedTuple):
             scalar int32. `logits` is `[batch * beam_size, vocabulary]` or `[batch *
             beam_size, 1, vocabulary]`.
         reorder: Function `(cache, parents) -> cache`. `parents` is int32 `[batch *
-            beam_size]`, the row that each row continues. If `None`, all tensors of the
-            cache are reordered along their first axis.
+            beam_size]`, the old row that each new row continues. If `None`, all tensors
+            of the cache are reordered along their first axis.
         compact: Function `cache -> cache` that makes the cache smaller or faster to
             read, or `None`. The loop calls it at least every `COMPACT_INTERVAL` steps
             if `drop_finished` is on, and otherwise never.
@@ -65,8 +65,8 @@ def decode_loop(
             axis may grow from step to step if its size is 0 at first.
         context: Nest of tensors whose leading axis is batch.
         num_steps: Maximum number of steps, a scalar integer.
-        drop_finished: See `beam_search`.
-        compact: See `StepDecoder`.
+        drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
+        compact: Function `cache -> cache`, or `None` (see `StepDecoder`).
 
     Returns:
         The state of all sentences, in their original order.
@@ -110,8 +110,8 @@ def decode_loop(
             take_rows(context, keep),
         )
 
-    # Calling `drop_done` before the loop also hides the size of the leading axes from
-    # shape inference, which a loop with a shrinking batch requires.
+    # In a loop whose batch shrinks, leading axes must have no static size. Calling
+    # `drop_done` before the loop also hides their size from shape inference.
     cache = keras.tree.map_structure(_hide_zeros, cache)
     rows = ops.arange(ops.shape(state.done)[0], dtype="int32")
     loop = (index, state, *drop_done(rows, state, cache, context))
@@ -143,7 +143,7 @@ def _take_sentences(nest, sentences, batch_size):
 
 
 def known_vocabulary_size(logits):
-    """Returns the size of the vocabulary, the last axis of the logits.
+    """Returns the size of the vocabulary, which is the last axis of the logits.
 
     Raises:
         ValueError: If this size is not static.
@@ -159,7 +159,7 @@ def known_vocabulary_size(logits):
 def resolve_lengths(max_length, buffer_length, batch_size):
     """Returns each sentence's maximum length, int32 `[batch]`, and the buffer length.
 
-    The arguments match `beam_search`.
+    The arguments are described in `beam_search`.
     """
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length

@@ -44,18 +44,18 @@ class SpecialIds(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Settings of beam search, by default as in the paper (section 6.1).
+    """Settings of beam search. The defaults follow section 6.1 of the paper.
 
     Args:
         beam_size: Number of alive hypotheses per sentence. 1 is greedy search.
         length_penalty: Exponent alpha of the length penalty, at least 0.
-        length_penalty_kind: `"gnmt"` (the paper) or `"power"` (see the module
-            `decoding.length_penalty`).
+        length_penalty_kind: `"gnmt"` for `((5 + length) / 6) ** alpha`, as in the
+            paper, or `"power"` for `length ** alpha`.
         patience: The search for a sentence stops once no better hypothesis is possible,
             or earlier, once `patience * beam_size` hypotheses have finished (Kasai et
             al., 2022). fairseq and CTranslate2 use 1. If `None`, only the first rule
             applies.
-        extra_length: Maximum number of tokens by which a translation exceeds its
+        extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 
     Raises:
@@ -96,7 +96,7 @@ class Sampling:
             If `None`, from all.
         seed: Random seed. The same texts and seed give the same samples. If `None`, a
             seed is drawn.
-        extra_length: Maximum number of tokens by which a translation exceeds its
+        extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 
     Raises:
@@ -128,12 +128,12 @@ class Sampling:
 
 
 def check_type(settings, kind, argument):
-    """Checks the settings of a search.
+    """Checks the type of a search's settings.
 
     Args:
-        settings: Value of the argument.
+        settings: The settings to check.
         kind: `BeamSearch` or `Sampling`.
-        argument: Name of the argument.
+        argument: Name of the argument that received `settings`, for the message.
 
     Raises:
         TypeError: If `settings` is not a `kind`.
@@ -147,10 +147,10 @@ def check_type(settings, kind, argument):
 
 
 def check_at_least(name, value, minimum):
-    """Checks an argument.
+    """Checks that the argument `name` is at least `minimum`.
 
     Raises:
-        ValueError: If `value` is below `minimum`.
+        ValueError: If `value` is smaller.
     """
     if value < minimum:
         raise ValueError(

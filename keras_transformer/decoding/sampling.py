@@ -1,4 +1,4 @@
-"""Sampling (temperature, top-k, nucleus) over any step function and any cache."""
+"""Sampling (temperature, top-k, nucleus) with any step function and any cache."""
 
 from typing import Any
 from typing import NamedTuple
@@ -38,13 +38,14 @@ def sample(
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.
         sampling: `Sampling`; its `extra_length` is not used here.
-        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`. A
-            seed gives the same samples with and without `drop_finished`.
+        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`. The
+            same seed gives the same samples with and without `drop_finished`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, buffer_length]`, including
-        the end id, then padding, in the order drawn; float32 `[batch, num_samples]`,
-        the log-probability of each at temperature 1 over the whole vocabulary.
+        the end id, then padding; float32 `[batch, num_samples]`, the log-probability of
+        each sequence at temperature 1 over the whole vocabulary. Sequences are not
+        sorted by score.
 
     Raises:
         ValueError: If the end id equals another special id.
@@ -123,8 +124,8 @@ def _draw(logits, uniforms, top_k, top_p):
     Args:
         logits: float32 `[rows, vocabulary]`, minus infinity for excluded ids.
         uniforms: float32 `[rows, 1]` in [0, 1).
-        top_k: See `Sampling`.
-        top_p: See `Sampling`.
+        top_k: Number of most likely ids to draw from. If `None`, all.
+        top_p: Total probability of the nucleus to draw from. If `None`, all ids.
     """
     tokens = None
     if top_k is not None or top_p is not None:
@@ -143,7 +144,8 @@ def _draw(logits, uniforms, top_k, top_p):
     cumulative = ops.cumsum(probabilities, axis=-1)
     total = cumulative[:, -1:]
     places = _count(cumulative <= uniforms * total)
-    # If rounding makes the product equal the total, the last possible token is drawn.
+    # Rounding can make `uniforms * total` equal `total`. If so, the last possible token
+    # is drawn.
     places = ops.minimum(places, _count(cumulative < total))
     if tokens is None:
         return places

@@ -20,7 +20,7 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
         target_ids: int32 `[batch, target_length]`, the start id and ids, then padding.
         labels: int32 `[batch, target_length]`, ids and the end id, then padding.
-        pad_id: Label that is not counted.
+        pad_id: Labels with this id are not counted.
         unknown_id: Replaces labels for which the model has no logits.
 
     Returns:
@@ -36,7 +36,7 @@ def sequence_log_probs(logits, labels, pad_id=0, unknown_id=1):
     Args:
         logits: `[batch, target_length, num_outputs]`.
         labels: int32 `[batch, target_length]`, ids and the end id, then padding.
-        pad_id: Label that is not counted.
+        pad_id: Labels with this id are not counted.
         unknown_id: Replaces labels for which the model has no logits.
 
     Returns:

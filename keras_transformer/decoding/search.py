@@ -1,4 +1,4 @@
-"""Beam search and sampling with a model, given source ids.
+"""Beam search and sampling that translate source ids with a model.
 
 `Translator` and the exports compile these functions.
 """
@@ -33,7 +33,7 @@ def translate_ids(
     decoder=None,
     num_results=None,
 ):
-    """Returns the best translations of a batch of source rows.
+    """Returns the best translations of a batch of sources.
 
     Args:
         model: `Transformer` or `Ensemble`.
@@ -48,8 +48,8 @@ def translate_ids(
         next_states: int32 `[num_states, vocabulary]`, the table from
             `forbidden_transitions` that excludes phrases. If `None`, no phrase is
             excluded.
-        vocabulary_size: See `beam_search`.
-        drop_finished: See `beam_search`.
+        vocabulary_size: If given, only ids below this number are generated.
+        drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
         num_results: Number of hypotheses to return per sentence (see `beam_search`).
 
@@ -97,7 +97,7 @@ def sample_ids(
 
     Args:
         sampling: `Sampling`.
-        seed: See `sample`.
+        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`.
 
     Returns:
         `(sequences, scores)` (see `sample`). Lengths match `translate_ids`.
@@ -151,7 +151,7 @@ def _begin(
     if prefix_ids is not None:
         max_length = max_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
-    # A source of one token contains only the end id.
+    # A source of one token contains only the end id, so its translation is empty.
     max_length = ops.where(lengths > 1, max_length, 0)
     # A growing cache has no unused slots. Like dropping finished sentences, it needs
     # dynamic shapes.
