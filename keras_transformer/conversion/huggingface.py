@@ -52,7 +52,8 @@ _POSITIONS = (
 )
 _BIAS = "final_logits_bias"
 _BADLY_CONVERTED = (
-    "A faulty conversion by transformers (issues 26216 and 26271) wrote such folders"
+    "Folders from a faulty conversion by transformers (issues 26216 and 26271) cannot "
+    "be imported"
 )
 
 
@@ -86,7 +87,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))
 
 
-# Row "logits match" of the model card.
+# Values of the row "logits match" in the model card.
 _ENGINE_NAMES = {
     "huggingface": "transformers' MarianMTModel, except for float rounding",
     "marian": "Marian with these weights, not transformers",
@@ -210,7 +211,7 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if config.get("share_encoder_decoder_embeddings") is False:
         changes["source_vocabulary_size"] = tokenizer.vocabulary_size
     if _start_vector(arrays, config).any():
-        # Marian's start embedding is 0. Fine-tuning with transformers trains it.
+        # Marian's start embedding is 0, but fine-tuning with transformers trains it.
         del changes["zero_start_id"]
     return model_arguments(
         path,
@@ -243,7 +244,7 @@ def _start_vector(arrays, config):
 
 def _set_weights(model, arrays, tokenizer):
     """Sets the weights of the model, and checks the copies of the embeddings."""
-    # The last row of each matrix belongs to the id of padding and start.
+    # Padding and start share one id in these files, the last row of each matrix.
     variations, width = model.variations, model.d_model
     output_size = model.num_outputs
     separate = variations.source_vocabulary_size is not None
@@ -291,13 +292,13 @@ def _check_positions(arrays, name, width):
     expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     if found.shape != expected.shape or np.abs(found - expected).max() > 1e-5:
         raise ModelError(
-            f"{arrays.path}: {name} must be the sinusoids of section 3.5. "
+            f"{arrays.path}: {name} must contain sinusoidal positions. "
             f"{_BADLY_CONVERTED}"
         )
 
 
 def _layer_reader(arrays, side):
-    """Returns a reader of layer weights for `set_layers`, with Hugging Face's names."""
+    """Returns the argument `read` of `set_layers`, for Hugging Face's array names."""
 
     def read(number, part, shape):
         weight, bias = huggingface_names(side, number, part)
@@ -309,7 +310,7 @@ def _layer_reader(arrays, side):
 
 
 def _decoding(folder, config):
-    """Converts the settings of transformers' `generate` to the section `decoding`."""
+    """Converts settings of transformers' `generate` to a recipe's `decoding`."""
     settings, path = config, folder / "config.json"
     if (folder / "generation_config.json").is_file():
         path = folder / "generation_config.json"
@@ -322,8 +323,9 @@ def _decoding(folder, config):
         ("length_penalty", length_penalty, (int, float), 100),
     ):
         if type(value) not in kinds or not 0 <= value <= limit:
+            noun = "a number" if float in kinds else "an integer"
             raise ModelError(
-                f"{path}: {name} must be a number from 0 to {limit}. Received: "
+                f"{path}: {name} must be {noun} from 0 to {limit}. Received: "
                 f"{value!r:.80}"
             )
     return {

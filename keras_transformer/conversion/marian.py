@@ -54,11 +54,11 @@ def import_marian(path, engine=None, language=None, normalization=None):
     """Imports a Marian model.
 
     Args:
-        path: The folder, or its `decoder.yml`.
+        path: Folder of the model, or the `decoder.yml` in it.
         engine: `"marian"` or `"huggingface"`, the engine whose results the model
             reproduces. If `None`, `"marian"` is used.
         language: Target language of a multilingual model (see `MarianTokenizer`).
-        normalization: See `MarianTokenizer`.
+        normalization: `"opus"` to normalize texts as OPUS-MT does, or `None`.
 
     Returns:
         `ImportedModel`.
@@ -90,7 +90,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
     )
 
 
-# Row "log-probabilities match" of the model card.
+# Values of the row "log-probabilities match" in the model card.
 _ENGINE_NAMES = {
     "marian": "Marian, except for float rounding",
     "huggingface": "Hugging Face's MarianMTModel, not Marian",
@@ -166,8 +166,8 @@ def _names(decoder, key, count):
 def _model_settings(arrays):
     if MARIAN_SETTINGS not in arrays:
         raise ModelError(
-            f"{arrays.path}: {MARIAN_SETTINGS} is missing. The file must be a model "
-            "of Marian"
+            f"{arrays.path}: must be a model that Marian has written, with the "
+            f"settings in {MARIAN_SETTINGS}"
         )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
@@ -250,7 +250,7 @@ def _arguments(arrays, settings, tokenizer, engine):
         value = settings.get(name)
         if type(value) is not int:
             raise ModelError(
-                f"{arrays.path}: {name} must be a number in {MARIAN_SETTINGS}"
+                f"{arrays.path}: {name} must be an integer in {MARIAN_SETTINGS}"
             )
         return value
 
@@ -298,7 +298,7 @@ def _output_name(arrays, settings):
     """Returns the name of the output matrix, or `None` if it is tied."""
     if settings.get("tied-embeddings") or settings.get("tied-embeddings-all"):
         return None
-    # Very old files store the transposed matrix.
+    # Very old files store the matrix as `[d_model, outputs]`, under this name.
     old = "decoder_ff_logit_out_W"
     return old if old in arrays else "decoder_ff_logit_out_Wt"
 
@@ -332,7 +332,7 @@ def _set_weights(model, arrays, settings, tokenizer):
 
 
 def _layer_reader(arrays, side):
-    """Returns a reader of layer weights for `set_layers`, with Marian's names."""
+    """Returns the argument `read` of `set_layers`, for Marian's array names."""
 
     def read(number, part, shape):
         weight, bias = marian_names(side, number, part)
@@ -353,11 +353,14 @@ def _decoding(decoder):
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, kind)
         ):
-            raise ModelError(f"{decoder['path']}: {name} must be a number")
+            noun = "an integer" if kind is int else "a number"
+            raise ModelError(
+                f"{decoder['path']}: {name} must be {noun}. Received: {shorten(value)}"
+            )
     if values["word-penalty"]:
         raise ModelError(
-            f"{decoder['path']}: a word-penalty is not supported. Received: "
-            f"{values['word-penalty']}"
+            f"{decoder['path']}: word-penalty must be 0. Others are not supported. "
+            f"Received: {values['word-penalty']}"
         )
     # Marian's defaults. `normalize` is the exponent of the length penalty.
     normalize = values["normalize"] or 0
@@ -375,7 +378,7 @@ def _decoding(decoder):
 
 
 def _license(folder):
-    """Returns the first line of the license file, or `None` if it is missing."""
+    """Returns the first line of the license file, or `None` if there is no file."""
     names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
     if not names:
         return None

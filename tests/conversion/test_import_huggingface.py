@@ -170,7 +170,7 @@ def folder(good, tmp_path):
         ({"encoder_layers": 2**30}, "more weights than the file contains"),
         ({"encoder_layers": "2"}, "num_layers"),
         ({"d_model": -8}, "d_model"),
-        ({"num_beams": -1}, "num_beams must be a number"),
+        ({"num_beams": -1}, "num_beams must be an integer"),
         ({"length_penalty": "x"}, "length_penalty must be a number"),
     ],
 )

@@ -348,13 +348,10 @@ def test_hostile_yaml_is_refused(folder):
         (DECODER.replace("model.npz", "model.bin"), "not quantized .bin files"),
         (DECODER.replace("model.npz", "gone.npz"), "no such file"),
         (DECODER.replace("vocab.yml", "vocab.fsv"), "factored vocabularies"),
-        (
-            DECODER.replace("penalty: 0", "penalty: 0.5"),
-            "word-penalty is not supported",
-        ),
+        (DECODER.replace("penalty: 0", "penalty: 0.5"), "word-penalty must be 0"),
         (
             DECODER.replace("beam-size: 3", "beam-size: 0.5"),
-            "beam-size must be a number",
+            "beam-size must be an integer",
         ),
         (
             DECODER.replace("normalize: 0.6", "normalize: -1"),
