@@ -12,8 +12,8 @@ from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20
-# YAML's escapes of a backslash and one character. The other escapes, \x, \u, and \U,
-# have hexadecimal digits.
+# The escapes in YAML that consist of a backslash and one character. The other escapes,
+# \x, \u, and \U, have hexadecimal digits.
 _ESCAPES = {
     **{"0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v"},
     **{"f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\"},
@@ -31,13 +31,14 @@ _VALUE = re.compile(r":\s+(\d{1,9})\s*")
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
+_UNCLOSED = "a piece in quotes must end with the closing quote"
 
 
 def read_vocabulary(path):
     """Reads a vocabulary: `.yml`, `.json`, `.txt`, or `.spm`.
 
     Args:
-        path: The file.
+        path: Path of the file. The suffix determines the format.
 
     Returns:
         Tuple of str, the pieces in the order of their ids from 0.
@@ -109,13 +110,16 @@ def _sort_pieces(entries):
         pieces[number] = piece
     missing = next((n for n in range(len(pieces)) if n not in pieces), None)
     if missing is not None or not pieces:
-        raise ModelError(f"no piece has the id {missing or 0}")
-    numbers = {}
+        raise ModelError(
+            f"no piece has the id {missing or 0}. Ids must be 0, 1, 2, and so on"
+        )
+    first_ids = {}
     for number in range(len(pieces)):
-        first = numbers.setdefault(pieces[number], number)
+        first = first_ids.setdefault(pieces[number], number)
         if first != number:
             raise ModelError(
-                f"the piece {pieces[number]!r:.80} has the ids {first} and {number}"
+                f"the piece {pieces[number]!r:.80} has the ids {first} and {number}. "
+                "Each piece must have one id"
             )
     return tuple(pieces[number] for number in range(len(pieces)))
 
@@ -161,14 +165,14 @@ def _scalar(text, place):
     if text[:1] == '"':
         quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:
-            raise ModelError(f"{place}: a quote is missing in {text!r:.80}")
+            raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
         return _join_surrogates(
             _ESCAPE.sub(lambda found: _unescape(found, place), quoted[1])
         )
     if text[:1] == "'":
         quoted = _SINGLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:
-            raise ModelError(f"{place}: a quote is missing in {text!r:.80}")
+            raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
         return quoted[1].replace("''", "'")
     return text
 

@@ -59,7 +59,7 @@ def test_vocabulary_may_be_text_or_json(tmp_path):
         ("a: 0\nb 1\n", "line 2: must be PIECE: ID. Received: 'b 1'"),
         ("a: 0\nb: -1\n", "line 2: must be PIECE: ID"),
         ("a: 0\nb: 99999999999999999999\n", "line 2: must be PIECE: ID"),
-        ('a: 0\n"b: 1\n', "line 2: a quote is missing"),
+        ('a: 0\n"b: 1\n', "line 2: a piece in quotes must end"),
         ('a: 0\n"\\q": 1\n', "is not a YAML escape"),
         ('a: 0\n"\\U00110000": 1\n', "is not a character"),
         ('"\\ud800": 0\n', "is not valid text"),
