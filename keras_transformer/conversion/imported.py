@@ -1,4 +1,4 @@
-"""Imported models, and the folders that store them."""
+"""Models imported from other toolkits, and the folders that store them."""
 
 import pathlib
 from typing import Any
@@ -38,7 +38,7 @@ class ImportedModel(NamedTuple):
 
 
 def choose_engine(engine, default):
-    """Returns the engine, or the default if it is `None`.
+    """Returns `engine`, or `default` if `engine` is `None`.
 
     Raises:
         ModelError: If the engine is not one of `ENGINES`.
@@ -51,13 +51,16 @@ def choose_engine(engine, default):
 
 
 def model_arguments(path, settings, tokenizer, changes):
-    """Checks settings as in a recipe, and returns the arguments of `Transformer`.
+    """Validates settings with the recipe's schema, and completes them.
 
     Args:
         path: Path of the file with the settings, for messages.
         settings: Mapping of arguments of `Transformer`.
         tokenizer: `MarianTokenizer`.
         changes: Mapping of fields of `Variations` to values.
+
+    Returns:
+        Dict, the keyword arguments of `Transformer`.
 
     Raises:
         ModelError: If a setting is invalid.

@@ -1,8 +1,8 @@
 """Conversion of weights between other toolkits and a `Transformer`.
 
 In a positional encoding, other toolkits put all sines before all cosines. This package
-follows section 3.5 and alternates them. So the `d_model` dimensions of the residual
-stream must be permuted. The stream consists of the vectors that pass from the
+alternates them, as in section 3.5 of the paper. So the `d_model` dimensions of the
+residual stream must be permuted. The stream consists of the vectors that pass from the
 embeddings through all residual connections to the logits. The permutation applies to
 the columns of matrices that write the stream, the rows of matrices that read it, and
 the scales and biases of its layer normalizations. Logits do not change.
@@ -30,8 +30,8 @@ def build_transformer(arguments, arrays):
     """
     from keras_transformer.transformer import Transformer
 
-    # The file may lack the rows of padding and start. They are not counted in the
-    # target embeddings; the factor 2 tolerates them in other matrices.
+    # The file may lack the rows of padding and start. So they are not counted in the
+    # target embeddings. The factor 2 allows for missing rows in other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -43,7 +43,7 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """Permutation of a stream from all sines first to sines and cosines alternating.
+    """Permutation of the stream from sines before cosines to alternating ones.
 
     Args:
         d_model: Width of the stream.
@@ -72,7 +72,7 @@ class StreamOrder:
         return _take(array, self._order, reads, writes)
 
     def restore(self, array, reads=False, writes=False):
-        """Reorders an array of this package for other toolkits: inverts `reorder`."""
+        """Inverts `reorder`: reorders an array of this package for other toolkits."""
         return _take(array, self._inverse, reads, writes)
 
 
@@ -86,7 +86,7 @@ def set_layers(stack, read):
     """Sets the weights of all layers of an `Encoder` or `Decoder`.
 
     Args:
-        stack: `Encoder` or `Decoder`, built.
+        stack: Built `Encoder` or `Decoder`.
         read: Function `(number, part, shape) -> (weight, bias)`. `number` is the
             layer's number, from 0. `part` names a projection or an `AddNorm`, such as
             `"self_attention.query"` or `"feed_forward_add_norm"`. `weight` is a kernel
@@ -177,7 +177,8 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
-        # The matrix reads the stream, but is stored transposed, one vector per row.
+        # The matrix reads the stream, but is stored transposed. So its last axis is
+        # reordered.
         embedding.output_matrix.assign(order.reorder(output, writes=True))
     if bias is not None:
         embedding.bias.assign(bias)
