@@ -52,8 +52,8 @@ def beam_search(
     same way. `beam_size=1` is greedy search.
 
     A sentence is done when no alive hypothesis can beat the sentence's `n_best`-th best
-    finished one. With the length, log-probabilities never increase, and penalties never
-    decrease. So `log-probability / penalty(max_length)` of a hypothesis limits the
+    finished one. As a hypothesis grows, its log-probability never increases, and its
+    penalty never decreases. So its `log-probability / penalty(max_length)` limits the
     scores of its continuations. With `patience`, a sentence is also done once
     `max(n_best, patience * beam_size)` hypotheses have finished.
 
