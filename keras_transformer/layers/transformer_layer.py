@@ -26,11 +26,11 @@ class TransformerLayer(keras.layers.Layer):
         attention_dropout: Dropout rate of the attention scores (0 in the paper).
         normalization: `"post"` (the paper) or `"pre"` (see `AddNorm`).
         activation: Activation of the feed-forward network.
-        attention_window: Number of positions that self-attention attends to (see
-            `RestrictedSelfAttention`). If `None`, all of them.
+        attention_window: Number of positions to which each position attends in
+            self-attention (see `RestrictedSelfAttention`). If `None`, all of them.
         score_mode: Score function of all attention layers (see `MultiHeadAttention`).
         attention_bias: Whether the projections of all attention layers have biases.
-        layer_norm_epsilon: Added to the variance in all layer normalizations.
+        layer_norm_epsilon: Constant added to the variance in layer normalizations.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class TransformerLayer(keras.layers.Layer):
         return output, self.scores_spec(inputs, encoder_output)
 
     def scores_spec(self, inputs, encoder_output):
-        """Returns `KerasTensor`s in the structure in which `call` returns scores.
+        """Returns `KerasTensor`s with the structure of the scores that `call` returns.
 
         Args:
             inputs: `KerasTensor` `[batch, length, d_model]`.

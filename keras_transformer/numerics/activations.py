@@ -6,7 +6,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 def quick_gelu(x):
-    """Computes `x * sigmoid(1.702 x)`, Marian's approximation of GELU before 2023."""
+    """Computes `x * sigmoid(1.702 x)`, the GELU of Marian before 2023."""
     return x * ops.sigmoid(1.702 * x)
 
 

@@ -1,4 +1,4 @@
-"""Dropout (section 5.4) that uses each 32-bit random number for two units."""
+"""Dropout (section 5.4 of the paper) with two units per 32-bit random number."""
 
 import keras
 from keras import ops
@@ -43,7 +43,7 @@ class Dropout(keras.layers.Dropout):
         return drop(inputs)
 
     def _draw(self, shape, bound):
-        """Draws a bool array of `shape`, True = kept."""
+        """Draws a bool array: True (keep) if a random int16 is at least `bound`."""
         size = 1
         for length in shape:
             size = size * length

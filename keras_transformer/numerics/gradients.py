@@ -11,7 +11,7 @@ def custom_gradient(function):
             The latter maps the gradient of the result to the gradient of the tensor.
 
     Returns:
-        Function of a tensor that returns only the result.
+        The wrapped function, which returns only the result.
     """
 
     def portable(x):

@@ -1,4 +1,4 @@
-"""Layer normalization (section 3.1) with few passes over memory."""
+"""Layer normalization (section 3.1 of the paper) with few passes over memory."""
 
 import keras
 from keras import ops
@@ -10,8 +10,8 @@ from keras_transformer.numerics.gradients import custom_gradient
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, but faster over the last axis.
 
-    Keras's layer writes several arrays of the input's size to memory. In this layer,
-    mean and scale are one number per row each. Arguments, weights and results match
+    Keras's layer writes several arrays of the input's size to memory. This layer keeps
+    the mean and the scale as one number per row. Arguments, weights and results match
     `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
     for float64 inputs on TensorFlow.
     """

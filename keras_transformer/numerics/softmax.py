@@ -29,7 +29,7 @@ def mask_to_bias(mask):
 
 
 def masked_softmax(attention_logits, attention_mask=None, training=False):
-    """Computes a softmax over the keys in float32.
+    """Computes the softmax over the keys, in float32.
 
     Args:
         attention_logits: `[..., target_length, source_length]`.
@@ -76,7 +76,7 @@ def weighted_values(logits, values):
     The softmax spans all parts, as if they were concatenated. Its denominator divides
     the product, which has fewer elements than the scores. In float16, it divides the
     scores, because an undivided sum over many slots may exceed 65504, the largest
-    float16. `ops.softmax` is not used: TensorFlow spreads even tiny inputs over
+    float16. `ops.softmax` is not used, because TensorFlow spreads even tiny inputs over
     threads, which costs more than these operations.
 
     Args:
