@@ -1,4 +1,4 @@
-"""Constituency parsing (section 6.3): trees, their linearization, and scores."""
+"""Constituency parsing (section 6.3 of the paper): trees, linearization and scores."""
 
 from keras_transformer.parsing.bracketing import BracketingScore
 from keras_transformer.parsing.bracketing import bracketing_score

@@ -107,8 +107,8 @@ def score_sentence(reference, hypothesis):
     is_counted = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
     # before[i] is the number of counted words among the first i words.
     before = [0]
-    for counts in is_counted:
-        before.append(before[-1] + counts)
+    for counted in is_counted:
+        before.append(before[-1] + counted)
     expected, found = (
         Counter(
             (EQUAL_LABELS.get(label, label), before[start], before[end])
@@ -125,8 +125,8 @@ def score_sentence(reference, hypothesis):
         complete=int(expected == found),
         words=before[-1],
         tagged=sum(
-            counts and tag == found_tag
-            for counts, tag, found_tag in zip(
+            counted and tag == found_tag
+            for counted, tag, found_tag in zip(
                 is_counted, reference.tags, hypothesis.tags, strict=True
             )
         ),

@@ -1,17 +1,17 @@
-"""Conversion of trees to depth-first sequences of symbols and back (section 6.3).
+"""Conversion of trees to depth-first sequences of symbols and back.
 
-The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`` and
-``)S`` open and close a constituent, and each word becomes ``XX``. Here a word becomes
-``(XX)``, its tag, such as ``(NN)``, or its number, such as ``(3)``. Spaces separate the
-symbols, so that different sequences give different texts.
+Section 6.3 of the paper follows Vinyals et al. (2015), where a target contains no
+words: ``(S`` and ``)S`` open and close a constituent, and each word becomes ``XX``.
+Here a word becomes one of three symbols: ``(XX)``; its tag, such as ``(NN)``; or its
+number, such as ``(3)``. Symbols are separated by spaces, so a text can be split in only
+one way.
 
 In the joined form, each word has two symbols: its number, and its tag with the brackets
 that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
 column of the CoNLL-2012 shared task is similar. If several constituents end at a word,
-only the closing brackets with the label of the outermost one are written. A closing
-bracket also closes all constituents inside the one that it closes: ``)NP)NP`` closes an
-NP, the PP around it, and the NP around both. After the last word, no closing brackets
-are written.
+only those with the outermost one's label get a closing bracket. Each bracket also
+closes everything inside its constituent: ``)NP)NP`` closes an NP, the PP around it, and
+the NP around both. After the last word, no closing brackets are written.
 """
 
 import re
@@ -26,16 +26,17 @@ from keras_transformer.parsing.trees import events
 from keras_transformer.parsing.trees import label_counts
 
 ANY_TAG = "XX"
+# Forms of a word in the target; `linearize` describes them.
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
 # Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers of words are taken modulo this value. Few sentences have more words.
+# Words are numbered modulo this value. Few sentences are longer.
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
 # Groups: brackets that open before a word, its tag, and brackets that close after it.
 _JOINED_SYMBOL = re.compile(r"((?:\([^()]+)*)\(([^()]+)\)((?:\)[^()]+)*)")
-# Problems that `delinearize` repairs, in the order of reports.
+# Problems that `delinearize` repairs, in the order in which they are reported.
 REPAIRS = (
     "unknown symbols",
     "missing words",
@@ -53,7 +54,7 @@ def source_text(
     """Returns the model's source for a sentence: its words, with numbers if needed.
 
     Args:
-        words: The words.
+        words: Words of the sentence, in order.
         symbols: Form of a word in the target (see the argument `words` of `linearize`).
         first_number: Number of the first word.
     """
@@ -67,7 +68,7 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
     """Returns the symbols of a tree, separated by spaces.
 
     Args:
-        tree: The tree.
+        tree: Tree of a sentence.
         words: Form of a word. With "tags", it is the part of speech. With "numbers", it
             is the position plus `first_number`, modulo `NUMBERS`. With "XX", it is the
             same symbol for all words. With "joined", it is the number, and then the
@@ -115,8 +116,8 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
     """Returns all symbols in the sources and targets of trees, sorted.
 
     Args:
-        trees: The trees.
-        words: Form of a word (see `linearize`).
+        trees: Trees whose symbols the vocabulary needs.
+        words: Form of a word in the target (see `linearize`).
     """
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
@@ -135,7 +136,7 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
 
     Args:
         pieces: The bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
-        words: Form of a word (see `linearize`).
+        words: Form of a word in the target (see `linearize`).
 
     Returns:
         Two lists of bool, one item per id. If words are numbered, the number begins the
@@ -153,7 +154,8 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
     numbers = [match is not None and _is_number(match[2]) for match in matches]
     if words == "numbers":
         return numbers, symbols
-    # In the target, a number precedes each symbol. Only the symbol represents a word.
+    # In the target, a number precedes each tag symbol. Only the tag symbol represents
+    # the word.
     completed = [
         symbol and not number for symbol, number in zip(symbols, numbers, strict=True)
     ]
@@ -259,7 +261,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
             yield "word", tag
         else:
             yield "number", tag
-            # Unless the symbol of the word follows, the number itself is the word.
+            # Unless a tag symbol follows, the number itself represents the word.
             after = _JOINED_SYMBOL.fullmatch(following)
             if not after or _is_number(after[2]):
                 yield "word", ANY_TAG
@@ -268,7 +270,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _num_skipped(number, place) -> int:
-    """Returns the number of words that are missing before the word with a number.
+    """Returns how many words are missing before the word that has the given number.
 
     The result is negative if the number is too low.
 

@@ -1,4 +1,4 @@
-"""Constituency parsing with a Transformer (section 6.3)."""
+"""Constituency parsing with a Transformer (section 6.3 of the paper)."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -61,8 +61,8 @@ def _trained_symbols(translator):
         )
     if translator.data.kind != "trees":
         raise ModelError(
-            f"{translator.path}: parsing needs a model trained on data.kind trees. "
-            f"Received: {translator.data.kind}."
+            f"{translator.path}: parsing needs a model trained on data.kind: trees. "
+            f"Received: data.kind: {translator.data.kind}."
         )
     return translator.data.words
 

@@ -23,23 +23,23 @@ from keras_transformer.pipelines.sources.text_files import Path
 class TreeFiles(Pairs):
     """Pairs of sentences and linearized trees, from files of bracketed trees.
 
-    Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two texts with
-    single spaces. If words are numbered, sentences start at different numbers, so that
-    a model sees all numbers about equally often. If all sentences started at 0, high
-    numbers would occur in long sentences only.
+    Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two strings of
+    items separated by single spaces. If words are numbered, sentences start at
+    different numbers, so that a model sees all numbers about equally often. If all
+    sentences started at 0, high numbers would occur in long sentences only.
 
     Args:
         trees: Path or list of paths. A folder stands for all files in it and in its
-            subfolders, sorted by name, without hidden ones.
+            subfolders, sorted by name, except hidden ones.
         weights: For each path, the number of times that its trees occur per epoch. With
             0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
         words: Form of a word in the target (see `linearize`).
 
     Raises:
         ValueError: If `words` is unknown.
-        DataError: If a folder contains no file, a weight is not above 0, or the numbers
-            of weights and paths differ. Iteration raises the same error if a file is
-            missing, contains no tree, or contains an invalid tree.
+        DataError: If a folder contains no file, a weight is not finite and above 0, or
+            the numbers of weights and paths differ. Iteration raises the same error if
+            a file is missing, contains no tree, or contains an invalid tree.
     """
 
     def __init__(
@@ -56,7 +56,9 @@ class TreeFiles(Pairs):
                 f"Received: {len(weights)} weights, {len(paths)} paths."
             )
         if not all(weight > 0 and np.isfinite(weight) for weight in weights):
-            raise DataError(f"weights of trees must be above 0. Received: {weights}.")
+            raise DataError(
+                f"weights of trees must be finite and above 0. Received: {weights}."
+            )
         if words not in WORD_SYMBOLS:
             raise ValueError(
                 f"`words` must be one of {', '.join(WORD_SYMBOLS)}. "
@@ -72,7 +74,7 @@ class TreeFiles(Pairs):
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
-            # A hash of the words, so that a sentence has the same numbers in every run.
+            # A hash of the words gives a sentence the same numbers in every run.
             first = zlib.crc32(" ".join(tree.words).encode()) % NUMBERS
             yield (
                 source_text(tree.words, self._words, first),
@@ -98,7 +100,11 @@ class TreeFiles(Pairs):
         return (" ".join(tree.words) for tree in self.trees())
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Same as `Pairs.weights`."""
+        """Returns how often each tree occurs per epoch, or `None` if each occurs once.
+
+        Args:
+            numbers: int array of the trees' positions, counted from 1.
+        """
         if all(weight == 1 for _, weight in self._files):
             return None
         counts = [len(lines) for lines in self._lines_of_files()]
@@ -115,7 +121,7 @@ class TreeFiles(Pairs):
         raise IndexError(f"Tree {number} does not exist.")
 
     def fingerprint(self) -> str:
-        """Returns a string that identifies the files, their order and weights."""
+        """Returns a string that changes with the files, weights, and form of words."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
         # The text "numbers" identified caches of an earlier version, in which all
         # sentences started at 0.

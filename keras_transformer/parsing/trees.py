@@ -33,7 +33,7 @@ class Tree:
         tags: Tuple of str, each word's part of speech.
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
             in depth-first order. If two spans are equal, the outer constituent comes
-            first. Tags are not included. A single word may have no constituent.
+            first. Tags are not included. With a single word, there may be none.
     """
 
     words: tuple[str, ...]
@@ -89,7 +89,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
       corpus has four such tags.
 
     Args:
-        path: The file.
+        path: Path of the file.
 
     Yields:
         The line on which the tree begins, counted from 1, and the tree.
@@ -139,7 +139,7 @@ def parse_tree(text: str) -> Tree:
             raise DataError(f"not a tree: {problem}.")
     tree = builder.tree() if builder.depth == 0 else None
     if tree is None:
-        raise DataError("not a tree: brackets or words are missing.")
+        raise DataError('not a tree: it must contain a word, and a ")" for each "(".')
     return tree
 
 
@@ -190,7 +190,7 @@ class _Builder:
 
     def _open(self):
         if self._tagged:
-            return f"a bracket next to the word {_quote(self._tagged[-1])}"
+            return f'"(" follows the word {_quote(self._tagged[-1])} inside its bracket'
         if self._is_new:
             # A bracket that contains another bracket is a constituent.
             if self._label is None and self.depth > 1:
@@ -244,7 +244,7 @@ def base_label(label: str) -> str:
 
 
 def label_counts(trees: Iterable[Tree]) -> tuple[Counter, Counter]:
-    """Counts the labels of constituents and the tags."""
+    """Counts how often each constituent label and each tag occurs."""
     labels, tags = Counter(), Counter()
     for tree in trees:
         labels.update(label for label, _, _ in tree.constituents)

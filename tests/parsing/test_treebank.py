@@ -109,8 +109,8 @@ def test_tree_files_reject_invalid_arguments(folder):
     (folder / "blank").write_text("\n")
     for arguments, message in (
         (([folder], [1, 2]), "2 weights, 1 paths"),
-        (([folder], [0]), "must be above 0"),
-        (([folder], [float("nan")]), "must be above 0"),
+        (([folder], [0]), "must be finite and above 0"),
+        (([folder], [float("nan")]), "must be finite and above 0"),
         ((folder / "empty",), "empty: must contain at least one file"),
     ):
         with pytest.raises(DataError, match=message):

@@ -97,7 +97,7 @@ def test_read_trees_normalizes_trees(tmp_path, text, expected):
         ("(NN a))", r"a\.trees:1: unmatched \"\)\""),
         ("(NN a)\n\nb (NN c)", r"a\.trees:3: 'b' is outside all"),
         ("(S (NN a)\nb)", r"a\.trees:2: 'b' has no tag"),
-        ("(NN a (NN b))", "a bracket next to the word 'a'"),
+        ("(NN a (NN b))", r"\"\(\" follows the word 'a' inside its bracket"),
         ("()", "an empty bracket"),
         ("(S (NP) (NN a))", "an empty bracket"),
         ("(S ((NN a)))", "has no label"),
