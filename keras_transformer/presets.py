@@ -84,7 +84,8 @@ class PresetMixin:
             preset: A key of `PRESETS`, for random weights. Otherwise a stored preset: a
                 folder that `save_to_preset` wrote, the name of a model in this package,
                 or `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
-            vocabulary_size: Number of ids, for a key of `PRESETS` only.
+            vocabulary_size: Number of ids. Required for a key of `PRESETS`, not allowed
+                for a stored preset.
             **changes: Constructor arguments that differ from the preset. If `preset` is
                 a key of `PRESETS` and `d_model` or `num_heads` changes, the default
                 `key_dim` and `value_dim` are `d_model // num_heads`.
@@ -139,16 +140,18 @@ class PresetMixin:
 
         Args:
             name: `OWNER/NAME` of the repository, which is created if necessary.
-            tokenizer: Same as in `save_to_preset`.
+            tokenizer: Tokenizer of source and target. If `None`, only the model is
+                uploaded.
             private: Whether a new repository is private.
-            **options: Same as in `save_to_preset`.
+            **options: `search`, `max_source_length` and `dtype` of `save_to_preset`.
 
         Returns:
             URL of the commit.
 
         Raises:
             ValueError: If huggingface_hub is not installed, or the upload fails, for
-                example because you are not logged in.
+                example because you are not logged in. Also if `save_to_preset` rejects
+                the arguments.
         """
         from keras_transformer.saving.hub import upload
 
