@@ -262,7 +262,7 @@ def test_learned_positions_have_no_rates():
     with pytest.raises(ValueError, match="Learned positions have no `rates`"):
         built(changes, **learned)
     with pytest.raises(
-        ValueError, match="position_rates requires positions sinusoidal"
+        ValueError, match="position_rates requires positions: sinusoidal"
     ):
         ModelSettings(preset="tiny", **learned, variations=changes)
 

@@ -29,7 +29,7 @@ AUTOMATIC_KEYS = (
     "training.validation_steps",
     "training.mixed_precision",
 )
-# Fraction of the memory that training may use, according to `training_memory`.
+# Maximum fraction of the memory that the estimate of `training_memory` may take.
 _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
@@ -87,8 +87,8 @@ def automatic_keys(values: dict) -> list[str]:
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
     if found and kind not in TEXT_KINDS:
         raise RecipeError(
-            f"{found[0]}: auto requires a data.kind of text, such as files. "
-            f"Received: {kind}"
+            f"{found[0]}: auto requires text, such as data.kind: files. "
+            f"Received: data.kind: {kind}"
         )
     return found
 
@@ -123,10 +123,8 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
 class _Plan:
     """Chooses values. The method for the key `section.name` is `name`.
 
-    These methods return `(value, reason)`.
-
-    The recipe is not validated yet, so the values of other keys are used only if they
-    have the right type.
+    These methods return `(value, reason)`. The recipe is not validated yet, so the
+    values of other keys are used only if they have the right type.
     """
 
     def __init__(self, values, text, machine):
@@ -280,7 +278,7 @@ class _Plan:
         return self.machine.memory
 
     def _training_bytes(self, parts):
-        """Returns the bytes that training takes with this many parts of a batch."""
+        """Returns the bytes that training takes if a batch is split into `parts`."""
         size = self._size_class()
         tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
         vocabulary_size = _positive(self._get("tokenizer.vocabulary_size"), 37_000)

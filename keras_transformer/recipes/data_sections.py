@@ -28,7 +28,8 @@ def _check_column(value):
     is_number = type(value) is int and value > 0
     if not is_number and not (isinstance(value, str) and value):
         raise ValueError(
-            f"must be a column's number from 1, or its name. Received: {value!r}"
+            "must be a column number (counted from 1) or a column name. "
+            f"Received: {value!r}"
         )
     return value
 
@@ -151,7 +152,7 @@ class PhrasesData(Section):
     source_locale: Text = "en"  # source language, as a locale of Babel
     target_locale: Text = "de"  # target language, as a locale of Babel
     size: PositiveInt = 31_500  # number of phrases, including the held-out ones
-    held_out: PositiveInt = 500  # size of the validation set and of the test set
+    held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
@@ -163,9 +164,12 @@ class TreePaths(Section):
 
 
 class WeightedTreePaths(TreePaths):
-    """`TreePaths` with a weight per path."""
+    """`TreePaths` with a weight per path.
 
-    weights: list[PositiveFloat] | None = None  # mean copies of a tree per epoch
+    A weight of 0.5 samples half of the path's trees in each epoch.
+    """
+
+    weights: list[PositiveFloat] | None = None  # copies of each tree per epoch, by path
 
     @model_validator(mode="after")
     def _check_weight_counts(self):
@@ -178,7 +182,7 @@ class WeightedTreePaths(TreePaths):
 
 
 class TreesData(Section):
-    """Constituency trees (section 6.3).
+    """Constituency trees (section 6.3 of the paper).
 
     The source is a sentence, and the target is its tree, written as a sequence of
     symbols. `words` selects the symbols that stand for words; see `linearize`.

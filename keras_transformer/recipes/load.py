@@ -39,9 +39,8 @@ _PATHS = (
     ("tokenizer", "source_model"),
     ("training", "initial_model"),
 )
-# For a key, the alternative in the same section that it excludes. Setting the key
-# removes the alternative. A key of a template is added only if its alternative is not
-# given.
+# Maps a dotted key to its alternative in the same section. Setting the key removes the
+# alternative. A key of a template is added only if its alternative is not given.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
@@ -74,10 +73,11 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         name_or_path: The name of a shipped recipe or the path of a YAML file.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
-        run: Folder of a run or of `repeat`. If it has a checkpoint, missing keys (see
-            above) and keys that are `auto` take their values from its `config.yaml`.
-        report: Function that is called with each line of a report on the chosen
-            values: a heading, and a line per value.
+        run: Folder that `train` or `repeat` writes. If it has a checkpoint, missing
+            keys (see above) and keys that are `auto` take their values from its
+            `config.yaml`.
+        report: Called with each line of a report on the values chosen for `auto`: a
+            heading, then a line per value.
 
     Returns:
         A `Recipe` with absolute paths.
@@ -126,7 +126,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
 
 def _read(name_or_path):
-    """Returns a recipe's label for messages, and a mapping of names to sections."""
+    """Returns a recipe's label for messages, and a mapping of its sections by name."""
     label = str(name_or_path)
     is_shipped = label in shipped_recipes()
     path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
@@ -347,7 +347,7 @@ def _one_line(error: ValidationError, values: dict) -> str:
 def _location(loc):
     """Returns the key names of a pydantic error location.
 
-    Errors in `data` have the section's kind as their second name, which is removed.
+    In `data`, the second name of a location is the kind of the data. It is removed.
     """
     is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
     return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]

@@ -18,7 +18,7 @@ _CGROUP = "/sys/fs/cgroup"
 class Gpu(NamedTuple):
     """A GPU that TensorFlow finds."""
 
-    # Bytes; for all GPUs, those of the GPU with the least memory. `None` if unknown.
+    # In bytes: the least memory of any GPU, the same value for all. `None` if unknown.
     memory: int | None
     compute_capability: float | None  # `None` if unknown
 
@@ -66,8 +66,8 @@ def find_machine() -> Machine:
 def free_memory() -> int:
     """Returns the bytes of memory that can be allocated now.
 
-    In a container, this is at most its limit minus the memory that it uses. Cached
-    files do not count as used, since the kernel drops them when memory is short.
+    In a container, this is at most the container's limit minus its usage. Cached files
+    do not count as used, since the kernel drops them when memory is short.
     """
     free, limit = psutil.virtual_memory().available, _container_limit()
     if limit is None:

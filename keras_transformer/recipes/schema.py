@@ -1,6 +1,7 @@
-"""Recipe keys and their types, with the defaults of the paper (section 5).
+"""Recipe keys and their types, with the defaults of section 5 of the paper.
 
-The recipe `files.yaml` describes its keys. Comments here describe the other keys.
+Comments in `files.yaml` describe most keys, and the docstring of `Transformer` those of
+the model. Comments here describe the other keys.
 """
 
 import contextlib
@@ -124,7 +125,7 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _check_consistency(self):
         if self.positions == "learned" and self.max_length is None:
-            raise ValueError("positions learned requires a max_length")
+            raise ValueError("positions: learned requires max_length")
         if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
             raise ValueError(
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
@@ -134,7 +135,7 @@ class ModelSettings(Section):
         for name in ("position_rates", "first_position"):
             is_changed = getattr(changes, name) != getattr(defaults, name)
             if self.positions == "learned" and is_changed:
-                raise ValueError(f"variations.{name} requires positions sinusoidal")
+                raise ValueError(f"variations.{name} requires positions: sinusoidal")
         for name in {"key_dim", "value_dim"} - self.model_fields_set:
             setattr(self, name, self.d_model // self.num_heads)
         return self
@@ -157,7 +158,7 @@ ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RAT
 
 
 class TrainingSettings(Section):
-    """Training settings (section 5)."""
+    """Training settings (section 5 of the paper)."""
 
     initial_model: Text | None = None
     steps: PositiveInt = 100_000
@@ -216,18 +217,21 @@ class TrainingSettings(Section):
         total = sum(stage.steps for stage in self.stages or ())
         if self.stages and self.steps != total:
             raise ValueError(
-                "steps must be the sum of the stages' steps, or missing. Received: "
-                f"steps={self.steps}, sum={total}"
+                "steps must be omitted or equal the sum of the stages' steps. "
+                f"Received: steps={self.steps}, sum={total}"
             )
         if self.stages and self.early_stopping:
-            raise ValueError("stages and early_stopping exclude each other. Give one")
+            raise ValueError(
+                "stages and early_stopping cannot be used together. Set only one"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_consistency(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
-                "checkpoint_minutes and checkpoint_steps exclude each other. Give one"
+                "checkpoint_minutes and checkpoint_steps cannot be used together. "
+                "Set only one"
             )
         if not self.checkpoint_minutes and not self.checkpoint_steps:
             self.checkpoint_minutes = 10.0
@@ -235,7 +239,7 @@ class TrainingSettings(Section):
             self.average_checkpoints = 1
         if self.ema_momentum and self.average_checkpoints > 1:
             raise ValueError(
-                "ema_momentum and average_checkpoints are two averages of the weights. "
+                "ema_momentum and average_checkpoints both average the weights. "
                 "Set average_checkpoints to 1. Received: "
                 f"average_checkpoints={self.average_checkpoints}"
             )
@@ -250,17 +254,17 @@ class TrainingSettings(Section):
                 "cooldown_steps must not exceed steps. Received: "
                 f"cooldown_steps={self.cooldown_steps}, steps={self.steps}"
             )
-        # Each stage is checked with its own settings, which may give the rate.
+        # Each stage is checked with its own settings, which may set the rate.
         has_rate = self.learning_rate is not None or self.stages
         if self.schedule == "inverse_sqrt" and not has_rate:
-            raise ValueError("schedule inverse_sqrt requires a learning_rate")
+            raise ValueError("schedule: inverse_sqrt requires learning_rate")
         if self.schedule == "paper" and self.learning_rate is not None:
             raise ValueError(
-                "schedule paper computes the learning rate. Give learning_rate_scale "
-                "instead of learning_rate, or choose schedule inverse_sqrt"
+                "schedule: paper computes the learning rate. Set learning_rate_scale "
+                "instead of learning_rate, or use schedule: inverse_sqrt"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
-            raise ValueError("learning_rate_scale requires schedule paper")
+            raise ValueError("learning_rate_scale requires schedule: paper")
         check_best_metric(self)
         return self
 
@@ -332,23 +336,24 @@ class Recipe(Section):
         metric = given_metric(self.training)
         if metric in (("bleu", "chrf") if is_trees else ("f1",)):
             raise ValueError(
-                f"validation metric {metric} is not available with data.kind "
+                f"validation metric {metric} is not available with data.kind: "
                 f"{self.data.kind}"
             )
         if is_trees and self.tokenizer.kind != "bpe":
-            raise ValueError("data.kind trees requires tokenizer.kind bpe")
+            raise ValueError("data.kind: trees requires tokenizer.kind: bpe")
         if not is_trees and self.training.guided_alignment:
             raise ValueError(
-                "training.guided_alignment requires data.kind trees. "
-                f"Received: {self.data.kind}"
+                "training.guided_alignment requires data.kind: trees. "
+                f"Received: data.kind: {self.data.kind}"
             )
         if self.tokenizer.model and self.data.kind in ("records", "trees"):
             raise ValueError(
-                f"tokenizer.model is not available with data.kind {self.data.kind}"
+                f"tokenizer.model is not available with data.kind: {self.data.kind}"
             )
         if self.data.kind == "records" and self.tokenizer.dropout:
             raise ValueError(
-                "tokenizer.dropout must be 0: data.kind records is already encoded"
+                "data.kind: records requires tokenizer.dropout: 0, since the text is "
+                "already encoded"
             )
         return self
 
@@ -364,8 +369,9 @@ class Recipe(Section):
             is_fixed = self.data.kind in ("records", "trees")
             if is_fixed and stage.text_options != default:
                 raise ValueError(
-                    f"training.stages: stage {number}: data.kind {self.data.kind} has "
-                    "one direction and one segmentation"
+                    f"training.stages: stage {number}: with data.kind: "
+                    f"{self.data.kind}, a stage cannot change directions, "
+                    "tokenizer_dropout or segmentations"
                 )
         return self
 

@@ -46,7 +46,7 @@ class StageSettings(Section):
 
 
 class TextOptions(NamedTuple):
-    """Settings with which a stage reads the training text."""
+    """Settings for reading the training text in a stage."""
 
     directions: str  # "forward" or "both"
     dropout: float  # of the tokenizer
@@ -68,7 +68,7 @@ class Stage(NamedTuple):
 
     Attributes:
         start: Number of steps before the stage.
-        end: Number of the last step of the stage, counted over the run.
+        end: Number of the stage's last step, counted from the start of the run.
         settings: `TrainingSettings` of the stage; `steps` is the length of the stage.
         text_options: `TextOptions` of the stage.
     """
@@ -88,7 +88,7 @@ def default_text_options(recipe):
 
 
 def stages_of(recipe):
-    """Returns the stages of a recipe: a list with one `Stage` if it defines none.
+    """Returns the list of a recipe's `Stage`s. Without `training.stages`, it has one.
 
     Raises:
         ValueError: If the settings of a stage contradict each other.

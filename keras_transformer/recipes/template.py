@@ -16,7 +16,7 @@ _SET_FILES = """ \\
 
 
 def recipe_template(name, path, train=None) -> str:
-    """Returns the text of a shipped recipe, for a file to edit.
+    """Returns the text of a shipped recipe, as a starting point for your own.
 
     Args:
         name: Name of the shipped recipe.

@@ -128,7 +128,7 @@ def _measure_records(folder):
     """Returns the `TextSize` of a folder of encoded pairs, or `None`.
 
     The numbers of characters and words are unknown. The number of pairs stands in for
-    the number of words, so that it does not limit the vocabulary size.
+    the number of words, so that too few words do not limit the vocabulary size.
     """
     try:
         path = os.path.join(folder, "records.json")

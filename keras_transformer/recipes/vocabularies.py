@@ -40,7 +40,7 @@ class TokenizerSettings(Section):
         if self.dropout and self.kind != "bpe":
             raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
         if self.segmentations > 1 and not self.dropout:
-            raise ValueError("segmentations above 1 requires a dropout above 0")
+            raise ValueError("segmentations above 1 require dropout above 0")
         return self
 
     @model_validator(mode="after")
@@ -51,7 +51,7 @@ class TokenizerSettings(Section):
                     raise ValueError(f"{name} requires shared: false")
             return self
         if self.kind == "marian":
-            raise ValueError("shared: false requires kind bpe or word_piece")
+            raise ValueError("shared: false requires kind: bpe or kind: word_piece")
         if (self.model is None) != (self.source_model is None):
             raise ValueError(
                 "with shared: false, set both model (for the target) and source_model, "
@@ -86,8 +86,8 @@ def source_embedding_rows(recipe):
         return size
     if recipe.data.kind == "trees":
         raise ValueError(
-            "data.kind: trees requires tokenizer.shared: true, since trees contain the "
-            "words of their sentences"
+            "data.kind: trees requires tokenizer.shared: true, since one vocabulary "
+            "contains words and symbols"
         )
     if any(stage.text_options.directions == "both" for stage in stages_of(recipe)):
         raise ValueError(

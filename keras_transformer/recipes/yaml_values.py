@@ -54,8 +54,9 @@ def _count_values(node, counted):
     """Returns the number of values in a YAML node, with aliases expanded.
 
     Args:
-        node: The node.
-        counted: Counts of other nodes, `None` while a node is being counted.
+        node: Node of PyYAML.
+        counted: Mapping of nodes to their counts, filled in here. The count of a node
+            that is being counted is `None`.
 
     Raises:
         RecipeError: If there are too many values, or a value contains itself.

@@ -180,7 +180,7 @@ def test_other_data_has_the_defaults_of_the_paper(tmp_path):
     path.write_text("data: {kind: phrases, source_locale: en, target_locale: de}")
     recipe = load_recipe(path)
     assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
-    with pytest.raises(RecipeError, match=r"training.steps: auto requires a data.kind"):
+    with pytest.raises(RecipeError, match=r"training.steps: auto requires text"):
         load_recipe(path, ["training.steps=auto"])
 
 

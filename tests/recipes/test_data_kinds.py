@@ -26,13 +26,16 @@ def test_load_recipe_makes_paths_of_other_kinds_absolute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data={kind: tsv, train: a, source: 0}"], "data.source: must be a column's"),
+        (
+            ["data={kind: tsv, train: a, source: 0}"],
+            "data.source: must be a column number",
+        ),
         (["data={kind: jsonl, train: a, source: 1}"], "data.source must be a valid"),
         (["data={kind: hf, train: train}"], "data.name must be given"),
         (["tokenizer={kind: word_piece, model: a}"], "so kind must be bpe"),
         (
             ["data={kind: records, train: a}", "tokenizer.model=b"],
-            "tokenizer.model is not available with data.kind records",
+            "tokenizer.model is not available with data.kind: records",
         ),
     ],
 )

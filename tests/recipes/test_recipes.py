@@ -100,16 +100,16 @@ def test_validation_metric_is_f1_for_trees_and_bleu_for_text(recipe_path):
     assert "bleu is not available" in recipe_error(
         recipe_path, trees, f"{stopping}=bleu"
     )
-    assert "f1 is not available with data.kind files" in recipe_error(
+    assert "f1 is not available with data.kind: files" in recipe_error(
         recipe_path, "data.validation={source: a, target: b}", f"{stopping}=f1"
     )
     assert "requires validation_f1: true" in recipe_error(
         recipe_path, trees, f"{stopping}=f1", "training.validation_f1=false"
     )
-    assert "guided_alignment requires data.kind trees" in recipe_error(
+    assert "guided_alignment requires data.kind: trees" in recipe_error(
         recipe_path, "training.guided_alignment=0.5"
     )
-    assert "requires tokenizer.kind bpe" in recipe_error(
+    assert "requires tokenizer.kind: bpe" in recipe_error(
         recipe_path, trees, "tokenizer.kind=word_piece"
     )
 
@@ -209,14 +209,14 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
         ("model.dropout=1.0", "model.dropout must be less than 1"),
         ("model.preset=tinny", "model: preset must be one of"),
-        ("model.positions=learned", "model: positions learned requires a max_length"),
+        ("model.positions=learned", "model: positions: learned requires max_length"),
         (
             "model.num_heads=7",
             "num_heads must divide d_model unless key_dim and value_dim are given",
         ),
         ("tokenizer.shared=7", "tokenizer.shared must be a valid boolean"),
         ("model=tiny", "model must be a section"),
-        ("tokenizer.segmentations=2", "requires a dropout above 0"),
+        ("tokenizer.segmentations=2", "segmentations above 1 require dropout above 0"),
         (
             "tokenizer={kind: word_piece, dropout: 0.1}",
             "tokenizer: dropout skips",
@@ -228,8 +228,11 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
             "data.train.source=[a, b]",
             "data.train: source and target must have",
         ),
-        ("training.schedule=inverse_sqrt", "requires a learning_rate"),
-        ("training.learning_rate=0.1", "schedule paper computes the learning rate"),
+        (
+            "training.schedule=inverse_sqrt",
+            "schedule: inverse_sqrt requires learning_rate",
+        ),
+        ("training.learning_rate=0.1", "schedule: paper computes the learning rate"),
         ("training.average_checkpoints=6", "must not exceed keep_checkpoints"),
         ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
         ("training.early_stopping={metric: bleu}", "requires data.validation"),

@@ -60,7 +60,10 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
             ["data={kind: trees, train: {trees: a}}"],
             "data.kind: trees requires",
         ),
-        (["tokenizer.kind=marian"], "shared: false requires kind bpe or word_piece"),
+        (
+            ["tokenizer.kind=marian"],
+            "shared: false requires kind: bpe or kind: word_piece",
+        ),
     ],
 )
 def test_load_recipe_rejects_impossible_vocabularies(overrides, message):
