@@ -1,4 +1,4 @@
-"""Reading and averaging of checkpoints (section 6.1)."""
+"""Reading and averaging of checkpoints (section 6.1 of the paper)."""
 
 import logging
 import math
@@ -126,7 +126,7 @@ def count_stored_weights(folder):
 
 
 def regular_paths(paths):
-    """Returns the checkpoints that count in an average, oldest first.
+    """Returns the paths of checkpoints that count in an average, oldest first.
 
     These are the scheduled checkpoints, and the last one of a finished run.
 
@@ -212,9 +212,10 @@ def check_shapes(checkpoint, path, group="weights"):
     """Checks that a checkpoint has all variables of a model, with the same shapes.
 
     Args:
-        checkpoint: `tf.train.Checkpoint` with a mapping of paths to variables.
+        checkpoint: `tf.train.Checkpoint` whose attribute `group` maps paths to
+            variables.
         path: Path of the stored checkpoint, without the suffix `.index`.
-        group: Name of the mapping: "weights", or "averages" for their moving average.
+        group: "weights", or "averages" for the moving averages of the weights.
 
     Raises:
         CheckpointError: If a shape differs or a weight is missing.

@@ -215,7 +215,7 @@ def _check_saver(function, operations, rules):
 def _spell(reference, nodes, prefix, depth=0):
     """Returns the expression of a value as nested calls, such as those in `_PATHS`.
 
-    A part that no path contains, such as another argument, becomes `"?"`.
+    Parts that do not occur in `_PATHS`, such as other arguments, become `"?"`.
     """
     name = reference.partition(":")[0]
     if name == prefix and name not in nodes:
@@ -311,7 +311,7 @@ def _check_config(content):
     """Checks the settings of a function call, a serialized `ConfigProto`.
 
     The settings depend on the machine that wrote the export, so no list can contain
-    them all. Any setting is allowed whose text cannot be a path or an address.
+    them all. A setting is allowed if its text cannot be a path or an address.
     """
     from google.protobuf.message import Message
     from tensorflow.core.protobuf import config_pb2
