@@ -133,14 +133,13 @@ class _Plan:
         self.machine = machine
 
     def preset(self):
-        pairs = f"{self.text.pairs:,} pairs"
         if self.text.pairs <= 50_000:
-            return "tiny", f"for {pairs}, up to 50,000"
+            return "tiny", "for up to 50,000 pairs"
         if self.text.pairs <= 500_000:
-            return "small", f"for {pairs}, up to 500,000"
+            return "small", "for up to 500,000 pairs"
         if not self.machine.gpus:
-            return "small", f"for {pairs} without a GPU; base would take weeks"
-        return "base", f"for {pairs}, more than 500,000"
+            return "small", "without a GPU; base would take weeks"
+        return "base", "for more than 500,000 pairs"
 
     def dropout(self):
         preset = self._preset()
