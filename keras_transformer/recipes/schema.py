@@ -72,7 +72,7 @@ class VariationSettings(Section):
     first_position: _Int32 = 0  # offset of the positions, for sinusoids only
     zero_start_id: _Int32 | None = None  # id whose vector is always zero
     embedding_norm: bool = False  # normalize sums of embeddings and positions
-    source_vocabulary_size: _PositiveInt32 | None = None  # null: one matrix for both
+    source_vocabulary_size: _PositiveInt32 | None = None  # source ids; null: shared
     tied_output: bool = True  # the target embeddings project to logits
 
 
