@@ -120,8 +120,9 @@ class PresetMixin:
             folder: Folder to write. An existing preset is replaced.
             tokenizer: Tokenizer of source and target. If `None`, only the model is
                 written.
-            **options: `search`, a `BeamSearch`; `max_source_length`, as in
-                `Translator`; and `dtype="float16"` for weights in half precision.
+            **options: `search`, a `BeamSearch`; `max_source_length`, the maximum number
+                of subwords per segment; and `dtype="float16"` for weights in half
+                precision.
 
         Returns:
             Path of the folder.

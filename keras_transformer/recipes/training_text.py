@@ -186,7 +186,7 @@ def _read_sample(path):
 
 
 def _tsv_pairs(lines, columns):
-    """Yields a pair from each line that has both columns, given by number or name."""
+    """Yields a pair from each line that has both `columns`, two numbers or names."""
     if all(isinstance(column, str) for column in columns):
         header, *lines = (line.split("\t") for line in lines)
         if not all(column in header for column in columns):
