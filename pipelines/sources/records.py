@@ -149,10 +149,11 @@ class RecordFolder(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the place of a pair, counted from 1, as `shard:record`."""
+        record = number
         for path, num_pairs in self._shards:
-            if number <= num_pairs:
-                return f"{path}:{number}"
-            number -= num_pairs
+            if record <= num_pairs:
+                return f"{path}:{record}"
+            record -= num_pairs
         raise IndexError(f"There is no pair {number}.")
 
 

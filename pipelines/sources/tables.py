@@ -65,12 +65,13 @@ class PairLines(Pairs):
             IndexError: If there is no such pair.
         """
         head = self._num_header_lines()
+        rest = number
         for path in self.paths:
             if path not in self._counts:
                 self._counts[path] = count_lines(path) - head
-            if number <= self._counts[path]:
-                return f"{path}:{number + head}"
-            number -= self._counts[path]
+            if rest <= self._counts[path]:
+                return f"{path}:{rest + head}"
+            rest -= self._counts[path]
         raise IndexError(f"There is no pair {number}.")
 
     def fingerprint(self) -> str:

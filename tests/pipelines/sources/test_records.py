@@ -27,6 +27,16 @@ def test_record_folder_keeps_all_facts(folder):
     assert RecordFolder(folder).facts == GOOD
 
 
+def test_record_folder_locates_pairs(folder):
+    shards = GOOD["shards"] * 2
+    (folder / "records.json").write_text(json.dumps({**GOOD, "shards": shards}))
+    records = RecordFolder(folder)
+    path = folder / shards[0]["name"]
+    assert records.locate(2) == records.locate(4) == f"{path}:2"
+    with pytest.raises(IndexError, match="no pair 5"):
+        records.locate(5)
+
+
 def shard(**changes):
     return {"shards": [{**GOOD["shards"][0], **changes}]}
 

@@ -31,6 +31,8 @@ def test_tsv_reads_numbered_columns(tmp_path, name):
     # Each copy of the file has three pairs, so pair 5 is line 2 of the second copy.
     assert source.locate(2) == f"{path}:2"
     assert source.locate(5) == f"{path}:2"
+    with pytest.raises(IndexError, match="no pair 7"):
+        source.locate(7)
 
 
 def test_tsv_reads_named_columns(tmp_path):
