@@ -9,7 +9,7 @@ from keras_transformer.pipelines.sources.base import Pairs
 
 
 class TfdsPairs(Pairs):
-    """A translation dataset of TFDS, in its stored order.
+    """Pairs of a TFDS translation dataset, in the stored order.
 
     Iteration yields `(source, target)`. A side that is not UTF-8 is `None`. The first
     iteration downloads and prepares the dataset if necessary.
@@ -20,11 +20,14 @@ class TfdsPairs(Pairs):
     languages are skipped.
 
     Args:
-        name: A TFDS name with its config, or a `tfds.core.DatasetBuilder`.
+        name: Dataset and config, such as "wmt14_translate/de-en", or a
+            `tfds.core.DatasetBuilder`.
         split: A TFDS split, such as "train" or "train[:1%]".
-        source_language: The source's key. If `None`, the dataset's default is used.
-        target_language: The target's key. If `None`, the dataset's default is used.
-        data_dir: The folder of TFDS's data. If `None`, TFDS's default is used.
+        source_language: Language code of the source, such as "en". Defaults to the
+            dataset's own source language.
+        target_language: Language code of the target. Defaults to the dataset's own
+            target language.
+        data_dir: Folder in which TFDS stores datasets. Defaults to TFDS's own folder.
 
     Raises:
         DataError: Iteration raises it before the first pair if the dataset, the split
@@ -52,7 +55,7 @@ class TfdsPairs(Pairs):
 
         builder = self._prepared_builder()
         source, target = self._languages(builder)
-        with _convert_errors(f"data.tfds split {self.split!r} of {builder.name}"):
+        with _convert_errors(f"{builder.name}, split {self.split!r}"):
             dataset = builder.as_dataset(
                 split=self.split,
                 shuffle_files=False,
@@ -70,10 +73,10 @@ class TfdsPairs(Pairs):
             yield _decode_text(texts[source]), _decode_text(texts[target])
 
     def fingerprint(self) -> str | None:
-        """Returns a string that changes with the version, split and languages.
+        """Returns a string that changes with the version, split, languages and sizes.
 
-        It is `None` for a dataset without a stored size (`TranslateFolder`), whose text
-        may change while the version stays the same.
+        For a dataset without a stored size (`TranslateFolder`), it is `None`, because
+        the text may change while the version stays the same.
         """
         builder = self._prepared_builder()
         if not builder.info.dataset_size:
@@ -92,10 +95,10 @@ class TfdsPairs(Pairs):
         if self._builder is None:
             builder = self.name
             if isinstance(builder, str):
-                with _convert_errors(f"data.tfds.name={self.name!r}"):
+                with _convert_errors(f"data.name={self.name!r}"):
                     builder = tfds.builder(self.name, data_dir=self.data_dir)
             if not builder.info.splits:
-                with _convert_errors(f"data.tfds {builder.info.full_name}"):
+                with _convert_errors(f"preparing {builder.info.full_name}"):
                     builder.download_and_prepare()
             self._builder = builder
         return self._builder
@@ -104,24 +107,24 @@ class TfdsPairs(Pairs):
         languages = self.source_language, self.target_language
         if None in languages and builder.info.supervised_keys:
             languages = tuple(
-                given or own
-                for given, own in zip(
+                given or default
+                for given, default in zip(
                     languages, builder.info.supervised_keys, strict=True
                 )
             )
         if None in languages or languages[0] == languages[1]:
             raise DataError(
-                f"data.tfds {builder.name}: source_language and target_language must "
-                "be two different languages of the dataset. Received: "
-                f"{languages[0]}, {languages[1]}."
+                "data.source_language and data.target_language must be two different "
+                f"languages of {builder.name}. Received: {languages[0]}, "
+                f"{languages[1]}."
             )
         return languages
 
 
 def _translation_key(features, source: str, target: str) -> str | None:
-    """Returns the key of the feature with both texts.
+    """Returns the key of the feature that contains both texts.
 
-    The result is `None` if the example itself has the texts, one feature per language.
+    The result is `None` if each language is a feature of its own.
     """
     candidates = {None: features, **features}
     for key, feature in candidates.items():
@@ -130,8 +133,8 @@ def _translation_key(features, source: str, target: str) -> str | None:
             return key
     known = sorted({name for each in candidates.values() for name in _keys(each)})
     raise DataError(
-        f"data.tfds: no feature has texts in both {source!r} and {target!r}. "
-        f"Available: {', '.join(known)}."
+        "data.source_language and data.target_language must be languages of the same "
+        f"feature. Received: {source!r} and {target!r}. Available: {', '.join(known)}."
     )
 
 

@@ -136,9 +136,9 @@ def test_fingerprint_depends_on_split_and_direction(data_dir_of_tfds, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("no_such_translate/x",), "data.tfds.name='no_such_translate/x'"),
-        (("small_translate/xx-yy",), "data.tfds.name='small_translate/xx-yy'"),
-        (("small_translate/de-en", "tset"), "split 'tset' of small_translate"),
+        (("no_such_translate/x",), "data.name='no_such_translate/x'"),
+        (("small_translate/xx-yy",), "data.name='small_translate/xx-yy'"),
+        (("small_translate/de-en", "tset"), "small_translate, split 'tset'"),
         (
             ("small_translate/de-en", "train", "en", "fr"),
             "'en' and 'fr'.*Available: de, en",
