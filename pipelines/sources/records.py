@@ -1,4 +1,4 @@
-"""Source of training pairs that are already ids, in TFRecord files."""
+"""Source of pairs that are already encoded as ids, in TFRecord files."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ from keras_transformer.untrusted import require_regular
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
-# Errors that damaged records raise. TensorFlow's message quotes the record, so decoding
+# Errors raised for damaged records. TensorFlow's message quotes the record, so decoding
 # the message may raise a `UnicodeDecodeError`.
 _DAMAGE = (
     *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
@@ -41,7 +41,7 @@ class _Shard(BaseModel):
     num_pairs: NonNegativeInt
 
 
-class _Facts(BaseModel):
+class _Manifest(BaseModel):
     """Content of `records.json`."""
 
     model_config = ConfigDict(extra="allow")
@@ -52,16 +52,16 @@ class _Facts(BaseModel):
 
 
 class RecordFolder(Pairs):
-    """Folder with TFRecord files of ids (shards) and the tokenizer of the ids.
+    """Folder with shards (TFRecord files of ids) and the tokenizer that produced them.
 
-    The command `keras-transformer corpus prepare` writes such a folder. It is a source
-    for `encode_corpus`, but yields no texts.
+    The command `keras-transformer corpus prepare` writes such a folder. `encode_corpus`
+    accepts it as a source, but iterating over it fails, because it has no texts.
 
     Args:
-        folder: The folder.
+        folder: Path of the folder.
 
     Attributes:
-        facts: The content of `records.json`, a dict.
+        facts: Dict with the content of `records.json`.
 
     Raises:
         DataError: If `records.json` is missing or invalid, or a shard is missing or
@@ -73,12 +73,15 @@ class RecordFolder(Pairs):
         path = os.path.join(self.folder, RECORDS)
         if not os.path.exists(path):
             raise DataError(
-                f"{path}: no such file. The folder must be written by "
-                "keras-transformer corpus prepare."
+                f"{path}: no such file. Create the folder with `keras-transformer "
+                "corpus prepare`."
             )
-        self.facts = read_json(path, _Facts, MAX_LOG_BYTES, DataError).model_dump()
+        self.facts = read_json(path, _Manifest, MAX_LOG_BYTES, DataError).model_dump()
         if self.facts["format"] != FORMAT:
-            raise DataError(f"{path}: was written by another version of the package.")
+            raise DataError(
+                f"{path}: written by another version of the package. Create the folder "
+                "again with this version."
+            )
         self._shards = [
             (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
             for shard in self.facts["shards"]
@@ -92,40 +95,41 @@ class RecordFolder(Pairs):
             DataError: If the tokenizer is missing or does not match the ids.
         """
         tokenizer = load_tokenizer(os.path.join(self.folder, "tokenizer"))
-        self._check_tokenizer(tokenizer, "the tokenizer in the folder")
+        self._check_tokenizer(tokenizer, "the one in the folder")
         return tokenizer
 
-    def _check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+    def _check_tokenizer(self, tokenizer: Tokenizer, label: str) -> None:
         if tokenizer.fingerprint() != self.facts["tokenizer"]:
-            raise DataError(f"{self.folder}: {name} did not produce the ids.")
+            raise DataError(
+                f"{self.folder}: the ids come from a different tokenizer than {label}."
+            )
 
     def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
         """Yields `[source_ids, target_ids]` in the order of the shards.
 
-        Each side is a RaggedTensor int32 `[chunk, (length)]` without start and end ids.
+        Both are int32 RaggedTensors `[pairs, (length)]` without start and end ids.
 
         Args:
-            tokenizer: The tokenizer that must have produced the ids.
+            tokenizer: The run's tokenizer. It must be the one that produced the ids.
 
         Raises:
-            DataError: If a shard is missing, truncated or altered, or another tokenizer
-                produced the ids.
+            DataError: If a shard is missing, truncated or altered, or if the ids come
+                from a different tokenizer.
         """
-        self._check_tokenizer(tokenizer, "the run's tokenizer")
-        ids = tf.io.RaggedFeature(tf.int64)
-        features = {"source": ids, "target": ids}
+        self._check_tokenizer(tokenizer, "the run's")
+        feature = tf.io.RaggedFeature(tf.int64)
+        features = {"source": feature, "target": feature}
         for path, num_pairs in self._shards:
             found = 0
             try:
                 for chunk in tf.data.TFRecordDataset(path).batch(_CHUNK_PAIRS):
-                    sides = tf.io.parse_example(chunk, features)
+                    examples = tf.io.parse_example(chunk, features)
                     found += len(chunk)
-                    sides = [sides["source"], sides["target"]]
-                    for side, each in zip(
-                        sides, (tokenizer, tokenizer.target), strict=True
-                    ):
+                    sides = [examples["source"], examples["target"]]
+                    sizes = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
+                    for side, size in zip(sides, sizes, strict=True):
                         ids = side.flat_values
-                        if tf.reduce_any((ids < 0) | (ids >= each.vocabulary_size)):
+                        if tf.reduce_any((ids < 0) | (ids >= size)):
                             raise DataError(f"{path}: has ids outside the vocabulary.")
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
@@ -148,7 +152,7 @@ class RecordFolder(Pairs):
         return hashlib.sha256(f"{facts} {hashes}".encode()).hexdigest()
 
     def locate(self, number: int) -> str:
-        """Returns the place of a pair, counted from 1, as `shard:record`."""
+        """Returns the location of pair `number`, from 1, as `shard file:record`."""
         record = number
         for path, num_pairs in self._shards:
             if record <= num_pairs:
@@ -158,9 +162,9 @@ class RecordFolder(Pairs):
 
 
 def _count_readable(path, features):
-    """Returns the number of records before the first that cannot be read."""
+    """Returns the number of records before the first damaged one."""
     count = 0
-    # A damaged record makes its whole batch fail, so records are read one by one.
+    # One damaged record makes its whole batch fail, so records are read one by one.
     with contextlib.suppress(*_DAMAGE):
         for record in tf.data.TFRecordDataset(path):
             tf.io.parse_single_example(record, features)
