@@ -9,7 +9,7 @@ class NpyWriter:
     """Writes a one-dimensional `.npy` file chunk by chunk.
 
     Args:
-        path: The file. An existing file is replaced.
+        path: Path of the file. An existing file is replaced.
         dtype: Element type.
     """
 

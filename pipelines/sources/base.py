@@ -70,8 +70,8 @@ class Pairs:
             tokenizer: The run's tokenizer. It must be the one that produced the ids.
 
         Returns:
-            Iterator over chunks `[source_ids, target_ids]`, each a RaggedTensor int32
-            `[chunk, (length)]` without start and end ids.
+            Iterator over chunks of pairs, `[source_ids, target_ids]`. Both are int32
+            RaggedTensors `[pairs, (length)]` without start and end ids.
         """
         return None
 

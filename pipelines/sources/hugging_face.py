@@ -13,7 +13,7 @@ from keras_transformer.pipelines.sources.tables import nested_text
 
 
 class HuggingFacePairs(Pairs):
-    """A split of a dataset that the package `datasets` loads, in its stored order.
+    """Pairs of a dataset that the package `datasets` loads, in the stored order.
 
     Args:
         name: A dataset on the Hub, such as `"Helsinki-NLP/opus-100"`, or a local
@@ -89,7 +89,7 @@ class HuggingFacePairs(Pairs):
             import datasets
         except ImportError:
             raise DataError(
-                f"data.kind hf requires the package datasets: {install_hint('hf')}"
+                f"`data.kind: hf` requires the package datasets: {install_hint('hf')}"
             ) from None
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision

@@ -98,8 +98,8 @@ def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 
     decimals = random.randint(0, max_decimals)
     integer_part = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
-    # Babel writes 1.0 as "1", but with another plural form. So trailing zeros are
-    # removed.
+    # Babel writes 1.0 as "1", but with another plural form of the word after it, so
+    # trailing zeros are removed.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
     return sign * Decimal(integer_part * 10**decimals + fraction).scaleb(-decimals)
@@ -193,7 +193,7 @@ def write_day_first(day: date, style: str, locale: Locale) -> str:
     """Writes a date as international English does, such as "3 September 2021".
 
     Raises:
-        LookupError: If the locale is not English, or has the day first itself.
+        LookupError: If the locale is not English or already writes the day first.
     """
     text = write_date(day, style, Locale("en", "001"))
     if locale.language != "en" or text == write_date(day, style, locale):
@@ -326,7 +326,7 @@ PHRASE_KINDS = {
 
 
 def all_forms() -> Iterator[Form]:
-    """Yields every form, a preferred one before others that write the same text."""
+    """Yields every form. If two write the same text, the earlier one is preferred."""
     for _, forms in PHRASE_KINDS.values():
         yield from forms()
 

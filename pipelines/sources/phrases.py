@@ -54,20 +54,20 @@ def phrases(
 ) -> PhraseSplits:
     """Draws phrases in two languages. Equal arguments give equal phrases.
 
-    Each phrase contains a digit. In addition, `train` contains names of countries,
-    languages and currencies, without a digit. Where CLDR uses no-break or thin spaces,
-    the source has plain spaces, as people type. The target keeps the spaces of CLDR.
+    The phrases contain digits. `train` also has names of countries, languages and
+    currencies, without digits. Where CLDR uses no-break or thin spaces, the source has
+    plain spaces, as people type. The target keeps the spaces of CLDR.
 
     Args:
         source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.
         target_locale: Locale to translate to.
-        size: Number of phrases with a digit, in all three lists together.
-        seed: Seed of the drawing and of the split.
+        size: Number of phrases with digits, in all three lists together.
+        seed: Seed for drawing the phrases and for splitting them.
         held_out: Number of phrases in each of `validation` and `test`.
 
     Raises:
         DataError: If Babel does not support a locale, `size` is not more than twice
-            `held_out`, or the forms do not give enough phrases.
+            `held_out`, or there are not enough different phrases.
     """
     source = parse_locale("source_locale", source_locale)
     target = parse_locale("target_locale", target_locale)
@@ -83,7 +83,7 @@ def phrases(
 
 
 def parse_locale(argument: str, name: str) -> Locale:
-    """Parses a locale name with `-` or `_`. `argument` is named in the error."""
+    """Parses a locale name with `-` or `_`. The error message names `argument`."""
     try:
         return Locale.parse(str(name).replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError) as error:
@@ -94,7 +94,7 @@ def parse_locale(argument: str, name: str) -> Locale:
 
 
 def write_pair(form: Form, value, source: Locale, target: Locale) -> Pair:
-    """Returns a value as written in both languages."""
+    """Writes a value in both languages."""
     write_source = form.write_source or form.write
     text = write_source(value, locale=source)
     return _as_typed(text), form.write(value, locale=target)
@@ -220,7 +220,7 @@ def _split(
             "phrases: `held_out` must be small enough that each word of a held-out "
             f"phrase remains {MIN_WORD_COUNT} times in training. Received: "
             f"held_out={held_out}. Only {len(validation)} phrases for validation and "
-            f"{len(test)} for the test can be held out."
+            f"{len(test)} for testing can be held out."
         )
     for part in (train, validation, test):
         random.shuffle(part)

@@ -21,7 +21,7 @@ class PairLines(Pairs):
     UTF-8. Subclasses define `_read`.
 
     Args:
-        paths: Path or list of paths.
+        paths: Path of a file, or list of paths.
         source: Column or key of the source text in a line.
         target: Column or key of the target text in a line.
 
@@ -36,10 +36,10 @@ class PairLines(Pairs):
         self.target = target
         self._counts = {}
         if not self.paths:
-            raise DataError("there must be at least one file. Received: none.")
+            raise DataError("`paths` must contain at least one file. Received: none.")
 
     def _read(self, path: str) -> Iterator[tuple[int, Pair]]:
-        """Yields the line number, from 1, and the pair of each line of data."""
+        """Yields `(line number, pair)` for each line of data. Numbers start at 1."""
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
     def _num_header_lines(self) -> int:
@@ -59,7 +59,7 @@ class PairLines(Pairs):
         """Returns the location of a pair as `file:line`.
 
         Args:
-            number: Number of the pair, from 1.
+            number: Position of the pair in the source, counted from 1.
 
         Raises:
             IndexError: If there is no such pair.
@@ -84,14 +84,15 @@ class TsvFiles(PairLines):
     r"""Files with columns separated by tabs, without quotes or escapes.
 
     Args:
-        paths: Path or list of paths.
+        paths: Path of a file, or list of paths.
         source: Column of the source text: its number from 1, or its name. With names,
             the first line of each file is the header.
         target: Column of the target text, in the same form.
 
     Raises:
-        DataError: Same as in `PairLines`. Also if only one column is given by name, a
-            number is below 1, or the header does not contain a name exactly once.
+        DataError: If `paths` is empty, only one column is given by name, or a number is
+            below 1. Iteration raises it if a file cannot be read or has no pair, a line
+            lacks a column, or the header does not contain each name exactly once.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
@@ -124,7 +125,7 @@ class TsvFiles(PairLines):
                     if column > len(texts):
                         raise DataError(
                             f"{path}:{number}: {key} is column {column}, but the line "
-                            f"has {len(texts)}."
+                            f"has only {len(texts)}."
                         )
                 yield number, tuple(texts[column - 1] for column in columns.values())
 
@@ -133,14 +134,15 @@ class JsonLines(PairLines):
     """Files whose lines are JSON objects.
 
     Args:
-        paths: Path or list of paths.
+        paths: Path of a file, or list of paths.
         source: Key of the source text. Dots address nested objects, such as
             `"translation.en"`.
         target: Key of the target text, in the same form.
 
     Raises:
-        DataError: Same as in `PairLines`. Also if a line is not a JSON object, or a
-            value is not text.
+        DataError: If `paths` is empty. Iteration raises it if a file cannot be read or
+            has no pair, a line is not a JSON object or lacks a key, or a value is not
+            text.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
@@ -164,7 +166,7 @@ class JsonLines(PairLines):
 
 
 def _columns(names: dict[str, str], line: str | None, path: str) -> dict[str, int]:
-    """Returns the numbers of named columns, from 1."""
+    """Returns the number, from 1, of each named column in the header `line`."""
     found = (line or "").split("\t")
     for key, name in names.items():
         if found.count(name) != 1:
@@ -181,8 +183,8 @@ def nested_text(value, dotted: str, key: str, place: str) -> str:
     Args:
         value: The outer mapping.
         dotted: Keys separated by dots, from the outer mapping to the inner one.
-        key: Recipe key whose value is `dotted`, for the message.
-        place: Location of `value`, for the message.
+        key: Recipe key whose value is `dotted`, for the error message.
+        place: Location of `value`, for the error message.
 
     Raises:
         DataError: If the key is missing or its value is not text.
@@ -191,12 +193,14 @@ def nested_text(value, dotted: str, key: str, place: str) -> str:
         if not isinstance(value, dict) or name not in value:
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
             raise DataError(
-                f"{place}: {key} {dotted} is missing. Keys of this object: {known}."
+                f"{place}: {key}={dotted} must be a key of the object. Available: "
+                f"{known}."
             )
         value = value[name]
     if not isinstance(value, str):
         raise DataError(
-            f"{place}: {key} {dotted} must be text. Received: {type(value).__name__}."
+            f"{place}: the value at {key}={dotted} must be text. Received: "
+            f"{type(value).__name__}."
         )
     # A lone surrogate is valid JSON, but not UTF-8.
     return value.encode("utf-8", "replace").decode("utf-8")

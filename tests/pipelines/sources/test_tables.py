@@ -68,7 +68,7 @@ def test_fingerprint_changes_with_content_and_columns(tmp_path):
 
 
 def test_tsv_names_the_line_without_a_column(tmp_path):
-    message = r"a.tsv:2: data.target is column 2, but the line has 1"
+    message = r"a.tsv:2: data.target is column 2, but the line has only 1"
     for line in ("only one", ""):
         path = write(tmp_path / "a.tsv", ["a\tb", line])
         with pytest.raises(DataError, match=message):
@@ -80,13 +80,9 @@ def test_tsv_names_the_line_without_a_column(tmp_path):
     [
         ("{", r"a.jsonl:2: not a JSON object"),
         ("[" * 100_000, r"a.jsonl:2: not a JSON object"),
-        ("[1]", r"a.jsonl:2: data.source source is missing. Keys of this object: none"),
-        (
-            '{"target": "b"}',
-            r"data.source source is missing. Keys of this "
-            r"object: target",
-        ),
-        ('{"source": 1, "target": "b"}', r"data.source source must be text. .*int"),
+        ("[1]", r"a.jsonl:2: data.source=source must be a key .* Available: none"),
+        ('{"target": "b"}', r"data.source=source must be a key .* Available: target"),
+        ('{"source": 1, "target": "b"}', r"data.source=source must be text. .*int"),
     ],
 )
 def test_jsonl_names_the_line_without_a_text(tmp_path, line, message):
@@ -110,7 +106,7 @@ def test_invalid_columns_and_files_are_rejected(tmp_path):
     for target in ("fr", "de"):
         with pytest.raises(DataError, match=r"a.tsv:1: data.target must be one of the"):
             list(TsvFiles(path, "en", target))
-    with pytest.raises(DataError, match="must be at least one file"):
+    with pytest.raises(DataError, match="must contain at least one file"):
         JsonLines([])
     empty = write(tmp_path / "empty.tsv", [])
     with pytest.raises(DataError, match=r"empty.tsv: the file has no pairs"):
