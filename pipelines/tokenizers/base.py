@@ -15,7 +15,8 @@ class Tokenizer(tf.Module):
     """Converts text to subword ids and back inside a TensorFlow graph.
 
     A tokenizer is a `tf.Module`, so that an exported SavedModel can track its tables.
-    All kinds except "marian" have the special ids 0 padding, 1 unknown, 2 start, 3 end.
+    The special ids are 0 (padding), 1 (unknown), 2 (start) and 3 (end), except for the
+    kind "marian".
 
     Attributes:
         kind: "bpe", "word_piece", "marian" or "keras_hub". The first two are lossless:
@@ -56,13 +57,13 @@ class Tokenizer(tf.Module):
         """Splits texts into subwords at random (BPE-dropout), for training only.
 
         Each merge of two subwords is skipped with probability `dropout`. A model thus
-        sees words in many segmentations (Provilkov et al., ACL 2020). A rate of 0.05
-        lengthens texts by a fifth.
+        sees words in many segmentations (Provilkov et al., ACL 2020). A `dropout` of
+        0.05 lengthens texts by a fifth.
 
         Args:
             strings: List of str.
             dropout: Probability in [0, 1). With 0, the result matches `tokenize`.
-            seed: Seed, a non-negative integer. It determines the result on any machine.
+            seed: Non-negative integer. Equal seeds give equal results on any machine.
 
         Returns:
             RaggedTensor int32 `[batch, (length)]` without start and end ids.
@@ -71,7 +72,7 @@ class Tokenizer(tf.Module):
             DataError: If the tokenizer has no merges.
         """
         raise DataError(
-            f"tokenizer.dropout requires tokenizer.kind bpe. Received: {self.kind}."
+            f"tokenizer.dropout requires `tokenizer.kind: bpe`. Received: {self.kind}."
         )
 
     def detokenize(self, ids):
@@ -88,7 +89,7 @@ class Tokenizer(tf.Module):
         return self._join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
-        """Returns the subwords in the order of their ids, spelled as in the file."""
+        """Returns the subwords in the order of their ids, spelled as when saved."""
 
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
@@ -102,7 +103,7 @@ class Tokenizer(tf.Module):
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
 
     def fingerprint(self) -> str:
-        """Returns a hash that is equal for tokenizers that produce equal ids."""
+        """Returns a hash. Tokenizers with equal hashes produce equal ids."""
 
     def _join(self, ids):
         """Joins ids without special ids: RaggedTensor int32 to string `[batch]`."""
@@ -134,7 +135,7 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        # If the name were a link, writing to it would change another file.
+        # If the temporary name were a link, writing to it would change another file.
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         with open(temporary, "wb") as file:

@@ -26,7 +26,7 @@ _MAX_SPLITS = 200_000
 
 
 class BpeDropout:
-    """Sampler of segmentations that skips merges of a SentencePiece model at random.
+    """Sampler that skips merges of a SentencePiece model at random.
 
     Each merge is skipped with probability `dropout` when its turn comes (Provilkov et
     al., ACL 2020). SentencePiece itself splits the texts first. Only words in which a
@@ -39,7 +39,7 @@ class BpeDropout:
     def __init__(self, model: bytes):
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._merges = Merges(model)
-        self._words = {}  # from the bytes of a word's ids without dropout to a `_Word`
+        self._words = {}  # maps a word's ids without dropout, as bytes, to its `_Word`
         self._num_splits = 0
 
     def sample(self, texts, dropout, seed):
@@ -62,7 +62,7 @@ class BpeDropout:
         skipped = _draw(words, dropout, seed)
         parts, end = [], 0
         bounds = np.append(starts, len(ids)).tolist()
-        # The index of the text that contains each word that is split again.
+        # For each word to split again, the index of its text.
         in_text = np.searchsorted(first_words, list(skipped), side="right") - 1
         for (number, skips), text in zip(skipped.items(), in_text, strict=True):
             new = self._split(words[number], skips)
@@ -201,7 +201,7 @@ class Merges:
         return self._symbol.findall(text)
 
     def num_pieces(self, ids):
-        """Counts subwords. The bytes that encode one character count as one."""
+        """Counts subwords. All bytes of one character count as one subword."""
         return sum(self._bytes[number][0] & 0xC0 != 0x80 for number in ids)
 
     def split(self, symbols, skips=()):
@@ -232,7 +232,7 @@ class Merges:
         tried = 0
         while heap:
             _, left, right, joined = heapq.heappop(heap)
-            # An earlier merge has changed one of the two symbols.
+            # Skip pairs in which an earlier merge has changed a symbol.
             if not symbols[left] or not symbols[right]:
                 continue
             if symbols[left] + symbols[right] != joined:
@@ -266,8 +266,8 @@ def _draw(words, dropout, seed):
     Each word gets `max_merges` random numbers, one for each merge that might be tried.
 
     Returns:
-        Dict from the indices of the words whose split changes, in increasing order, to
-        lists of the numbers of the skipped merges.
+        Dict with an entry per word whose split changes, in the order of the words. It
+        maps the index of the word to the sorted numbers of the merges to skip.
     """
     ends = np.cumsum([word.max_merges for word in words], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -280,8 +280,8 @@ def _draw(words, dropout, seed):
     for owner, skip in zip(owners.tolist(), (places - offsets).tolist(), strict=True):
         if owner in skipped:
             skipped[owner].append(skip)
-        # Until its first skip, a word tries only `num_merges` merges. Further numbers
-        # are not used.
+        # Until its first skip, a word tries only `num_merges` merges. Its other random
+        # numbers are not used.
         elif skip < words[owner].num_merges:
             skipped[owner] = [skip]
     return skipped

@@ -1,10 +1,10 @@
 """Extends an existing BPE vocabulary with merges learned from new text.
 
-SentencePiece splits a word by merging neighboring pieces, the pair whose result has the
-highest score first. New pieces get scores below all existing scores, in the order of
-learning. A word is therefore split by the old merges first, and the new merges are
-applied to the result. Old pieces keep their ids, and texts without new pieces are split
-as before.
+SentencePiece splits a word by merging neighboring pieces. It always merges the pair
+whose result has the highest score. New pieces get scores below all existing scores, in
+the order of learning. The old merges are therefore applied first, and the new merges
+are applied to the result. Old pieces keep their ids, and texts without new pieces are
+split as before.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import escape
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
-# Class of a combining mark that goes with letters of any script, such as an accent.
+# Class of combining marks that go with letters of any script, such as accents.
 _ANY = "any"
 # Rarer characters and pairs are not learned.
 _MIN_COUNT = 2
@@ -111,7 +111,7 @@ class _Learner:
         self._lowest = min(self._scores.values(), default=0.0)
         self.replaced = {}
         self._pairs = Counter()
-        self._places = {}  # words that contain or contained each pair
+        self._places = {}  # indices of the words that contain or contained each pair
         self._heap = []
 
     def add_characters(self, max_pieces):

@@ -1,4 +1,4 @@
-"""Byte-pair encoding through SentencePiece (the paper, section 5.1)."""
+"""Byte-pair encoding through SentencePiece (section 5.1 of the paper)."""
 
 import hashlib
 import io
@@ -22,21 +22,21 @@ from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
-# U+2581 is therefore replaced by the private-use character U+F8FE and "1", and U+F8FE
-# by U+F8FE and "0".
+# In texts, U+2581 is therefore escaped as U+F8FE, a private-use character, followed by
+# "1". U+F8FE itself is escaped as U+F8FE followed by "0".
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
 
 
 class BytePairTokenizer(Tokenizer):
-    """SentencePiece model with byte fallback, so that no input is unknown.
+    """Tokenizer with a SentencePiece model and byte fallback: no input is unknown.
 
     The ids match the sentencepiece library for the same model file, except for texts
     with U+2581 or U+F8FE, which the library cannot round-trip.
 
     Args:
-        model: The content of a SentencePiece model file.
+        model: Content of a SentencePiece model file.
 
     Raises:
         DataError: If the content is not a SentencePiece model with the special ids
@@ -65,8 +65,9 @@ class BytePairTokenizer(Tokenizer):
         expected_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
         if ids != expected_ids or not processor.is_byte(self._anchor_id):
             raise DataError(
-                "the SentencePiece model must have byte fallback and the ids padding "
-                f"0, unknown 1, start 2, end 3. Received: {ids}."
+                "the SentencePiece model must have byte fallback and the ids 0 "
+                "(padding), 1 (unknown), 2 (start) and 3 (end). Received ids: "
+                f"{', '.join(map(str, ids))}."
             )
         self.vocabulary_size = processor.get_piece_size()
         self._model = model
@@ -96,7 +97,8 @@ class BytePairTokenizer(Tokenizer):
         try:
             return getattr(self._sentencepiece, method)(argument)
         except tf.errors.NotFoundError:
-            # `tf.random.set_seed` deletes the resources of eager operations.
+            # `tf.random.set_seed` deletes the resources of eager operations, so the
+            # model is loaded again.
             self._load()
             return getattr(self._sentencepiece, method)(argument)
 
@@ -133,7 +135,7 @@ class BytePairTokenizer(Tokenizer):
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def num_symbols(self) -> int:
-        """Returns the number of special ids and symbols, which are the first ids."""
+        """Returns the number of special ids and `symbols`, which precede all others."""
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
 
@@ -171,8 +173,8 @@ def train_byte_pairs(
     """Trains a BPE tokenizer on text (see `train_tokenizer`).
 
     Args:
-        sentences: Texts.
-        vocabulary_size: Number of ids.
+        sentences: Texts to train on.
+        vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
         character_coverage: Fraction of the text's characters that have their own ids.
             Rarer characters are encoded as bytes.
@@ -213,7 +215,7 @@ def load_sentencepiece(model: bytes, out_type):
     operations with the same name would share one model.
 
     Args:
-        model: The content of a SentencePiece model file.
+        model: Content of a SentencePiece model file.
         out_type: `tf.int32` to return ids, `tf.string` to return pieces.
     """
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"

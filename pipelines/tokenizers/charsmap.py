@@ -14,14 +14,14 @@ import numpy as np
 from keras_transformer.errors import DataError
 
 MAX_CHARSMAP_BYTES = 2 << 20
-# SentencePiece's buffer holds this many matches per position. It does not check whether
-# more were found, and then reads past the buffer.
+# SentencePiece's buffer holds this many matches per position. If there are more, the
+# library reads past the end of the buffer.
 _MAX_MATCHES = 32
 # Number of bases to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
-# Bits of a unit: whether a match ends at its node, the byte that leads to its node, and
-# the value of a match, which is the position of the replacement. Bit 31 is set in units
-# that hold a value, so that they match no byte.
+# Bits of a unit. `_LEAF` is set if a match ends at the unit's node, and `_LABEL` is the
+# byte that leads to this node. In units that hold the value of a match, `_VALUE` is the
+# position of its replacement. Their bit 31 is set, so that they match no byte.
 _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
@@ -79,10 +79,11 @@ def _step(units, bases, counts, num_text_bytes):
         units: uint32 array, the trie.
         bases: int array `[chunk]`.
         counts: int array `[chunk]`, the number of matches on the path to each base.
-        num_text_bytes: Size of the replacements.
+        num_text_bytes: Total size of the replacements, in bytes.
 
     Returns:
-        The bases of all children, and the numbers of matches on the paths to them.
+        bases: The bases of all children.
+        counts: The number of matches on the path to each of them.
     """
     labels = np.arange(256, dtype=np.int64)
     indices = bases[:, None] ^ labels

@@ -14,22 +14,22 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 # an id is represented by -2 minus its code point.
 _NO_ID = -1
 _NO_RANK = 2**31 - 1
-_USE_TEXT_OPS = "Export with --tokenizer-ops text."
+_USE_TEXT_OPS = "Export with `--tokenizer-ops text`."
 
 
 class CoreOpsBytePairTokenizer(Tokenizer):
-    """`BytePairTokenizer` with core TensorFlow operations, and with the same ids.
+    """`BytePairTokenizer` built from core TensorFlow operations, with the same ids.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
-    iteration applies the best merge of every word, and the leftmost of equally good
-    ones, as in SentencePiece. The word with the most merges determines the
-    number of iterations, so a text without spaces has quadratic cost.
+    iteration applies the best merge of every word. Of equally good merges, the leftmost
+    is applied, as in SentencePiece. The word with the most merges determines the number
+    of iterations, so a text without spaces has quadratic cost.
 
     Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, whereas SentencePiece
     returns one U+FFFD per byte.
 
     Args:
-        tokenizer: The `BytePairTokenizer`.
+        tokenizer: The `BytePairTokenizer` to convert.
 
     Raises:
         DataError: If the vocabulary has user-defined symbols, pieces that span spaces,
@@ -188,7 +188,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
 
 
 def _check_piece(piece, pieces):
-    """Raises a `DataError` for a piece that `CoreOpsBytePairTokenizer` cannot use."""
+    """Rejects a piece that `CoreOpsBytePairTokenizer` cannot produce."""
     if SPACE_MARK in piece[1:]:
         raise DataError(
             f"the piece {piece!r} has a space after its first character, but core "

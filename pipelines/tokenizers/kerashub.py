@@ -19,9 +19,9 @@ class KerasHubTokenizer(Tokenizer):
     """Adapts a `keras_hub.tokenizers.Tokenizer` to the interface of this package.
 
     KerasHub's tokenizers have other special ids, or lack some of them. The adapter
-    renumbers the vocabulary: padding is 0, unknown 1, start 2, end 3, and all other ids
-    follow in order. If four different special ids are given, the size of the vocabulary
-    does not change.
+    renumbers the vocabulary: 0 is padding, 1 unknown, 2 start and 3 end, and all other
+    ids follow in order. If four different special ids are given, the size of the
+    vocabulary does not change.
 
     The wrapped tokenizer determines whether text survives a round trip. WordPiece, for
     example, does not store spaces.
@@ -34,10 +34,10 @@ class KerasHubTokenizer(Tokenizer):
         tokenizer: The tokenizer to wrap, such as a `SentencePieceTokenizer`,
             `BytePairTokenizer`, `WordPieceTokenizer` or the tokenizer of a KerasHub
             preset.
-        pad_id: Padding id in `tokenizer`. If `None`, it has none.
-        unknown_id: Unknown id in `tokenizer`. If `None`, it has none.
-        start_id: Start id in `tokenizer`. If `None`, it has none.
-        end_id: End id in `tokenizer`. If `None`, it has none.
+        pad_id: Padding id in `tokenizer`, or `None` if it has none.
+        unknown_id: Unknown id in `tokenizer`, or `None` if it has none.
+        start_id: Start id in `tokenizer`, or `None` if it has none.
+        end_id: End id in `tokenizer`, or `None` if it has none.
 
     Raises:
         ValueError: If `tokenizer` returns strings or rows of a fixed length, or if a
@@ -62,7 +62,7 @@ class KerasHubTokenizer(Tokenizer):
         if not given <= set(range(size)):
             raise ValueError(
                 "Special ids must be in the vocabulary. Received: "
-                f"{sorted(given)}, vocabulary size {size}."
+                f"ids {sorted(given)}, vocabulary size {size}."
             )
         self._hub = tokenizer
         self._special_ids = special_ids
@@ -79,7 +79,7 @@ class KerasHubTokenizer(Tokenizer):
 
     def tokenize(self, strings):
         strings = tf.convert_to_tensor(strings, tf.string)
-        # KerasHub raises an error if a text is not UTF-8. This replaces invalid bytes.
+        # KerasHub raises an error for invalid UTF-8, so invalid bytes are replaced.
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8")
         ids = self._hub.tokenize(strings)
         # Eager calls of KerasHub return lists.
@@ -108,7 +108,7 @@ class KerasHubTokenizer(Tokenizer):
             DataError: If the wrapped tokenizer is not a SentencePiece, byte-pair or
                 WordPiece tokenizer.
         """
-        # The import takes seconds.
+        # The import takes seconds, so it waits until it is needed.
         from keras_hub import tokenizers
 
         if isinstance(self._hub, tokenizers.SentencePieceTokenizer):

@@ -6,8 +6,8 @@ import re
 import tempfile
 import threading
 
-# The message reports an empty normalization table. The models of this package have no
-# such table, so the message would be logged for each of them.
+# The message reports that the normalization table is empty. The models of this package
+# have no such table, so the message would be logged for each of them.
 _MESSAGE = re.compile(rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e")
 # Only one thread at a time may replace the file descriptor of standard error.
 _lock = threading.Lock()
@@ -18,7 +18,7 @@ def hide_normalizer_message():
     """Removes SentencePiece's message about normalization from standard error.
 
     tensorflow-text's copy of the library has no option for the log level. Other lines
-    are kept and appear at the end of the context.
+    are kept and appear when the context exits.
     """
     with _lock, tempfile.TemporaryFile() as captured:
         try:

@@ -134,7 +134,8 @@ class MarianSide(Tokenizer):
         try:
             return self._splitter.tokenize(strings)
         except tf.errors.NotFoundError:
-            # `tf.random.set_seed` deletes the resources of eager operations.
+            # `tf.random.set_seed` deletes the resources of eager operations, so the
+            # model is loaded again.
             self._load()
             return self._splitter.tokenize(strings)
 

@@ -86,7 +86,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
         if piece.type == piece.CONTROL and len(piece.piece) == 1:
             raise DataError(
                 f"{label} is a one-character control symbol. Control symbols must have "
-                "at least two characters, because a text may contain any single one."
+                "at least two characters, because a text may contain any character."
             )
         if not math.isfinite(piece.score):
             raise DataError(

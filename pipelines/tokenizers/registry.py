@@ -46,8 +46,8 @@ def train_tokenizer(
     """
     if kind == MarianTokenizer.kind:
         raise DataError(
-            "a tokenizer of kind marian cannot be trained, only imported with its "
-            "model. To fine-tune that model, pass --from MODEL."
+            "a Marian tokenizer cannot be trained, only imported with its model. To "
+            "fine-tune that model, pass `--from MODEL`."
         )
     if kind not in _TRAINERS:
         raise DataError(
@@ -60,7 +60,7 @@ def train_tokenizer(
     if symbols and kind != BytePairTokenizer.kind:
         raise DataError(
             "words that are never split, such as the brackets and labels of parse "
-            f"trees, require tokenizer.kind bpe. Received: {kind}."
+            f"trees, require `tokenizer.kind: bpe`. Received: {kind}."
         )
     options = {"symbols": symbols} if symbols else {}
     return _TRAINERS[kind](

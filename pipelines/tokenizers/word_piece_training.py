@@ -22,8 +22,8 @@ _CHUNK_SENTENCES = 8192
 # word.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# `_learn` stops once it finds at most this multiple of the required number of pieces.
-# The rarest pieces are then dropped.
+# `_learn` stops at a threshold that gives enough pieces, but at most this multiple of
+# the required number. The rarest of them are then dropped.
 _SLACK = 1.1
 
 
@@ -36,8 +36,8 @@ def train_word_pieces(
     """Trains a WordPiece tokenizer on text (see `train_tokenizer`).
 
     Args:
-        sentences: Texts.
-        vocabulary_size: Number of ids.
+        sentences: Texts to train on.
+        vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
         character_coverage: Fraction of the text's characters that the alphabet covers.
             Rarer characters are encoded as bytes.
@@ -62,7 +62,7 @@ def train_word_pieces(
 
 
 def _alphabet(sentences: list[str], coverage: float) -> list[str]:
-    """Returns the fewest characters that reach the coverage, sorted."""
+    """Returns the smallest set of characters that reaches the coverage, sorted."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence)

@@ -1,4 +1,4 @@
-"""WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
+"""WordPiece tokenizer, which the paper uses for English-French (section 5.1).
 
 A text is split into words whose concatenation is the whole text. Each space becomes a
 space mark (U+2581) before the next word. A character outside the alphabet is encoded as

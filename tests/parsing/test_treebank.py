@@ -137,7 +137,7 @@ def test_tokenizer_keeps_each_symbol_whole(folder):
     symbols = {pieces.index("▁" + symbol) for symbol in source.symbols()}
     assert not symbols & set(words.flat_values.numpy().tolist())
     assert tokenizer.detokenize(words).numpy()[0].decode() == "NN NP S -LRB- gene"
-    with pytest.raises(DataError, match=r"require tokenizer\.kind bpe\. Received"):
+    with pytest.raises(DataError, match=r"require `tokenizer\.kind: bpe`\. Received"):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
 
 

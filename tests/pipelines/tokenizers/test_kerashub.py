@@ -191,7 +191,7 @@ def test_adapter_rejects_unsupported_tokenizers(tmp_path):
     tokenizer = KerasHubTokenizer(word_piece_tokenizer())
     with pytest.raises(DataError, match="save_to_preset"):
         tokenizer.save(tmp_path)
-    with pytest.raises(DataError, match=r"requires tokenizer\.kind bpe"):
+    with pytest.raises(DataError, match=r"requires `tokenizer\.kind: bpe`"):
         tokenizer.sample(["the"], 0.1, 1)
     tokenizer = KerasHubTokenizer(keras_hub.tokenizers.ByteTokenizer())
     assert tokenizer.detokenize(tokenizer.tokenize(["hé"]))[0] == "hé".encode()

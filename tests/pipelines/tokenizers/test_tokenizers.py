@@ -319,7 +319,7 @@ def test_dropout_skips_merges():
 
 def test_word_pieces_reject_dropout():
     tokenizer = train_tokenizer("word_piece", ["ein Mann läuft"] * 9, 284)
-    with pytest.raises(DataError, match=r"dropout requires tokenizer\.kind bpe"):
+    with pytest.raises(DataError, match=r"dropout requires `tokenizer\.kind: bpe`"):
         tokenizer.sample(["ein"], 0.1, 1)
 
 
