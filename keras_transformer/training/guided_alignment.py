@@ -18,13 +18,15 @@ class GuidedAlignment:
     positions nor other heads.
 
     Args:
-        aligned: Function of the inputs, `{"source_ids": [batch, source_length],
-            "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
-            source_length]`, bool: the source positions aligned with the token that the
-            target position predicts. Unaligned target positions have no loss.
+        aligned: Function that returns the alignment of a batch. Its argument is a dict
+            with `source_ids` `[batch, source_length]` and `target_ids` `[batch,
+            target_length]`. Its result is bool `[batch, target_length, source_length]`,
+            true where the token predicted at the target position is aligned with the
+            source position. Target positions without any have no loss.
         weight: Factor of this loss when it is added to the cross-entropy.
-        layer: Index of the decoder layer. If `None`, the last layer of the lower half.
-        head: Index of the head.
+        layer: Index of the decoder layer, from 0. If `None`, the last layer of the
+            lower half.
+        head: Index of the head, from 0.
 
     Raises:
         ValueError: If `weight` or an index is below 0.
@@ -40,7 +42,7 @@ class GuidedAlignment:
         self.head = head
 
     def layer_index(self, transformer):
-        """Returns the index of the decoder layer in a `Transformer`.
+        """Returns the index of the guided decoder layer of a `Transformer`.
 
         Raises:
             ValueError: If the model has no such layer or head.
@@ -50,7 +52,7 @@ class GuidedAlignment:
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
         if layer >= num_layers or self.head >= num_heads:
             raise ValueError(
-                f"The model has {num_layers} layers of {num_heads} heads. "
+                f"`layer` must be below {num_layers} and `head` below {num_heads}. "
                 f"Received: layer={layer}, head={self.head}."
             )
         return layer
@@ -66,7 +68,7 @@ class GuidedAlignment:
         Args:
             scores: `[batch, num_heads, target_length, source_length]`, float32, the
                 layer's cross-attention weights (after the softmax).
-            inputs: Inputs of `aligned`.
+            inputs: The argument of `aligned`, with `source_ids` and `target_ids`.
             weights: `[batch, target_length]`, float32, 0 for padding.
 
         Returns:
@@ -83,16 +85,16 @@ class GuidedAlignment:
 def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
-    It serves parsers, whose target is a linearized tree with one symbol per source
-    word. A target position is aligned with the subwords of the first word whose symbol
-    is not yet in the decoder's input up to this position. From the symbol of the last
-    word on, positions are aligned with the end id of the source.
+    The function is for parsers, whose targets are linearized trees with one symbol per
+    source word. A target position is aligned with the subwords of the first word whose
+    symbol is not yet in the decoder's input up to this position. From the symbol of the
+    last word on, positions are aligned with the end id of the source.
 
     Args:
-        begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including
-            the end id.
-        stands_for_word: `[vocabulary_size]`, bool, ids of symbols that represent a word
-            in the target.
+        begins_word: `[vocabulary_size]`, bool, true for ids that begin a source word,
+            and for the end id.
+        stands_for_word: `[vocabulary_size]`, bool, true for ids of symbols that
+            represent a word in the target.
         pad_id: Id of padding in the source.
     """
     begins_word = tf.constant(begins_word, tf.int32)

@@ -72,7 +72,7 @@ def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
     with pytest.warns(DeprecationWarning, match="Use `layer_index`"):
         assert training.GuidedAlignment(diagonal).layer_of(model) == layer
     for wrong in ({"layer": num_layers}, {"head": 2}):
-        with pytest.raises(ValueError, match=f"has {num_layers} layers of 2 heads"):
+        with pytest.raises(ValueError, match=f"`layer` must be below {num_layers} and"):
             training.GuidedAlignment(diagonal, **wrong).layer_index(model)
 
 
