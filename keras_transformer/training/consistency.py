@@ -62,14 +62,14 @@ class LossWeights(NamedTuple):
 
 
 class TokenDropout(keras.layers.Layer):
-    """Draws random factors by which the embeddings of tokens are multiplied.
+    """Draws one factor per token, by which the token's embedding is multiplied.
 
-    The factor of a dropped token is 0. See `is_scaled` for the factor of other tokens.
+    The factor of a dropped token is 0.
 
     Args:
         rate: Fraction of dropped tokens, in [0, 1).
-        is_scaled: Whether the factor of other tokens is `1 / (1 - rate)`, so that the
-            mean factor is 1. If false, it is 1.
+        is_scaled: If true, the factor of the other tokens is `1 / (1 - rate)`, so that
+            the mean over all tokens is about 1. If false, the factor is 1.
     """
 
     def __init__(self, rate, is_scaled=True, **kwargs):
@@ -79,10 +79,10 @@ class TokenDropout(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def call(self, ids):
-        """Returns a factor per id: float32 `[batch, length]`, like `ids`."""
-        kept = 1 / (1 - self.rate) if self.is_scaled else 1.0
+        """Returns the factors of `ids`, both `[batch, length]`, in float32."""
+        kept_factor = 1 / (1 - self.rate) if self.is_scaled else 1.0
         draws = keras.random.uniform(tf.shape(ids), seed=self.seed_generator)
-        return tf.where(draws < self.rate, 0.0, kept)
+        return tf.where(draws < self.rate, 0.0, kept_factor)
 
 
 def consistency_loss(
@@ -95,22 +95,22 @@ def consistency_loss(
     label_smoothing=0.0,
     chunk_tokens=256,
 ):
-    """Computes the loss of two passes over the same tokens (see `projected_loss`).
+    """Computes the loss of two passes over the same tokens, like `projected_loss`.
 
     Args:
         first: `[tokens, d_model]`, float32, the decoder output of the first pass.
         second: Like `first`, for the second pass.
-        matrix: See `projected_loss`.
-        labels: See `projected_loss`.
-        weights: See `projected_loss`.
-        loss_weights: `LossWeights`.
-        label_smoothing: See `projected_loss`.
-        chunk_tokens: See `projected_loss`.
+        matrix: `[vocabulary_size, d_model]`, float32, the output projection.
+        labels: `[tokens]`, int32.
+        weights: `[tokens]`, float32, 0 for padding.
+        loss_weights: `LossWeights` of the terms of the loss.
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        chunk_tokens: Number of tokens per chunk.
 
     Returns:
         `[3]`, float32, weighted sums over tokens: the combined loss of both passes, and
         the negative log-likelihood and the accuracy of the first pass. Only the loss
-        has a gradient, with respect to `first`, `second` and `matrix`.
+        has gradients, with respect to `first`, `second` and `matrix`.
     """
 
     @tf.custom_gradient
@@ -146,15 +146,15 @@ def _losses_and_gradients(
 
     def body(index, sums, gradients, matrix_gradient):
         x, other, y, w = (each[index] for each in chunks)
-        new_sums, differences = _chunk_losses(
+        new_sums, logit_gradients = _chunk_losses(
             (x, other), y, w, matrix, mean_row, loss_weights, label_smoothing
         )
         gradients = [
-            array.write(index, tf.matmul(difference, matrix))
-            for array, difference in zip(gradients, differences, strict=True)
+            array.write(index, tf.matmul(logit_gradient, matrix))
+            for array, logit_gradient in zip(gradients, logit_gradients, strict=True)
         ]
-        for difference, rows in zip(differences, (x, other), strict=True):
-            matrix_gradient += tf.matmul(difference, rows, transpose_a=True)
+        for logit_gradient, rows in zip(logit_gradients, (x, other), strict=True):
+            matrix_gradient += tf.matmul(logit_gradient, rows, transpose_a=True)
         return index + 1, sums + new_sums, gradients, matrix_gradient
 
     shape = [chunk_tokens, matrix.shape[-1]]
@@ -185,10 +185,10 @@ def _losses_and_gradients(
 def _chunk_losses(
     vectors, labels, weights, matrix, mean_row, loss_weights, label_smoothing
 ):
-    """Returns a chunk's sums, and the gradients of the loss.
+    """Returns a chunk's sums, and the gradients of its loss.
 
-    The gradients are with respect to the logits of both passes. The caller subtracts
-    the target distributions from them after its loop.
+    The gradients are with respect to the logits of both passes. They lack the target
+    distributions, which the caller subtracts after its loop.
     """
     logits = [tf.matmul(each, matrix, transpose_b=True) for each in vectors]
     logs = [tf.nn.log_softmax(each) for each in logits]
@@ -212,8 +212,9 @@ def _chunk_losses(
     sums = [tf.reduce_sum(weights * value) for value in (loss, nlls[0], correct)]
     # The gradient of KL(p, q) with respect to the logits of p is
     # p (log p - log q - KL(p, q)), and with respect to the logits of q it is q - p.
-    for_p = loss_weights.first * p + loss_weights.backward * (p - q)
-    for_p += loss_weights.forward * p * (log_ratio - forward[:, None])
-    for_q = loss_weights.second * q + loss_weights.forward * (q - p)
-    for_q -= loss_weights.backward * q * (log_ratio + backward[:, None])
-    return tf.stack(sums), (for_p * weights[:, None], for_q * weights[:, None])
+    p_gradient = loss_weights.first * p + loss_weights.backward * (p - q)
+    p_gradient += loss_weights.forward * p * (log_ratio - forward[:, None])
+    q_gradient = loss_weights.second * q + loss_weights.forward * (q - p)
+    q_gradient -= loss_weights.backward * q * (log_ratio + backward[:, None])
+    weights = weights[:, None]
+    return tf.stack(sums), (p_gradient * weights, q_gradient * weights)

@@ -16,15 +16,17 @@ def configure_threads(parallel_parts):
     threads.
 
     Call this function before TensorFlow's first operation, which fixes the thread
-    pools. Nothing changes for one part, or if the environment variable
+    pools. Nothing changes if there is only one part, or if the environment variable
     TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
 
     Args:
-        parallel_parts: Number of parts (see `TrainingModel`).
+        parallel_parts: Number of parts that are computed in parallel, as in
+            `TrainingModel`.
 
     Returns:
-        Whether the thread pools suit `parallel_parts`. With several parts, it is false
-        if the environment sets the pools, or if TensorFlow has already fixed them.
+        Whether the thread pools suit `parallel_parts`. With several parts, the result
+        is false if the environment sets the pools, or if TensorFlow has already fixed
+        them.
     """
     if parallel_parts == 1:
         return True

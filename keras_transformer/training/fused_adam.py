@@ -1,4 +1,4 @@
-"""Adam (section 5.3) with a fused update."""
+"""Adam (section 5.3 of the paper) with a fused update."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +10,7 @@ class FusedAdam(keras.optimizers.Adam):
 
     Keras's update consists of a dozen operations, each of which reads and writes whole
     tensors. Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`,
-    Keras's update is used.
+    this class uses Keras's update.
     """
 
     def update_step(self, gradient, variable, learning_rate):

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (section 5.4).
+"""Label-smoothed cross-entropy (section 5.4 of the paper).
 
 `projected_loss.py` computes the same loss, fused with the output projection.
 `tests/training/test_projected_loss.py` compares the two implementations.
@@ -103,7 +103,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss at each position, `[batch, target_length]`, with padding.
+        """Returns the loss at each position, including padding.
 
         Keras requires this method. `__call__` does not use it.
         """

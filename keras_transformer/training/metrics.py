@@ -1,4 +1,4 @@
-"""Metrics that are means over target tokens."""
+"""Perplexity and accuracy over target tokens."""
 
 import keras
 from keras import ops

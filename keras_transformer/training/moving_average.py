@@ -13,8 +13,9 @@ class MovingAverage(keras.callbacks.Callback):
     (1 - ema_momentum) * weight` after each update. The first average equals the weights
     after the first update. Skipped updates leave the average unchanged.
 
-    At its end, `fit` would replace the weights with their average. As a callback, this
-    class prevents that, since later training continues with the weights themselves.
+    When `fit` ends, Keras would replace the weights with their average. This class is
+    also a callback that prevents this, because later calls of `fit` must continue with
+    the weights themselves.
 
     Args:
         model: A `TrainingModel` whose optimizer is built. Without `use_ema`, this class
@@ -29,12 +30,13 @@ class MovingAverage(keras.callbacks.Callback):
         self.is_used = self._optimizer.use_ema
         self._weights = None
         if self.is_used and not int(tf.convert_to_tensor(self._optimizer.iterations)):
-            # Keras begins with zeros, which a checkpoint before any update would store.
+            # Keras initializes the averages with zeros. A checkpoint that is written
+            # before the first update would store them.
             for weight, average in self.pairs():
                 average.assign(weight)
 
     def pairs(self):
-        """Returns the pairs of a trainable variable and its average."""
+        """Returns a list of (trainable variable, average), empty without averages."""
         if not self.is_used:
             return []
         # Keras has no public attribute for the averages.
@@ -58,14 +60,15 @@ class MovingAverage(keras.callbacks.Callback):
     def restore(self):
         """Restores the weights if `use_average` has replaced them.
 
-        An interrupted caller can use this method before `use_average` exits.
+        A caller that is interrupted inside `use_average` can call this method before
+        the context exits.
         """
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)
             self._weights = None
 
     def on_epoch_end(self, epoch, logs=None):
-        # After this, `fit` checks `use_ema` to decide whether to replace the weights.
+        # After the last epoch, `fit` replaces the weights if `use_ema` is true.
         self._optimizer.use_ema = False
 
     def on_train_end(self, logs=None):

@@ -8,10 +8,10 @@ def projected_loss(
 ):
     """Computes the loss of the logits `vectors @ matrix.T`, summed over tokens.
 
-    Only `chunk_tokens` tokens have their logits and gradients in memory at a time,
-    because the paper's batches of 25,000 tokens have 37,000 logits per token. With a
+    The logits and their gradients are in memory for only `chunk_tokens` tokens at a
+    time, because the paper's batches have 25,000 tokens with 37,000 logits each. With a
     small vocabulary, a chunk's logits stay in the CPU cache. The gradients are computed
-    together with the loss, since they need the same softmax.
+    together with the loss, since both need the same softmax.
 
     Args:
         vectors: `[tokens, d_model]`, float32, the decoder output.
@@ -24,7 +24,7 @@ def projected_loss(
     Returns:
         `[3]`, float32: the weighted sums over tokens of the smoothed loss, the negative
         log-likelihood, and the accuracy (1 if the label has the highest logit, else 0).
-        Only the first sum has a gradient, with respect to `vectors` and `matrix`.
+        Only the first sum has gradients, with respect to `vectors` and `matrix`.
     """
 
     @tf.custom_gradient
@@ -94,7 +94,7 @@ def divide_tokens(arrays, chunk_tokens):
     """Divides arrays `[tokens, ...]` into chunks, the last one padded with zeros.
 
     Returns:
-        List of `[num_chunks, chunk_tokens, ...]`, and the number of chunks.
+        List of arrays `[num_chunks, chunk_tokens, ...]`, and the number of chunks.
     """
     num_tokens = tf.shape(arrays[0])[0]
     num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
@@ -110,9 +110,7 @@ def divide_tokens(arrays, chunk_tokens):
 def subtract_targets(
     vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
 ):
-    """Completes gradients that were computed from the softmax alone.
-
-    Subtracts the contribution of the target distribution.
+    """Subtracts the target distribution's part from gradients of the softmax alone.
 
     With e = `label_smoothing`, the target distribution puts 1 - e on the label and
     spreads e evenly over the vocabulary.
@@ -120,11 +118,11 @@ def subtract_targets(
     Args:
         vectors_gradient: `[tokens, d_model]`, computed from the softmax alone.
         matrix_gradient: `[vocabulary_size, d_model]`, computed from the softmax alone.
-        vectors: See `projected_loss`.
-        matrix: See `projected_loss`.
-        labels: See `projected_loss`.
-        weights: See `projected_loss`.
-        label_smoothing: See `projected_loss`.
+        vectors: `[tokens, d_model]`, float32, the decoder output.
+        matrix: `[vocabulary_size, d_model]`, float32, the output projection.
+        labels: `[tokens]`, int32.
+        weights: `[tokens]`, float32, 0 for padding.
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
 
     Returns:
         The gradients of the loss with respect to `vectors` and `matrix`.

@@ -33,7 +33,7 @@ class MetricsLog:
     Args:
         folder: The run folder, a `pathlib.Path`.
         progress: The run's `Progress`.
-        writes: Whether this process writes. Only one worker does.
+        writes: Whether this process writes. In a distributed run, only one worker does.
     """
 
     def __init__(self, folder, progress, writes=True):
@@ -83,7 +83,7 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
-        """Removes the lines of steps after `progress.step`, which will be repeated."""
+        """Removes the lines of steps after `progress.step`, which training repeats."""
         if not self.writes or not os.path.lexists(self._path):
             return
         step = self.progress.step
@@ -102,7 +102,7 @@ class TrainingLog(keras.callbacks.Callback):
 
     Args:
         log: The run's `MetricsLog`.
-        every: Number of steps between lines.
+        every: Number of steps between lines of the log.
     """
 
     def __init__(self, log, every=100):
@@ -131,7 +131,7 @@ class TrainingLog(keras.callbacks.Callback):
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
         # Keras has already counted this update, so `learning_rate` is the rate of the
-        # next one.
+        # next update.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)

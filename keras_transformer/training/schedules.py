@@ -1,4 +1,4 @@
-"""Learning rate schedules (section 5.3)."""
+"""Learning rate schedules (section 5.3 of the paper)."""
 
 import keras
 from keras import ops
@@ -8,9 +8,9 @@ from keras import ops
 class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate schedule of the paper (equation 3).
 
-    The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. Steps
-    count from 1: the first update, for which Keras passes 0, has step 1. The peak is at
-    step `warmup_steps`.
+    The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. In
+    this formula, steps count from 1: the first update, for which Keras passes 0, has
+    step 1. The peak is at step `warmup_steps`.
 
     Args:
         d_model: Width of the model.
@@ -29,8 +29,9 @@ class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
 
     def __call__(self, step):
-        shape = _warmup_then_inverse_sqrt(step, self.warmup_steps)
-        return shape * (self.scale * self.d_model**-0.5 * self.warmup_steps**-0.5)
+        relative_rate = _warmup_then_inverse_sqrt(step, self.warmup_steps)
+        peak = self.scale * self.d_model**-0.5 * self.warmup_steps**-0.5
+        return relative_rate * peak
 
     def get_config(self):
         return {
@@ -62,8 +63,8 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
 
     def __call__(self, step):
-        shape = _warmup_then_inverse_sqrt(step, self.warmup_steps)
-        return shape * self.learning_rate
+        relative_rate = _warmup_then_inverse_sqrt(step, self.warmup_steps)
+        return relative_rate * self.learning_rate
 
     def get_config(self):
         return {
@@ -76,9 +77,9 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
     """Schedule that wraps another one and lowers its last rates linearly to 0.
 
-    The wrapped schedule's rate is multiplied by a factor. The factor is 1 until the
-    first of the last `cooldown_steps` updates, and then falls linearly to
-    `1 / cooldown_steps` at the last update. Updates after `steps` have rate 0.
+    In the last `cooldown_steps` updates, the rate of the wrapped schedule is multiplied
+    by a factor that falls linearly from 1 to `1 / cooldown_steps`. Further updates have
+    rate 0.
 
     Zhai et al., Scaling Vision Transformers (CVPR 2022), end an inverse square root
     schedule in this way.
@@ -86,7 +87,7 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         schedule: The `LearningRateSchedule` to wrap.
         steps: Total number of updates.
-        cooldown_steps: Number of updates in which the rate falls.
+        cooldown_steps: Number of updates in which the factor falls.
 
     Raises:
         ValueError: If `cooldown_steps` is below 1 or above `steps`.
@@ -139,7 +140,7 @@ class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
         if not schedules or len(schedules) != len(steps):
             raise ValueError(
                 "`schedules` and `steps` must have one entry per stage. Received: "
-                f"{len(schedules)} schedules, {len(steps)} numbers of steps."
+                f"{len(schedules)} schedules, {len(steps)} entries of `steps`."
             )
         self.schedules = list(schedules)
         self.steps = list(steps)

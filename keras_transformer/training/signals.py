@@ -9,7 +9,7 @@ import keras
 from keras_transformer.training.replicas import SingleProcess
 
 # Handlers for a second signal. A second Ctrl-C raises `KeyboardInterrupt`, so that
-# temporary files are removed. Signals without a handler here end the process at once.
+# temporary files are removed. A second SIGTERM has no handler and ends the process.
 _SECOND_SIGNAL_HANDLERS = {signal.SIGINT: signal.default_int_handler}
 
 
@@ -20,13 +20,13 @@ class _Stop(BaseException):
 class SaveOnSignal(keras.callbacks.Callback):
     """Finishes the step, saves and stops training on Ctrl-C and SIGTERM.
 
-    After `save`, it raises `KeyboardInterrupt` for Ctrl-C, and `SystemExit(143)` for
-    SIGTERM. A second Ctrl-C raises at once, without `save`. A second SIGTERM ends the
-    process at once. A signal to one of several workers stops all of them at the same
-    step.
+    After `save`, the callback raises `KeyboardInterrupt` for Ctrl-C, and
+    `SystemExit(143)` for SIGTERM. A second Ctrl-C raises `KeyboardInterrupt` at once,
+    without `save`. A second SIGTERM ends the process at once. A signal to one of
+    several workers stops all of them at the same step.
 
-    Use it as one of the callbacks of `fit`, and as a context manager around `fit`,
-    where it sets and later restores the signal handlers.
+    Pass the callback to `fit`, and use it as a context manager around `fit`. On entry,
+    the context sets the signal handlers. On exit, it restores the previous ones.
 
     Args:
         save: Function without arguments that writes a checkpoint.

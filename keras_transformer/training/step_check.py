@@ -2,11 +2,11 @@
 
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
 `max_gradient_norm`, or if it has no target token with a weight above 0. An invalid step
-changes neither the weights nor the slots and step of the optimizer. The
+changes neither the weights nor the optimizer's slots and step count. The
 `SkippedUpdates` callback decides whether training continues.
 
 Under float16, a non-finite gradient usually means that the loss scale is too high. The
-optimizer then skips the update and lowers the loss scale, but the step is valid.
+optimizer then skips the update and lowers the loss scale, but the step counts as valid.
 """
 
 import keras
@@ -32,8 +32,10 @@ class CheckedUpdate:
     """Update of the weights that is skipped if the step is invalid.
 
     Args:
-        global_clipnorm: See `TrainingModel`.
-        max_gradient_norm: See `TrainingModel`.
+        global_clipnorm: Norm to which larger gradients are scaled down. If `None`,
+            gradients are not clipped.
+        max_gradient_norm: Gradient norm, before clipping, above which the step is
+            invalid. If `None`, any finite norm is valid.
     """
 
     def __init__(self, global_clipnorm=None, max_gradient_norm=None):
@@ -45,8 +47,8 @@ class CheckedUpdate:
 
         Args:
             optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
-            gradients: Gradients of this replica, one per variable. Those for a
-                `LossScaleOptimizer` are multiplied by the loss scale.
+            gradients: Gradients of this replica, one per variable. With a
+                `LossScaleOptimizer`, they are multiplied by the loss scale.
             variables: The trainable variables.
             loss_sum: Sum of this replica's loss over its tokens, float32 scalar.
             tokens: Total weight of the target tokens in the global batch, float32
@@ -83,7 +85,7 @@ class CheckedUpdate:
         """
         if self.global_clipnorm is None and self.max_gradient_norm is None:
             return gradients, False
-        # The norm must be the norm of the sum over the replicas. Each replica then
+        # The limits apply to the norm of the sum over the replicas. Each replica then
         # applies the mean, because the optimizer adds the replicas' gradients.
         gradients = [global_mean(gradient) for gradient in gradients]
         norm = tf.linalg.global_norm(gradients) * num_replicas()
@@ -146,7 +148,7 @@ def apply_if(condition, optimizer, gradients, variables):
         return
 
     # `apply_gradients` calls `merge_call`, which TensorFlow forbids inside a `tf.cond`
-    # in a replica context. So the condition is evaluated outside.
+    # in a replica context. So `merge_call` leaves this context before the `tf.cond`.
     def apply_on_all(strategy, condition, *gradients):
         _run_if(
             strategy.experimental_local_results(condition)[0],

@@ -40,9 +40,9 @@ _MAX_LOCATIONS = 3
 class Trainer:
     """Runs `model.fit`, validates, writes checkpoints and logs, and resumes runs.
 
-    It writes `checkpoints/`, `logs/` (TensorBoard), `metrics.jsonl`, and `best.keras`
-    after each new best validation score. If the optimizer averages the weights
-    (`use_ema`), validation and saved models use the average.
+    It writes `checkpoints/`, `logs/` (for TensorBoard) and `metrics.jsonl` into the run
+    folder, and `best.keras` after each new best validation score. If the optimizer
+    averages the weights (`use_ema`), validation and saved models use the average.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -76,7 +76,7 @@ class Trainer:
             The step of the checkpoint, or 0 if no checkpoint was ever written.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or matches the
+            CheckpointError: If checkpoints exist, but none is readable and matches the
                 model, or if all checkpoints were lost.
         """
         stored = self.checkpoints.restore(self._progress_schema())
@@ -84,7 +84,7 @@ class Trainer:
             for name in stored.model_fields_set:
                 setattr(self.progress, name, getattr(stored, name))
             self._saved_step = self.progress.step
-        # Removes the lines of later steps. Without a checkpoint, all steps are later.
+        # Without a checkpoint, this removes the lines of all steps.
         self.log.rewind()
         return self.progress.step
 
@@ -171,8 +171,8 @@ class Trainer:
             checkpoint_minutes: Minutes of training between checkpoints.
             checkpoint_steps: Number of steps between checkpoints. If not `None`,
                 `checkpoint_minutes` is ignored.
-            validate: Function without arguments that returns a mapping of metrics. If
-                `None`, nothing is validated.
+            validate: Function without arguments that returns a mapping of metric names
+                to numbers. If `None`, `fit` does not validate.
             validation_steps: Number of steps between validations.
             metric: The metric that decides which model is best, a key of
                 `callbacks.HIGHER_IS_BETTER`.
@@ -185,15 +185,16 @@ class Trainer:
                 `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped (see `TrainingModel`). Each skip is reported.
-            locate_batch: Function of a step, counted from 1, that returns the locations
-                of its batch's pairs as a list of str, for messages about skipped steps.
-                If `None`, these messages contain no locations.
+            locate_batch: Called with the number of a skipped step, from 1. It returns a
+                list of str, the locations of the pairs in the step's batch, for
+                messages. If `None`, messages about skipped steps contain no locations.
 
         Raises:
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
                 skipped. Nothing is saved.
-            KeyboardInterrupt: On Ctrl-C, after finishing and saving the step.
-            SystemExit: On SIGTERM, after finishing and saving the step, with code 143.
+            KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
+            SystemExit: On SIGTERM, after the step is finished and saved. The code is
+                143.
         """
         progress_bar = validation = None
 
@@ -268,15 +269,15 @@ class Trainer:
             progress_bar.show_validation(metrics)
 
     def _report_skip(self, locate_batch, reason):
-        """Logs a step whose update was skipped and returns the message."""
+        """Logs that the current step's update was skipped, and returns the message."""
         step = self.progress.step
-        places = locate_batch(step) if locate_batch else []
+        locations = locate_batch(step) if locate_batch else []
         message = f"step {step}: {reason}"
-        if places:
-            message += f". Pairs in its batch: {', '.join(places[:_MAX_LOCATIONS])}"
-        if len(places) > _MAX_LOCATIONS:
-            message += f" and {len(places) - _MAX_LOCATIONS} more"
-        self.log.note("skipped", {"reason": reason, "batch": places})
+        if locations:
+            message += f". Pairs in its batch: {', '.join(locations[:_MAX_LOCATIONS])}"
+        if len(locations) > _MAX_LOCATIONS:
+            message += f" and {len(locations) - _MAX_LOCATIONS} more"
+        self.log.note("skipped", {"reason": reason, "batch": locations})
         if self.writes:
             logger.warning("%s", message)
         return message

@@ -19,7 +19,7 @@ GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """`Sum` with equal values on all replicas, so that one worker can read it alone."""
+    """`Sum` that is equal on all replicas, so that one worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -40,8 +40,8 @@ class TrainingModel(keras.Model):
 
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
     exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
-    above 0. An invalid step changes no weights and no metric. `last_fault` stores
-    the reason (see `step_check.check_step`).
+    above 0. An invalid step changes no weights and no metrics. `last_fault` stores the
+    reason (see `step_check.check_step`).
 
     Args:
         transformer: The model to train.
@@ -100,7 +100,8 @@ class TrainingModel(keras.Model):
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # Not in `metrics`, which `fit` resets. Float32 cannot count beyond 2^24.
+        # `metrics` must not contain this counter, because `fit` would reset it. It is
+        # float64, because float32 cannot count beyond 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
@@ -116,7 +117,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, creating it for the first rate above 0."""
+        """Sets the rate of a `TokenDropout`, created for the first rate above 0."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -146,16 +147,17 @@ class TrainingModel(keras.Model):
         """Updates the weights from one batch.
 
         Args:
-            data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is
-                `{"source_ids", "target_ids"}` (see `Transformer.call`). `labels` is
-                `[batch, target_length]`. `sample_weight` is `[batch]` or `[batch,
-                target_length]`. Loss and metrics are weighted means over tokens.
+            data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is a
+                dict with `source_ids` and `target_ids` (see `Transformer.call`).
+                `labels` is `[batch, target_length]`. `sample_weight` is `[batch]` or
+                `[batch, target_length]`. Loss and metrics are weighted means over
+                tokens.
 
         Returns:
-            Dict of the metrics since they were last reset.
+            Dict of the metrics over all batches since they were last reset.
         """
         inputs, labels = self._unpack(data)
-        # Unlike `call`, the methods that this step calls do not build the transformer.
+        # Calling the transformer would build it, but this step calls only its methods.
         self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
         tokens, total_weight = self._global_sizes(inputs, labels)
         gradients, sums = self._gradients_in_parts(
@@ -253,7 +255,8 @@ class TrainingModel(keras.Model):
         # The padding id may have no logit. As padding has no weight, any id will do.
         is_padding = tf.equal(labels, self.transformer.pad_id)
         labels = tf.where(is_padding, 0, tf.cast(labels, tf.int32))
-        flat_labels = (tf.reshape(labels, [-1]), tf.reshape(weights, [-1]))
+        flat_labels = tf.reshape(labels, [-1])
+        flat_weights = tf.reshape(weights, [-1])
         options = (self.label_smoothing, self._chunk_tokens())
         is_consistent = training and self.consistency is not None
         repeated = self._repeat_inputs(inputs, 2 if is_consistent else 1, training)
@@ -266,10 +269,16 @@ class TrainingModel(keras.Model):
             first, second = tf.split(vectors, 2)
             loss_weights = self.consistency.loss_weights
             sums = consistency_loss(
-                first, second, matrix, *flat_labels, loss_weights, *options
+                first,
+                second,
+                matrix,
+                flat_labels,
+                flat_weights,
+                loss_weights,
+                *options,
             )
         else:
-            sums = projected_loss(vectors, matrix, *flat_labels, *options)
+            sums = projected_loss(vectors, matrix, flat_labels, flat_weights, *options)
         loss, nll, correct = tf.unstack(sums)
         if self.guided_alignment is not None:
             scores = scores[: tf.shape(labels)[0]]  # of the first pass
@@ -279,8 +288,9 @@ class TrainingModel(keras.Model):
     def _repeat_inputs(self, inputs, count, training):
         """Repeats the batch for `count` passes and adds random factors for embeddings.
 
-        The arrays are `[count * batch, length]`, pass after pass. For the factors, see
-        `token_factors` of `Transformer.embed_source`.
+        Returns:
+            Inputs of `Transformer.decoder_output`: arrays `[count * batch, length]`,
+            with the rows of one pass after another.
         """
         inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         repeated = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
