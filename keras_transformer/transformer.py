@@ -1,4 +1,4 @@
-"""The Transformer: encoder and decoder with tied embeddings (Figure 1)."""
+"""The Transformer of the paper's Figure 1: encoder, decoder and tied embeddings."""
 
 import keras
 from keras import ops
@@ -23,7 +23,7 @@ from keras_transformer.variations import Variations
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(PresetMixin, keras.Model):
-    """The model of section 3, by default with the sizes of the paper's base model.
+    """The model of the paper (section 3), by default with the base model's sizes.
 
     One matrix of `vocabulary_size` rows embeds source and target and projects to
     logits (section 3.4), unless `variations` changes this.
@@ -42,11 +42,12 @@ class Transformer(PresetMixin, keras.Model):
             positions.
         attention_dropout: Dropout rate of attention scores (0 in the paper).
         positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
-        max_length: Number of learned positions, for `positions="learned"` only.
+        max_length: Number of learned positions. Only for `positions="learned"`, which
+            requires it.
         normalization: `"post"` (the paper) or `"pre"`.
         activation: Activation of the feed-forward networks, as in Keras's `Dense`.
         attention_window: Number of positions that self-attention attends to, r of
-            section 4, in encoder and decoder. If `None`, all.
+            section 4, in encoder and decoder. If `None`, it attends to all positions.
         score_mode: Score function of all attention layers: `"scaled_dot"` (the paper),
             `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
@@ -54,14 +55,14 @@ class Transformer(PresetMixin, keras.Model):
             for example, predicts only the symbols of parse trees. If `None`, all ids
             have logits.
         variations: `Variations` or a dict of its fields, for models of other toolkits.
-            If `None`, the model is the paper's.
+            If `None`, the architecture is the paper's.
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
-            If a dropout rate is not from 0 to 1. If `positions`, `normalization`,
-            `activation` or `score_mode` is unknown. If learned positions come without
-            `max_length`. If `key_dim` or `value_dim` is `None` and `num_heads` does not
-            divide `d_model`. If a variation is out of range.
+            If a dropout rate is outside [0, 1]. If `positions`, `normalization`,
+            `activation` or `score_mode` is unknown. If `positions` is `"learned"` and
+            `max_length` is `None`. If `key_dim` or `value_dim` is `None` and
+            `num_heads` does not divide `d_model`. If a variation is out of range.
         TypeError: If `variations` has an unknown field.
     """
 
@@ -262,7 +263,8 @@ class Transformer(PresetMixin, keras.Model):
         Args:
             target_ids: `[batch, target_length]`.
             encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
+            source_mask: `[batch, source_length]`, bool, True = token. If `None`, every
+                source position is a token.
             training: Whether dropout is applied.
         """
         decoder_output = self.decoder(
@@ -277,14 +279,16 @@ class Transformer(PresetMixin, keras.Model):
         """Like `call`, but returns the vectors before the projection to logits.
 
         Args:
-            inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
-                optional (see `token_factors` of `embed_source`).
+            inputs: The inputs of `call`. The dict may also contain `"source_factors"`
+                and `"target_factors"` (see `token_factors` of `embed_source`).
             training: Whether dropout is applied.
             return_attention_scores: Whether to also return the decoder's attention
                 scores.
 
         Returns:
-            Same as `Decoder.call`.
+            `[batch, target_length, d_model]`. With `return_attention_scores`, a pair of
+            this output and the scores, a list of `(self_scores, cross_scores)` per
+            layer.
         """
         encoder_output = self.encode(
             inputs["source_ids"], training, inputs.get("source_factors")
@@ -306,7 +310,7 @@ class Transformer(PresetMixin, keras.Model):
         """Returns the attention scores of all heads of all layers, without dropout.
 
         Args:
-            inputs: Same as in `call`.
+            inputs: The inputs of `call`.
 
         Returns:
             Dict of float32 arrays: `"encoder"` `[batch, num_layers, num_heads,
@@ -387,6 +391,5 @@ def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
     if (key_dim is None or value_dim is None) and d_model % num_heads:
         raise ValueError(
             "`num_heads` must divide `d_model` unless `key_dim` and `value_dim` are "
-            "given. "
-            f"Received: num_heads={num_heads}, d_model={d_model}."
+            f"given. Received: num_heads={num_heads}, d_model={d_model}."
         )

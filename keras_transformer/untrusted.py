@@ -1,9 +1,9 @@
 """Readers of small untrusted files, and functions that quote their content.
 
 Files next to a model, such as its model card or its metrics, may come from anywhere.
-They must be regular files of limited size. JSON must have limited depth,
-finite numbers, and the keys and types of a schema. Each error message is one line that
-names the file and the key.
+They must be regular files of limited size. JSON must have limited depth, finite
+numbers, and the keys and types of a schema. Each error message is one line that names
+the file and, for JSON, the key.
 """
 
 import errno
@@ -29,7 +29,7 @@ def open_regular(path, error=UserError):
 
     Args:
         path: The file, or a link to it.
-        error: Class of the exceptions to raise, as in all functions of this module.
+        error: Class of the exceptions to raise: `UserError` or a subclass.
 
     Returns:
         A binary file object.
@@ -62,7 +62,7 @@ def require_regular(paths, error=UserError):
 
     Args:
         paths: Iterable of paths.
-        error: Class of the exception.
+        error: Class of the exceptions to raise.
 
     Raises:
         error: If a path is neither a regular file nor a folder.
@@ -78,7 +78,7 @@ def read_bytes(path, max_bytes, error=UserError):
     Args:
         path: The file.
         max_bytes: Maximum size in bytes.
-        error: Class of the exception.
+        error: Class of the exceptions to raise.
 
     Returns:
         The content as bytes.
@@ -100,7 +100,7 @@ def read_text(path, max_bytes=MAX_JSON_BYTES, error=UserError):
     """Reads a regular file of UTF-8 text. The arguments match `read_bytes`.
 
     Raises:
-        error: Same as in `read_bytes`, or if the content is not UTF-8.
+        error: If `read_bytes` raises it, or if the content is not UTF-8.
     """
     return _decode(read_bytes(path, max_bytes, error), path, error)
 
@@ -112,13 +112,13 @@ def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
         path: The file.
         schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`.
         max_bytes: Maximum size in bytes.
-        error: Class of the exception.
+        error: Class of the exceptions to raise.
 
     Returns:
-        A value of the schema.
+        The parsed value, which matches the schema.
 
     Raises:
-        error: Same as in `read_bytes` and `parse_json`.
+        error: If `read_bytes` or `parse_json` raises it.
     """
     return parse_json(read_bytes(path, max_bytes, error), schema, path, error)
 
@@ -133,7 +133,8 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
         List of (line, value) pairs. The lines are bytes without line endings.
 
     Raises:
-        error: Same as in `read_json`. The message names the line.
+        error: If `read_bytes` or `parse_json` raises it. Errors of `parse_json` name
+            the line.
     """
     lines = read_bytes(path, max_bytes, error).splitlines()
     if lines and not _is_json(lines[-1]):
@@ -152,11 +153,11 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         schema: A type for pydantic. Types are strict: 1 is not text, and true is not a
             number.
         label: Name of the file or value, for messages.
-        error: Class of the exception.
+        error: Class of the exceptions to raise.
         finite: Whether to reject NaN and infinite numbers.
 
     Returns:
-        A value of the schema.
+        The parsed value, which matches the schema.
 
     Raises:
         error: If the content is not JSON in UTF-8, is nested too deeply, contains a
@@ -178,9 +179,9 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         raise error(f"{label}: cannot be read: {shorten(reason)}") from None
 
 
-def validation_message(error):
+def validation_message(exception):
     """Returns the first error of a pydantic `ValidationError` on one line."""
-    first = error.errors(include_url=False)[0]
+    first = exception.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     name = quote(key) if key else "the content"
     message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
@@ -188,14 +189,18 @@ def validation_message(error):
 
 
 def quote(value):
-    """Quotes a name or value from a file on one line of limited length."""
+    """Returns the `repr` of an untrusted name or value, at most 80 characters long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def shorten(error):
-    """Returns an error's message on one line of limited length."""
-    return escape_controls(" ".join(str(error).split()))[:200] or type(error).__name__
+def shorten(value):
+    """Returns an exception or other value as text on one line, for messages.
+
+    The text has at most 200 characters. If it is empty, the name of the class is
+    returned.
+    """
+    return escape_controls(" ".join(str(value).split()))[:200] or type(value).__name__
 
 
 def escape_controls(text):

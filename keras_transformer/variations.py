@@ -21,8 +21,9 @@ class Variations:
             biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Number added to the variance in all layer normalizations.
-        position_rates: `"paper"` (section 3.5) or `"tensor2tensor"` (see `sinusoids`).
-        first_position: Index of the first position; only for
+        position_rates: Wavelengths of sinusoidal positions: `"paper"` (section 3.5) or
+            `"tensor2tensor"` (see `sinusoids`).
+        first_position: Index of the first position. Only for
             `positions="sinusoidal"`.
         zero_start_id: Start id, if its embedding is always zero. If `None`, the start
             id has an ordinary embedding.

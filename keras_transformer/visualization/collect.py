@@ -117,7 +117,7 @@ def attention_of(model, tokenizer, source, target):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
     _check_texts(source, target)
     texts = (tokenizer, source), (target_of(tokenizer), target)
-    rows = [each.tokenize([text]).to_list()[0] for each, text in texts]
+    rows = [side.tokenize([text]).to_list()[0] for side, text in texts]
     subword_scores = model.attention_scores(
         {
             "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),
@@ -127,10 +127,12 @@ def attention_of(model, tokenizer, source, target):
         }
     )
     sides = [
-        join_characters(token_surfaces(each, [row])[0])
-        for (each, _), row in zip(texts, rows, strict=True)
+        join_characters(token_surfaces(side, [row])[0])
+        for (side, _), row in zip(texts, rows, strict=True)
     ]
-    names = [[unit.decode("utf-8", "replace") for unit in units] for units, _ in sides]
+    names = [
+        [each.decode("utf-8", "replace") for each in tokens] for tokens, _ in sides
+    ]
     for tokens in names:
         # The tokenizer adds a space in front of the text.
         tokens[0] = tokens[0].removeprefix(" ")
