@@ -4,10 +4,10 @@ The budget is the largest number of ids on each side of a batch, including paddi
 
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
-and target lengths. The first bucket contains the whole corpus. Then the leaf whose
-split saves the most padding is split in two, until no split saves padding or the number
-of leaves reaches its limit. The result is a binary tree of buckets. Each pair belongs
-to one leaf.
+and target lengths. The buckets form a binary tree, whose root contains the whole
+corpus. In each step, the leaf whose split saves the most padding is split in two, until
+no split saves padding or the number of leaves reaches its limit. Each pair belongs to
+one leaf.
 
 Pairs that do not fill a bucket's last batch move to the parent bucket, up to the root.
 At most one batch of an epoch is not full. Without weights, an epoch contains every pair
@@ -34,7 +34,7 @@ class Bucket:
         source_length: Length of the longest source, including the end id.
         target_length: Length of the longest target, including the end id.
         batch_size: Maximum number of pairs within the token budget.
-        num_pairs: Number of pairs per epoch, for a leaf. Not used for other buckets.
+        num_pairs: Number of pairs per epoch. Used for leaves only.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
@@ -55,10 +55,10 @@ def plan_buckets(
     """Splits a corpus into buckets.
 
     Args:
-        source_lengths: int array `[num_pairs]`.
-        target_lengths: int array `[num_pairs]`.
+        source_lengths: int array `[num_pairs]`, including end ids.
+        target_lengths: int array `[num_pairs]`, including end ids.
         batch_tokens: The token budget.
-        max_leaves: Maximum number of leaves.
+        max_leaves: Maximum number of leaves of the tree.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each pair. If `None`, each pair occurs once.
 
@@ -112,15 +112,15 @@ def sample_weighted_pairs(
 ) -> np.ndarray:
     """Samples the pairs of an epoch by their weights.
 
-    A pair occurs at least as often as the integer part of its weight. In addition,
-    among the pairs of a leaf whose weights have the same fractional part, this fraction
-    of the pairs is sampled once more. The number of these extra pairs is rounded up and
-    does not vary, so a leaf has the same number of pairs in every epoch.
+    A pair with weight 2.3 occurs twice. In addition, 30% of those pairs of its leaf
+    whose weights have the fractional part 0.3 are drawn once more. The number of drawn
+    pairs is rounded up and does not vary, so a leaf has the same number of pairs in
+    every epoch.
 
     Args:
         leaf_of_pair: int array `[num_pairs]` (see `plan_buckets`).
-        weights: float array `[num_pairs]`, occurrences per epoch.
-        random: Random generator.
+        weights: float array `[num_pairs]`, each pair's occurrences per epoch.
+        random: Generator that draws the pairs.
 
     Returns:
         int64 array of the pairs' indices, not shuffled.
@@ -204,8 +204,8 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # The incomplete batch can be anywhere in this order, but tf.data's
-    # `bucket_by_sequence_length`, which forms the batches, emits it last.
+    # A batch that is not full can be anywhere in this order. The dataset emits it last,
+    # because tf.data's `bucket_by_sequence_length` forms the batches.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -277,8 +277,8 @@ def _best_split(
         batch_tokens: The token budget.
 
     Returns:
-        saved: Number of padding ids saved, 0 if no split saves any and leaves at least
-            `_MIN_BATCHES` batches in each half.
+        saved: Number of padding ids saved, 0 if no split with at least `_MIN_BATCHES`
+            batches in each half saves any.
         axis: 0 to split by source length, 1 to split by target length.
         cut: Maximum length in the lower half.
     """

@@ -36,8 +36,8 @@ def training_dataset(
             (25,000 in the paper). Rows added for replicas do not count.
         seed: Seed for shuffling, not negative.
         start_step: Number of batches to skip, for resuming.
-        num_replicas: Number of replicas. Rows of padding make the number of rows a
-            multiple of the number of replicas.
+        num_replicas: Number of replicas. Batches get rows of padding up to a multiple
+            of this number.
         pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
             compiles one shape per bucket.
         shard: `(index, count)` of one of several workers. The dataset contains every
@@ -51,7 +51,7 @@ def training_dataset(
 
     Raises:
         ValueError: If `shard` is invalid.
-        DataError: If the longest sentence exceeds the budget, or if `seed` or
+        DataError: If the longest sentence exceeds `batch_tokens`, or if `seed` or
             `start_step` is negative.
     """
     if not 0 <= shard[0] < shard[1]:
@@ -95,10 +95,10 @@ def training_dataset(
 def batch_indices(
     corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
 ) -> np.ndarray:
-    """Returns the pairs in a batch of `training_dataset`, with the rows of all workers.
+    """Returns the pairs in a batch of `training_dataset`, of all workers together.
 
     Args:
-        corpus, batch_tokens, seed: See `training_dataset`.
+        corpus, batch_tokens, seed: The arguments of `training_dataset`.
         step: Number of the batch, counted from 1.
 
     Returns:
@@ -133,7 +133,7 @@ def evaluation_dataset(
     The elements have the same form as in `training_dataset`. The cardinality is known.
 
     Raises:
-        DataError: If the longest sentence exceeds the budget.
+        DataError: If the longest sentence exceeds `batch_tokens`.
     """
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 
@@ -207,7 +207,8 @@ def _batch(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
 
-    Rows of padding make the number of rows of all shards a multiple of `multiple`.
+    Rows of padding are added until all shards together have a multiple of `multiple`
+    rows.
     """
     num_rows = bucket.batch_size if bucket else len(indices)
     num_rows = -(-num_rows // multiple) * multiple // shard[1]

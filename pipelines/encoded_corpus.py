@@ -36,7 +36,7 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     num_read: NonNegativeInt  # number of pairs in the text
-    num_pairs: PositiveInt  # number of kept pairs, regardless of segmentations
+    num_pairs: PositiveInt  # number of kept pairs, not times `segmentations`
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None
@@ -54,16 +54,17 @@ class EncodedCorpus:
 
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Function that maps an array of positions in the text, counted from 1,
-            to the weights of these pairs (see `Pairs.weights`). If `None`, an epoch
-            contains each row once.
+        weights: Called with an array of pairs' positions in the text, counted from 1.
+            It returns the weights of these pairs (see `Pairs.weights`). If `None`, an
+            epoch contains each row once.
 
     Attributes:
         num_pairs: Number of rows. Each kept pair has one row per segmentation.
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
-        dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
-            `count` and the first locations (`first`, such as "file:line" or "pair 7").
+        dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
+            `count` and `first`, a list of the first locations, such as "file:line" or
+            "pair 7".
         inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
         fingerprint: `inputs`, a colon, and a hash of the ids.
         report: A line with the numbers of kept and dropped pairs.
@@ -124,7 +125,10 @@ class EncodedCorpus:
         require_regular([path], DataError)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.ndim != 1 or array.dtype not in map(np.dtype, dtypes):
-            raise ValueError(f"{name} has type {array.dtype} and shape {array.shape}")
+            raise ValueError(
+                f"{name} must be a one-dimensional array of {' or '.join(dtypes)}. "
+                f"Received: {array.dtype}, shape {array.shape}"
+            )
         return array
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +168,9 @@ class EncodedCorpus:
         for side, size in zip(SIDES, sizes, strict=True):
             ids = self._ids[side]
             if ids.min() < 0 or ids.max() >= size:
-                raise DataError(f"{self.folder}: {side} ids outside of the vocabulary.")
+                raise DataError(
+                    f"{self.folder}: contains {side} ids outside of the vocabulary."
+                )
 
     def rows_outside(self, size: int) -> np.ndarray:
         """Returns the rows whose target contains an id of at least `size`."""

@@ -48,7 +48,7 @@ def encode_corpus(
     """Tokenizes pairs once and stores their ids in `folder`.
 
     With `dropout`, each pair is stored `segmentations` times, each time split randomly
-    into subwords (BPE-dropout). An epoch contains all of them.
+    into subwords (BPE-dropout). An epoch contains all segmentations.
 
     If the folder already contains the same text, encoded with the same tokenizers and
     options, the existing corpus is opened. A source whose `fingerprint()` is `None` is
@@ -58,7 +58,7 @@ def encode_corpus(
         pairs: A `Pairs` object or any iterable of (source text, target text).
         source_tokenizer: Tokenizer of the source texts.
         target_tokenizer: Tokenizer of the target texts, the same object if shared.
-        folder: The output folder. A corpus in it that does not match is replaced.
+        folder: The output folder. Another corpus in it is replaced.
         max_length: Maximum number of ids of a side, including the end id. Longer pairs
             are dropped.
         dropout: Probability of skipping a merge of subwords (see `Tokenizer.sample`).
@@ -120,7 +120,7 @@ def encode_corpus(
 
 
 def _remove_corpus(folder: str | os.PathLike) -> None:
-    """Removes an older corpus, but no other file in the folder."""
+    """Removes an older corpus and its folder, but no other files."""
     if not os.path.isdir(folder):
         return
     for name in [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]:

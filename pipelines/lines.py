@@ -60,7 +60,11 @@ def decode_lines(
     Args:
         lines: An open binary file or any iterable of lines of bytes.
         name: Name of the text in messages, such as "standard input".
-        errors: See `read_lines`.
+        errors: "raise", "drop" or "replace" (see `read_lines`).
+
+    Raises:
+        ValueError: If `errors` is unknown.
+        DataError: If `errors` is "raise" and a line is not UTF-8.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(
@@ -101,7 +105,7 @@ def content_hash(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file's bytes, in hexadecimal.
 
     Raises:
-        DataError: Same as in `count_lines`.
+        DataError: If the file cannot be read, or is a pipe or device.
     """
     digest = hashlib.sha256()
     with _open_regular(path) as file:
