@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Failures by id, in the order of the table.
 FAULTS = {
     "F01": "SIGKILL at random times while checkpoints are written",
-    "F02": "SIGKILL between a checkpoint's write and its rotation or state file",
+    "F02": "SIGKILL after writing a checkpoint, before rotation or the state file",
     "F03": "state file `checkpoint` deleted, empty or garbage",
     "F04": "newest checkpoint truncated or altered",
     "F05": "interrupted mid-epoch and resumed",

@@ -74,7 +74,7 @@ def checkpoints(tmp_path):
     return Checkpoints(model, tmp_path / "checkpoints", keep=1)
 
 
-@pytest.mark.fault("F23", "a checkpoint replaces links of its name")
+@pytest.mark.fault("F23", "links in place of a checkpoint's files are replaced")
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_checkpoint_replaces_links_of_its_name(tmp_path, checkpoints, link):
     names = ["ckpt-1.index", "ckpt-1.data-00000-of-00001", "saved.json", "checkpoint"]

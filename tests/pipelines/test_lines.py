@@ -96,7 +96,7 @@ def test_truncated_gzip_fails_after_good_lines(tmp_path):
         list(read_lines(path))
 
 
-@pytest.mark.fault("F20", "an error that names the file, or the same lines")
+@pytest.mark.fault("F20", "an error that names the file, or unchanged lines")
 def test_altered_gzip_never_changes_text(tmp_path):
     content = "".join(f"Zeile {n} läuft {n * n}\n" for n in range(900)).encode()
     whole = gzip.compress(content)

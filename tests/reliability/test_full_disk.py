@@ -185,7 +185,9 @@ def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path
         )
 
 
-@pytest.mark.fault("F09", "a folder of another user: no write permission")
+@pytest.mark.fault(
+    "F09", "a folder of another user: one line about the missing permission"
+)
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_train_reports_a_folder_of_another_user(forks, light_arguments):
     if forks.run("train", user=65534)[0] != 0:

@@ -76,7 +76,7 @@ def check(body):
 @example(b'{"inputs": ' + b"[" * 100_000)
 @example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
 @example(b'{"inputs": ["\\ud800"]}')
-@pytest.mark.fault("F25", "a request, or status 400 with one line")
+@pytest.mark.fault("F25", "a valid request, or status 400 with one line")
 def test_parse_request_accepts_or_rejects_any_body(body):
     check(body)
 

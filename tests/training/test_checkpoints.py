@@ -109,7 +109,9 @@ def test_restore_returns_none_for_new_folder(model, tmp_path):
     assert Checkpoints(model, tmp_path / "new").restore() is None
 
 
-@pytest.mark.fault("F03", "found by their index files; rotation continues")
+@pytest.mark.fault(
+    "F03", "checkpoints are found by their index files; rotation continues"
+)
 def test_restore_works_without_state_file(model, saved):
     folder, weights = saved
     (folder / "checkpoint").unlink()

@@ -71,7 +71,7 @@ def test_save_deletes_damaged_checkpoint(saved):
     assert steps_in(folder) == [21, 25]
 
 
-@pytest.mark.fault("F03", "empty or garbage: ignored; rotation continues")
+@pytest.mark.fault("F03", "an empty or damaged file is ignored; rotation continues")
 @pytest.mark.parametrize("content", [b"", b"\x00\xff garbage {", b'model: "nowhere"'])
 def test_restore_ignores_broken_state_file(saved, content):
     model, folder, weights = saved

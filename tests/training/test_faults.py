@@ -255,7 +255,7 @@ def test_float16_overflow_at_small_scale_is_a_fault():
 @pytest.mark.fault(
     "X03",
     "above `max_gradient_norm`: step reported, no update; weights match a "
-    "run without it",
+    "run without the step",
 )
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)]

@@ -293,7 +293,7 @@ def test_mixed_precision_learns(exact_losses, precision, parts):
 
 
 @pytest.mark.fault(
-    "F11", "the scale halves, no update, `iterations` unchanged; then it trains"
+    "F11", "the scale halves, no update, `iterations` unchanged; training continues"
 )
 def test_float16_overflow_skips_update():
     """With a scale beyond float16, updates are skipped and the scale is halved."""
