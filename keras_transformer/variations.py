@@ -12,7 +12,7 @@ POSITION_RATES = ("paper", "tensor2tensor")
 
 @dataclass(frozen=True)
 class Variations:
-    """Details in which other toolkits differ from the paper. The defaults match it.
+    """Details in which other toolkits differ from the paper, which is the default.
 
     Args:
         num_decoder_layers: Number of decoder layers. If `None`, the same as in the

@@ -6,8 +6,8 @@ The budget is the largest number of ids on each side of a batch, including paddi
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
 and target lengths. The buckets form a binary tree, whose root contains the whole
 corpus. In each step, the leaf whose split saves the most padding is split in two, until
-no split saves padding or the number of leaves reaches its limit. Each pair belongs to
-one leaf.
+no split saves padding or the number of leaves reaches its limit. Each half of a split
+must fill at least `_MIN_BATCHES` batches. Each pair belongs to one leaf.
 
 Pairs that do not fill a bucket's last batch move to the parent bucket, up to the root.
 At most one batch of an epoch is not full. Without weights, an epoch contains every pair

@@ -161,7 +161,7 @@ def _plan(corpus: EncodedCorpus, batch_tokens: int) -> tuple[list[Bucket], np.nd
 
 
 def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
-    """Batches pairs by bucket: dataset of `(indices [batch], bucket number)`."""
+    """Returns a dataset of batches, each `(pair indices [batch], bucket index)`."""
     positions = tf.data.Dataset.from_tensor_slices((order, bucket_of_position))
     batches = positions.bucket_by_sequence_length(
         element_length_func=lambda index, bucket: bucket,

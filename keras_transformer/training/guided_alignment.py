@@ -22,7 +22,7 @@ class GuidedAlignment:
             with `source_ids` `[batch, source_length]` and `target_ids` `[batch,
             target_length]`. Its result is bool `[batch, target_length, source_length]`,
             true where the token predicted at the target position is aligned with the
-            source position. Target positions without any have no loss.
+            source position. Target positions without a source position have no loss.
         weight: Factor of this loss when it is added to the cross-entropy.
         layer: Index of the decoder layer, from 0. If `None`, the last layer of the
             lower half.
@@ -45,7 +45,7 @@ class GuidedAlignment:
         """Returns the index of the guided decoder layer of a `Transformer`.
 
         Raises:
-            ValueError: If the model has no such layer or head.
+            ValueError: If `layer` or `head` is out of range for the model.
         """
         num_layers = len(transformer.decoder.layers)
         num_heads = transformer.num_heads

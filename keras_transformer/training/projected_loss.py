@@ -110,14 +110,16 @@ def divide_tokens(arrays, chunk_tokens):
 def subtract_targets(
     vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
 ):
-    """Subtracts the target distribution's part from gradients of the softmax alone.
+    """Completes gradients that were computed from the softmax alone.
 
-    With e = `label_smoothing`, the target distribution puts 1 - e on the label and
-    spreads e evenly over the vocabulary.
+    The gradient with respect to the logits is the softmax minus the target
+    distribution. This function subtracts the target distribution's contribution. With
+    e = `label_smoothing`, the target distribution puts 1 - e on the label and spreads e
+    evenly over the vocabulary.
 
     Args:
-        vectors_gradient: `[tokens, d_model]`, computed from the softmax alone.
-        matrix_gradient: `[vocabulary_size, d_model]`, computed from the softmax alone.
+        vectors_gradient: `[tokens, d_model]`, the gradient to complete.
+        matrix_gradient: `[vocabulary_size, d_model]`, the gradient to complete.
         vectors: `[tokens, d_model]`, float32, the decoder output.
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.

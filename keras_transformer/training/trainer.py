@@ -162,7 +162,8 @@ class Trainer:
     ):
         """Trains up to step `steps`.
 
-        If a signal interrupted a validation, the next call repeats it before training.
+        If a signal interrupts a validation, the next call repeats the validation before
+        training.
 
         Args:
             dataset: Endless dataset of batches. The first batch is for the step after
