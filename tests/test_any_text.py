@@ -246,7 +246,10 @@ def test_translate_command_bounds_memory_of_long_lines(
         assert len(result.stdout.split("\n")[0]) > 1
         assert result.stderr.count("warning: line 1: ") == 1
         assert result.stdout.split("\n")[1] + "\n" == short
-    lines = (f"{length:,} characters by a model file", "1,048,576 by an export")
+    lines = (
+        f"model file, {length:,} characters",
+        "export, 1,048,576 characters",
+    )
     grown = [
         f"{each}: {size} MiB more" for each, size in zip(lines, sizes, strict=True)
     ]
