@@ -1,4 +1,4 @@
-"""Presets on the Hugging Face Hub, through the package huggingface_hub."""
+"""Download and upload of presets, with the package huggingface_hub."""
 
 import os
 import pathlib
@@ -31,10 +31,10 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
     Args:
         name: `hf://OWNER/NAME`, or `hf://OWNER/NAME@REVISION` for a branch, a tag or a
             commit.
-        patterns: Names of the files, with `*` for any characters.
+        patterns: Names of the files to download, with `*` for any characters.
 
     Returns:
-        Path of the folder.
+        Path of the folder in the cache.
 
     Raises:
         ModelError: If the name is invalid, huggingface_hub is not installed, or the
@@ -53,7 +53,7 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
 
 
 def upload(folder, name, private=False):
-    """Uploads a folder as a repository, which is created if necessary.
+    """Uploads a folder to a repository, which is created if necessary.
 
     Args:
         folder: Folder of a preset. If it contains no `README.md`, one is written.
@@ -87,7 +87,7 @@ def upload(folder, name, private=False):
 
 
 def _parse(name):
-    """Returns a repository's name and its revision, or `None` for the newest."""
+    """Returns `(repository, revision)`. The revision is `None` for the newest."""
     match = _NAME.fullmatch(str(name))
     if match is None:
         raise ModelError(f"{name}: must have the form hf://OWNER/NAME[@REVISION]")

@@ -93,7 +93,7 @@ class ModelInfo(BaseModel):
     Attributes:
         path: Path of the run, the `.keras` file, the preset, or the version folder of
             an export.
-        kind: Kind of stored model.
+        kind: `"run"`, `"keras file"`, `"preset"` or `"SavedModel"`.
         parameters: Number of parameters, or `None` if unknown.
         architecture: Arguments of `Transformer`.
         vocabulary: Kind and size of the vocabulary.
@@ -105,7 +105,7 @@ class ModelInfo(BaseModel):
         export: Options of an export, such as its tokenizer operations.
         scores: Scores on validation and test data.
         license: License in the model card of an export or preset.
-        files: Names and sizes in bytes. A folder's name ends in a slash.
+        files: Mapping of names to sizes in bytes. A folder's name ends in a slash.
         bytes: Sum of the sizes.
     """
 
@@ -129,11 +129,11 @@ def model_info(path):
     """Describes a run's folder, a `.keras` file, a preset or a SavedModel.
 
     Args:
-        path: Same as in `open_model`.
+        path: Path or name of the model, as accepted by `open_model`.
 
     Returns:
-        The attributes of `ModelInfo` as a mapping for JSON. Unknown values are `None`
-        or empty.
+        The attributes of `ModelInfo` as a dict of JSON values. Unknown values are
+        `None` or empty.
 
     Raises:
         ModelError: If there is no model, or the model is damaged.
@@ -256,8 +256,8 @@ def card_tables(text):
 
     Returns:
         Mapping of section titles to tables, or to text if a section has no table. A
-        table maps the first cell of each row to the second cell, or to the list of all
-        others if the row has more than two cells.
+        table maps the first cell of each row to the second cell, or to the list of the
+        other cells if the row has more than two.
     """
     sections = {}
     for part in text.split("\n## ")[1:]:

@@ -1,4 +1,4 @@
-"""Reads `.keras` files that may be untrusted.
+"""Reading of `.keras` files that may be untrusted.
 
 A file of this package is a zip archive of settings, weights, and metadata. A file is
 refused if it contains anything else, or if its settings describe more weights than it
@@ -28,7 +28,9 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import quote
 from keras_transformer.untrusted import shorten
 
-ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
+ALLOW_UNSAFE = (
+    "if you trust the author, pass --allow-unsafe (allow_unsafe=True in Python)"
+)
 
 # Start of the archive's comment (see `store_fingerprint`).
 _FINGERPRINT_PREFIX = b"tokenizer sha256 "
@@ -49,8 +51,9 @@ class FileLimits(NamedTuple):
     """Limits of a model's files.
 
     Attributes:
-        max_bytes: Maximum size of a `.keras` file.
-        max_settings_bytes: Maximum size of each JSON file in it.
+        max_bytes: Maximum size of a `.keras` file or of a preset's file of weights.
+        max_settings_bytes: Maximum size of each JSON file in a `.keras` file, and of a
+            preset's `config.json`.
         max_objects: Maximum number of groups and arrays in the HDF5 file of weights.
     """
 
@@ -88,8 +91,8 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # Overrides `ModelSettings._apply_preset`: no preset is filled in. Renames old
-        # keys and limits values.
+        # Overrides `ModelSettings._apply_preset`, because a file has no preset. Renames
+        # an old key and limits the values instead.
         if isinstance(values, dict) and "score" in values:  # version 0.1
             values = {"score_mode": values["score"], **values}
             del values["score"]
@@ -134,7 +137,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
     """Reads the `Transformer` of a `.keras` file.
 
     Args:
-        path: The file.
+        path: Path of the file.
         allow_unsafe: Whether to skip the checks and Keras's safe mode. The file can
             then run any code, and may contain a model of any class.
         limits: `FileLimits`.
@@ -148,7 +151,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
     settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
     import keras
 
-    # This import also registers the class, which Keras needs.
+    # This import also registers the class, as `keras.saving.load_model` requires.
     from keras_transformer.transformer import Transformer
 
     try:
@@ -181,8 +184,8 @@ def check_tokenizer(path, fingerprint):
     if found is None or found[1].decode() == fingerprint:
         return
     raise ModelError(
-        f"{path}: the model was trained with a tokenizer whose SHA-256 begins with "
-        f"{found[1].decode()[:12]}, but that of the tokenizer next to it begins with "
+        f"{path}: the model was trained with another tokenizer, whose SHA-256 begins "
+        f"with {found[1].decode()[:12]}. The tokenizer next to the file has "
         f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
     )
 
@@ -201,8 +204,9 @@ def check(path, limits=FileLimits()):
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, os.path.getsize(path), limits)
-            # Unlike Keras, this verifies checksums. Weights are read as a whole, since
-            # HDF5 seeks, and a seek backward in a zip file reads it from the start.
+            # Reading whole members verifies their checksums, which Keras does not do.
+            # It is also faster: HDF5 seeks backward, and a zip archive then reads the
+            # member again from its start.
             members = {name: archive.read(name) for name in archive.namelist()}
         settings = read_settings(members[_CONFIG])
         weights = members[_WEIGHTS]
@@ -295,7 +299,7 @@ def _check_members(archive, size, limits):
                 f"{limits.max_settings_bytes:,} are allowed"
             )
     if sum(member.file_size for member in members) > size:
-        raise ModelError("its members overlap")
+        raise ModelError("the members of the archive overlap")
 
 
 def read_settings(content, layout=_Config):
@@ -317,12 +321,12 @@ def count_stored_parameters(file, size, limits):
 
     Args:
         file: Seekable binary file.
-        size: Its size in bytes.
+        size: Size of the file in bytes.
         limits: `FileLimits`.
 
     Returns:
-        `(num_arrays, num_parameters)`: the number of arrays and the number of their
-        elements, without the states of random generators.
+        `(num_arrays, num_parameters)`: the number of arrays of weights, and the number
+        of their elements. States of random generators are not counted.
 
     Raises:
         ModelError: If the file has links, more than `max_objects` objects, arrays that
@@ -382,7 +386,7 @@ def _check_array(array):
     is_dataset = isinstance(array, h5py.Dataset)
     # An empty dataset (null dataspace) has the shape `None`.
     if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
-        raise ModelError(f"{_WEIGHTS} contains {path}, which has no numbers")
+        raise ModelError(f"{_WEIGHTS} contains {path}, which is no array of numbers")
     if array.external or array.is_virtual:
         raise ModelError(f"{_WEIGHTS} stores {path} in another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():

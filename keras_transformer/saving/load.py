@@ -1,7 +1,6 @@
 """Loading of trained models: runs, `.keras` files, and presets.
 
-Reading a model's recipe keys needs no TensorFlow, except with `allow_unsafe`. Loading
-its weights does.
+`recipe_keys` needs no TensorFlow, except with `allow_unsafe`. Loading weights needs it.
 """
 
 import pathlib
@@ -35,7 +34,7 @@ def recipe_keys(path, allow_unsafe=False):
     """Returns the recipe keys that are required to train from a model's weights.
 
     Args:
-        path: Same as in `load_model`.
+        path: Path or name of the model, as accepted by `load_model`.
         allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
             code.
 
@@ -122,7 +121,7 @@ def load_run(folder):
 def model_settings(recipe, tokenizer):
     """Returns the arguments of the recipe's `Transformer`, except its dtype.
 
-    If the targets are trees, only their symbols have logits.
+    If the targets are trees, the logits cover only the symbols of trees.
     """
     from keras_transformer.decoding.batches import target_of
 
@@ -213,7 +212,7 @@ def load_preset_model(preset, **changes):
     """Loads the `Transformer` of a preset, which may lack a tokenizer.
 
     Args:
-        preset: Folder, name of a packaged model, or `hf://OWNER/NAME`.
+        preset: Folder of a preset, name of a packaged model, or `hf://OWNER/NAME`.
         **changes: Arguments of `Transformer` that override the preset's.
 
     Raises:
@@ -246,7 +245,7 @@ def _load_checkpoint(folder):
 
 
 def check_matches_recipe(path, tokenizer, model, recipe):
-    """Checks that a model has the sizes and the vocabulary of a recipe.
+    """Checks that a model and its tokenizer match a recipe.
 
     Args:
         path: Path of the model, for messages.
@@ -255,8 +254,9 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         recipe: `Recipe`.
 
     Raises:
-        ModelError: If the architecture, the size of the vocabulary or the kind of
-            tokenizer differs. The message names each such setting, with both values.
+        ModelError: If a setting of the architecture differs, or the tokenizer's kind or
+            vocabulary size, or whether both sides share the tokenizer. The message
+            names each such setting, with both values.
     """
     expected = _comparable(recipe.model.constructor_arguments())
     actual = _comparable(model.get_config())

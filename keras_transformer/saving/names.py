@@ -42,8 +42,8 @@ def locate_model(path):
             a preset on the Hugging Face Hub, which is downloaded to a cache.
 
     Returns:
-        `pathlib.Path` of the model. If `path` is neither an existing path nor such a
-        name, it is returned, although it does not exist.
+        `pathlib.Path` of the model. Any other `path` is returned as well, although it
+        does not exist.
 
     Raises:
         ModelError: If a preset cannot be downloaded.
@@ -57,8 +57,8 @@ def locate_model(path):
 
 
 def is_hub_name(path):
-    """Returns whether `path` has the form `hf://OWNER/NAME`."""
-    # `pathlib.Path` removes one of the slashes.
+    """Returns whether `path` begins with `hf:/`, like `hf://OWNER/NAME`."""
+    # One slash is enough, because `pathlib.Path` removes the other.
     return re.match("hf:/", str(path)) is not None
 
 
@@ -69,7 +69,8 @@ def find_keras_file(path):
         Path of the file, or `None` for a run that has no `model.keras` yet.
 
     Raises:
-        ModelError: If `path` is neither a `.keras` file nor a folder with a model.
+        ModelError: If `path` is neither a `.keras` file, nor a folder that contains
+            `model.keras`, nor a run.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -88,8 +89,9 @@ def find_keras_file(path):
             "combined. Use the run folder or the .keras file."
         )
     raise ModelError(
-        f"{path}: no model: neither a run (config.yaml), nor a .keras file, nor a "
-        "preset (config.json and model.weights.h5), nor a SavedModel"
+        f"{path}: contains no model. The folder must be a run (with config.yaml), a "
+        "preset (with config.json and model.weights.h5) or a SavedModel, or contain "
+        f"{MODEL}"
     )
 
 
@@ -100,7 +102,7 @@ def missing_model_message():
 
 
 def tokenizer_folder(folder):
-    """Returns the folder of the tokenizer of a model in `folder`."""
+    """Returns the folder that contains the tokenizer of the model in `folder`."""
     inner = pathlib.Path(folder) / TOKENIZER
     return inner if inner.is_dir() else pathlib.Path(folder)
 

@@ -19,22 +19,23 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
     Args:
         path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
-            of a SavedModel (of one version, or the parent folder for the newest), the
-            folder of a preset, the name of a packaged model, such as `"phrases"`, or
-            `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing path
-            takes precedence over a name.
+            of a preset or of an export, the name of a packaged model, such as
+            `"phrases"`, or `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An
+            existing path takes precedence over a name. For an export, the newest
+            version is opened, unless `path` is the folder of one version.
         ensemble: Paths of further runs, `.keras` files and presets with the same
             vocabulary. The probabilities of all models are averaged.
-        allow_unsafe: Whether to read files without checks. Such files can run any code.
+        allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel (see
             `Translator`).
-        warn: Function of a text's index and a message (see `Translator`).
+        warn: Called with a text's index and a message if a text is too long. By
+            default, warnings are logged (see `Translator`).
 
     Returns:
         A `Translator` with the search settings of the run's recipe or of the preset.
         For a SavedModel, an `ExportedTranslator`, which has fewer methods. Both have
-        the attributes `path`, the file or folder that was read, and `data`, the data
-        section of the recipe, or `None` if there is no recipe.
+        two more attributes: `path` is the file or folder that was read. `data` is the
+        section `data` of the recipe, or `None` if there is no recipe.
 
     Raises:
         ModelError: If there is no model, it is unsafe or damaged, it does not match
@@ -67,7 +68,7 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
 
 def _translator_settings(path):
-    """Returns the arguments of `Translator` that a model stores, and its recipe."""
+    """Returns the arguments of `Translator` stored with a model, and its recipe."""
     from keras_transformer.decoding.options import BeamSearch
 
     task = recipe = None

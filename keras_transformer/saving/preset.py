@@ -108,16 +108,17 @@ def save_preset(
         folder: Folder to write. An existing folder may contain only files of a preset.
         tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
             `target`. If `None`, the preset has none.
-        search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
+        search: `BeamSearch` to store. If `None`, the default search is stored. Without
+            a tokenizer, `search` and `max_source_length` are ignored.
         max_source_length: Maximum length of a source in subwords (see `Translator`).
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables. Loading converts them to the model's dtype.
-        description: One line for `metadata.json`.
-        texts: Mapping of names in `EXTRA_FILES` to text, such as
+        description: One-line description, stored in `metadata.json`.
+        texts: Additional files, as a mapping of names in `EXTRA_FILES` to text, such as
             `{"MODEL_CARD.md": card}`.
 
     Returns:
-        Path of the folder.
+        `folder` as a `pathlib.Path`.
 
     Raises:
         ModelError: If the folder contains files that no preset has, the tokenizer does

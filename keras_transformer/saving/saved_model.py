@@ -40,7 +40,7 @@ class ExportLimits(BaseModel):
 def read_limits(path):
     """Returns the `ExportLimits` of an export, given its version's folder.
 
-    For exports of early versions, which have no limits, returns `None`.
+    Returns `None` for an early export, which has no limits.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -52,7 +52,7 @@ def read_limits(path):
 
 
 def limit_batch_size(path, batch_size):
-    """Returns `batch_size`, or the maximum of an export if that is smaller.
+    """Returns `batch_size`, or the maximum of the export if that is smaller.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -81,7 +81,8 @@ def load_saved_model(path, allow_unsafe=False):
 
     Args:
         path: The version's folder.
-        allow_unsafe: Whether to skip `check_saved_model`.
+        allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
+            code.
 
     Raises:
         ModelError: If the SavedModel is damaged, refused, or not an export.
@@ -95,8 +96,8 @@ def load_saved_model(path, allow_unsafe=False):
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
-        # Opening a named pipe would block forever. `rglob` skips folders that are
-        # links, but TensorFlow opens the files in them.
+        # Opening a named pipe would block forever. `rglob` does not follow links to
+        # folders, but TensorFlow opens the files in them, so `glob` adds these files.
         require_regular([*path.rglob("*"), *path.glob("*/*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
@@ -118,9 +119,11 @@ class ExportedTranslator:
 
     Args:
         path: The version's folder.
-        allow_unsafe: Whether to skip `check_saved_model`.
+        allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
+            code.
         parallel_parts: Number of batches that are computed in parallel.
-        warn: Same as in `Translator`.
+        warn: Called with a text's index and a message if a text is too long. By
+            default, warnings are logged (see `Translator`).
 
     Raises:
         ModelError: If the export is damaged or refused.
@@ -136,7 +139,7 @@ class ExportedTranslator:
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
         self.batch_size = limit_batch_size(path, self.batch_size)
-        # Signatures work only while the loaded object exists, which owns the variables.
+        # The loaded object owns the variables. Signatures work only while it exists.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
         _, inputs = self._serve.structured_input_signature
@@ -149,7 +152,7 @@ class ExportedTranslator:
     def n_best(self, lines, n=None):
         """Like `Translator.n_best`, but without prefixes.
 
-        If `n` is `None`, it is the beam size of the export.
+        `n` defaults to the beam size of the export.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -217,8 +220,8 @@ class ExportedTranslator:
             For each pair, a tuple of the source subwords (list of str), the target
             subwords (list of str), and their attention, float32 `[target_subwords,
             source_subwords]`. Subwords that share a character are joined (see
-            `decoding.alignment.join_characters`). If a side is too long for the
-            export, the result is `None`.
+            `decoding.alignment.join_characters`). For a pair with a text that is too
+            long for the export, `None`.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -243,7 +246,7 @@ class ExportedTranslator:
         return found
 
     def align(self, sources, targets):
-        """Same as `Translator.align`, except that the export limits the lengths."""
+        """Like `Translator.align`, but with the length limits of the export."""
         from keras_transformer.decoding.alignment import align_words
         from keras_transformer.decoding.alignment import words_of
 
@@ -263,7 +266,7 @@ class ExportedTranslator:
         """Returns the signature `name`.
 
         Raises:
-            ModelError: If the export lacks it. Early versions have fewer signatures.
+            ModelError: If the export lacks it. Early exports have fewer signatures.
         """
         if name not in self._loaded.signatures:
             raise ModelError(
@@ -275,7 +278,7 @@ class ExportedTranslator:
         """Runs a signature on batches of texts of similar lengths.
 
         Args:
-            signature: The function.
+            signature: Function of the SavedModel.
             columns: Mapping of input names to lists of str.
 
         Returns:
@@ -315,7 +318,7 @@ class ExportedTranslator:
 
 
 def _truncated(rows, outputs):
-    """Returns the rows that the export cut. Exports of early versions report none."""
+    """Returns the rows that the export cut. Early exports report none."""
     if "truncated" not in outputs:
         return []
     is_cut = outputs["truncated"].numpy()

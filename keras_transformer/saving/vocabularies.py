@@ -75,9 +75,13 @@ def tokenizer_kind(folder):
 
 
 def tokenizer_layout(folder):
-    """Returns a tokenizer's kind, by its file's name, and whether both sides share it.
+    """Returns the kind of a model's tokenizer, and whether both sides share it.
 
-    Separate tokenizers are in the folders `source` and `target`.
+    The name of the tokenizer's file determines the kind. Separate tokenizers are in the
+    folders `source` and `target`.
+
+    Args:
+        folder: Folder of the model.
 
     Raises:
         ModelError: If there is no tokenizer.

@@ -184,7 +184,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert open_model(path).model.vocabulary_size == 300
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)
-    assert f"SHA-256 begins with {mine[:12]}, but that of the" in refusal(path)
+    assert f"SHA-256 begins with {mine[:12]}" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
     # The fingerprint is the archive's comment. A comment in another form is ignored.
