@@ -28,7 +28,7 @@ from keras_transformer.serving.versions import Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
-# The usual path, and TF-Serving's.
+# Prometheus's usual path, and TF-Serving's.
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -184,7 +184,7 @@ def _state(state, good):
 
 
 def _add_middleware(app, name, monitoring, hosts):
-    """Checks hosts, counts requests and converts errors to `{"error": message}`."""
+    """Adds checks of hosts, counts of requests, and errors as `{"error": message}`."""
 
     @app.middleware("http")
     async def observe(request, call_next):

@@ -28,8 +28,8 @@ class _Job:
         self.num_rows = num_rows
         self.deadline = deadline
         self.future = concurrent.futures.Future()
-        self.num_taken = 0  # rows that are in a batch
-        self.num_done = 0  # rows that are computed
+        self.num_taken = 0  # rows that were put into a batch
+        self.num_done = 0  # rows that were computed
         self.parts = []  # outputs, one dict per batch
 
     @property
@@ -91,17 +91,18 @@ class Batcher:
 
     Args:
         run: Function `(signature, columns) -> outputs`. `columns` maps inputs to lists
-            with one value per row. `outputs` maps names to arrays, rows first.
-        can_merge: Function of a signature that returns whether its requests can share
-            a batch.
-        max_batch_size: Maximum rows per batch, or a function of a signature that
-            returns it.
+            with one value per row. `outputs` maps names to arrays with the rows as
+            leading axis.
+        can_merge: Called with a signature. Returns whether its requests can share a
+            batch.
+        max_batch_size: Maximum number of rows per batch, or a function that is called
+            with a signature and returns this number.
         max_wait: Seconds that an idle worker waits for a batch to fill up.
         queue_size: Maximum number of waiting rows.
         max_values: Maximum number of values (numbers and texts) in the outputs of a
             request.
-        observe: Function that is called with the signature, the number of rows and the
-            seconds of each batch.
+        observe: Called after each batch with its signature, its number of rows and the
+            seconds that it took.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Batcher:
         self._observe = observe or (lambda *_: None)
         self._jobs = collections.deque()
         self._changed = threading.Condition()
-        self._close_by = None  # once closing, the time by which requests must finish
+        self._close_by = None  # set by `drain`: when `close` fails unfinished requests
         self._worker = threading.Thread(target=self._work, name="model", daemon=True)
         self._worker.start()
 

@@ -2,11 +2,11 @@
 
 
 class RequestError(Exception):
-    """An error of a request; the response is `{"error": message}`.
+    """An error that the server sends to the client as `{"error": message}`.
 
     Args:
         status: HTTP status.
-        message: Text for the client, without a path or traceback.
+        message: Text for the client. Must not contain paths or tracebacks.
         reason: One word, for the label `reason` of the metric `rejected`.
         retry_after: Seconds after which to try again, for statuses 429 and 503.
         headers: Dict of additional response headers.

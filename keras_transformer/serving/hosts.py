@@ -1,7 +1,7 @@
 """Checks of the `Host` header that prevent DNS rebinding.
 
-In this attack, the domain name of a web page is changed to this server's address, so
-that the page's scripts may read responses of the server.
+In this attack, the domain name of a web page is made to resolve to this server's
+address, so that scripts of the page may read responses of the server.
 """
 
 import ipaddress
@@ -27,5 +27,5 @@ def check_host(header, allowed):
         ipaddress.ip_address(name)
     except ValueError:
         raise RequestError(
-            403, "Host is not allowed. The server's --allow-host can add it", "host"
+            403, "Host is not allowed. Add it with the option --allow-host", "host"
         ) from None

@@ -16,8 +16,8 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # A request beyond `max_body_bytes` gets status 413, and beyond one of the next four
-    # limits, 400.
+    # A request that exceeds `max_body_bytes` gets status 413. One that exceeds any of
+    # the next four limits gets status 400.
     max_body_bytes: Count = 1 << 20
     max_texts: Count = 256
     max_text_length: Count = 5_000  # characters

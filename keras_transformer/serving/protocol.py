@@ -26,7 +26,7 @@ class Request(NamedTuple):
     """A parsed request."""
 
     signature: str
-    columns: dict  # from each input's name to a list with one value per row
+    columns: dict  # maps each input's name to a list with one value per row
     by_row: bool  # whether the response has "predictions" instead of "outputs"
 
 
@@ -34,7 +34,7 @@ def parse_request(body, signatures, limits):
     """Parses a request's body and checks it against signatures and limits.
 
     Args:
-        body: bytes.
+        body: The request's JSON, as bytes.
         signatures: Mapping of each signature's name to its inputs, a mapping of names
             to `Input`.
         limits: `Limits`.
@@ -43,7 +43,7 @@ def parse_request(body, signatures, limits):
         `Request`.
 
     Raises:
-        RequestError: If the request is invalid; the status is 400.
+        RequestError: If the request is invalid (status 400).
     """
     fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
@@ -184,9 +184,11 @@ def _encode_text(name, value, limits):
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise invalid(f"Input {name}: 'b64' must be base64") from None
+            raise invalid(f"'b64' of input {name} must be base64") from None
     else:
-        raise invalid(f"Input {name} must be a string. Received: {_type_name(value)}")
+        raise invalid(
+            f"Each row of input {name} must be a string. Received: {_type_name(value)}"
+        )
     # An invalid or incomplete sequence of bytes counts as one character.
     length = len(value.decode("utf-8", "replace"))
     if length > limits.max_text_length:
@@ -202,11 +204,11 @@ def _check_ids(name, rows, kind, limits):
         raise invalid(f"Input {name} is not supported by this server")
     for row in rows:
         if not isinstance(row, list) or len(row) != len(rows[0]):
-            raise invalid(f"Input {name} must be lists of equal length")
+            raise invalid(f"The rows of input {name} must be lists of equal length")
         for value in row:
             if type(value) is not int or not -(2**31) <= value < 2**31:
                 raise invalid(
-                    f"Input {name} must be 32-bit integers. Received: "
+                    f"Input {name} must contain 32-bit integers. Received: "
                     f"{_type_name(value)}"
                 )
     if not rows[0]:

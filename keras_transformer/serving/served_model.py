@@ -20,8 +20,8 @@ _WARM_UP = {
     Input("string", 1): [b"a", b"a b c d e f g"],
     Input("int32", 2): [[4, 5, 3]],
 }
-# Lengths of a single row for which an export with `jit_compile` compiles programs. All
-# signatures that translate share these programs.
+# An export with `jit_compile` compiles programs for a single row of these lengths. All
+# signatures that translate share them.
 _COMPILED_LENGTHS = (16, 32, 48, 64)
 
 
@@ -174,7 +174,7 @@ def _assertion(message):
 
 
 def _definition(path):
-    """Reads the graph and the signatures of a SavedModel, a `MetaGraphDef`."""
+    """Returns the `MetaGraphDef` of a SavedModel: its graph and its signatures."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     model = saved_model_pb2.SavedModel()

@@ -21,7 +21,7 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=(
         host: Address to bind; 127.0.0.1 accepts connections from this machine only.
         port: Port; 0 picks a free one.
         limits: `Limits`. If `None`, the defaults are used.
-        started: Function of the URL, called after the warm-up.
+        started: Called with the server's URL after the warm-up.
         hosts: Host names that requests may address, in addition to `host`,
             `localhost` and IP addresses.
 
@@ -64,7 +64,7 @@ def build_server(model, limits, hosts=()):
             http=slow_client_protocol(limits),
             loop="asyncio",
             ws="none",
-            # uvicorn's own configuration closes the handlers of other libraries.
+            # uvicorn's own logging setup closes the handlers of other libraries.
             log_config=None,
             log_level="error",
             access_log=False,
@@ -104,7 +104,7 @@ async def _run(server, listening, host, started):
 
 @contextlib.contextmanager
 def _ignore_repeated_signal():
-    """Ignores the signal that stopped uvicorn and that uvicorn then raises again."""
+    """Ignores the signal that stops uvicorn, because uvicorn raises it again."""
     before = {
         number: signal.signal(number, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM)

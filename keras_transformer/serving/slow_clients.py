@@ -25,12 +25,13 @@ def slow_client_protocol(limits):
 
     Args:
         limits: `Limits`. `idle_timeout` limits the time to send a request's headers
-            and to read a response. `max_connections` limits open connections.
+            and to read a response. `max_connections` limits open connections. A
+            connection that exceeds a limit is closed.
     """
 
     class Protocol(_JsonErrorProtocol):
-        _timer = None  # closes the connection unless a request's headers arrive
-        _unread = None  # closes the connection unless the client reads the response
+        _headers_timer = None  # fires unless the headers of a request arrive
+        _response_timer = None  # fires unless the client reads the response
 
         def connection_made(self, transport):
             super().connection_made(transport)
@@ -41,29 +42,29 @@ def slow_client_protocol(limits):
 
         def data_received(self, data):
             # The next request's first byte stops uvicorn's keep-alive timer.
-            if self._timer is None and self._is_between_requests():
+            if self._headers_timer is None and self._is_between_requests():
                 self._expect_request()
             super().data_received(data)
             if not self._is_between_requests():
-                self._stop_timer()
+                self._stop_headers_timer()
 
         def connection_lost(self, exc):
-            self._stop_timer()
+            self._stop_headers_timer()
             self.resume_writing()
             super().connection_lost(exc)
 
         def pause_writing(self):
             # The client is not reading the response.
             super().pause_writing()
-            self._unread = self.loop.call_later(
+            self._response_timer = self.loop.call_later(
                 limits.idle_timeout, self.transport.abort
             )
 
         def resume_writing(self):
             super().resume_writing()
-            if self._unread is not None:
-                self._unread.cancel()
-                self._unread = None
+            if self._response_timer is not None:
+                self._response_timer.cancel()
+                self._response_timer = None
 
         def timeout_keep_alive_handler(self):
             super().timeout_keep_alive_handler()
@@ -74,15 +75,17 @@ def slow_client_protocol(limits):
             return self.cycle is None or self.cycle.response_complete
 
         def _expect_request(self):
-            self._timer = self.loop.call_later(limits.idle_timeout, self._give_up)
+            self._headers_timer = self.loop.call_later(
+                limits.idle_timeout, self._give_up
+            )
 
-        def _stop_timer(self):
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        def _stop_headers_timer(self):
+            if self._headers_timer is not None:
+                self._headers_timer.cancel()
+                self._headers_timer = None
 
         def _give_up(self):
-            self._timer = None
+            self._headers_timer = None
             self.transport.abort()
 
     return Protocol
