@@ -1,4 +1,4 @@
-"""Losses, metrics, schedules and the training loop (section 5)."""
+"""Losses, metrics, schedules and the training loop (section 5 of the paper)."""
 
 import importlib
 

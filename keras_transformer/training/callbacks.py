@@ -110,8 +110,8 @@ class SkippedUpdates(keras.callbacks.Callback):
 
     Args:
         progress: The run's `Progress`.
-        on_skip: Function of the reason, called after each skipped step. It reports the
-            step and returns the report, with which the error message begins.
+        on_skip: Called with the reason after each skipped step. Reports the step and
+            returns the text of the report, which becomes the start of an error message.
         allowed: Maximum number of consecutive skipped steps.
 
     Raises:
@@ -148,10 +148,10 @@ class Validation(keras.callbacks.Callback):
         validate: Function without arguments that returns a mapping of metrics,
             including `metric`.
         every: Number of steps between validations.
-        metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
-        on_result: Function `(metrics, is_best)`, called after each validation.
-            `is_best` says whether the score is the best so far.
-        on_best: Function without arguments, called after a new best score.
+        metric: Metric that decides which model is best, a key of `HIGHER_IS_BETTER`.
+        on_result: Called after each validation with the metrics and whether the score
+            is the best so far.
+        on_best: Called without arguments after a new best score.
         patience: Number of validations without a better score after which training
             stops. If `None`, training never stops early.
         interruptible: Function without arguments that returns a context manager. Inside

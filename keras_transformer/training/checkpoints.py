@@ -40,8 +40,8 @@ class Checkpoints:
     run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints: those written on schedule or at
-    the end of the run (see `regular_paths`). After an interruption, it also keeps the
-    newest one, until the next checkpoint is written.
+    the end of the run (see `regular_paths`). A checkpoint that is written at an
+    interruption is kept until the next checkpoint is written.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -80,7 +80,7 @@ class Checkpoints:
         """Writes the checkpoint of `step` and deletes those that are no longer kept.
 
         Args:
-            step: Number of the step.
+            step: Number of completed steps.
             progress: Mapping with JSON values, which `restore` returns.
 
         Returns:
@@ -121,14 +121,15 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step, delete_too=()):
-        """Deletes the checkpoints that are no longer kept, given the newest `step`.
+        """Deletes the checkpoints that are no longer kept.
 
         Args:
-            step: Number of the newest step.
+            step: Step of the newest checkpoint.
             delete_too: Paths of damaged checkpoints, which are deleted as well.
         """
-        # A checkpoint newer than `step` is damaged, or is left from a run that did not
-        # call `restore`. The latter is kept, but not listed in the state file.
+        # A checkpoint newer than `step` is damaged, unless training started without
+        # `restore`. Then an earlier run wrote it, so it is kept, but not listed in the
+        # state file.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
