@@ -248,6 +248,7 @@ def min_parameters(settings):
     feed_forward = 2 * width * settings["d_ff"]
     variations = settings["variations"] or {}
     encoder_layers, decoder_layers = _num_layers(settings)
+    # Rows of width `d_model`: embeddings, an output matrix and learned positions.
     rows = settings["vocabulary_size"]
     rows += variations.get("source_vocabulary_size") or 0
     if not variations.get("tied_output", True):

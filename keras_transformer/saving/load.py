@@ -125,13 +125,13 @@ def model_settings(recipe, tokenizer):
     """
     from keras_transformer.decoding.batches import target_of
 
-    trees = recipe.data.kind == "trees"
+    has_trees = recipe.data.kind == "trees"
     target = target_of(tokenizer)
     return {
         "vocabulary_size": target.vocabulary_size,
         **recipe.model.constructor_arguments(),
         "pad_id": target.pad_id,
-        "output_size": target.num_symbols() if trees else target.num_outputs,
+        "output_size": target.num_symbols() if has_trees else target.num_outputs,
     }
 
 
@@ -140,10 +140,10 @@ def build_model(recipe, tokenizer):
     from keras_transformer.transformer import Transformer
 
     precision = recipe.training.mixed_precision
-    mixed = precision in ("bfloat16", "float16")
+    is_mixed = precision in ("bfloat16", "float16")
     model = Transformer(
         **model_settings(recipe, tokenizer),
-        dtype=f"mixed_{precision}" if mixed else "float32",
+        dtype=f"mixed_{precision}" if is_mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model

@@ -226,8 +226,8 @@ def check_preset(folder, limits=keras_file.FileLimits()):
             num_arrays, num_parameters = keras_file.count_stored_parameters(
                 file, size, limits
             )
-        arrays = keras_file.min_arrays(settings)
-        keras_file.check_size(arrays, num_arrays, "arrays of weights")
+        minimum = keras_file.min_arrays(settings)
+        keras_file.check_size(minimum, num_arrays, "arrays of weights")
         keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
         return settings, num_parameters
     except ModelError as error:

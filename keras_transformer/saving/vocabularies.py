@@ -48,6 +48,7 @@ def parse_vocabulary(text):
     found = re.match(pattern, text)
     if not found:
         return VocabularyInfo(kind=text or None)
+    # `int` fails on thousands of digits, and on a comma without digits.
     source_size, size = (
         None if digits is None else int(digits.replace(",", "")[:18] or 0)
         for digits in found.groups()[1:]

@@ -222,8 +222,8 @@ async def _read_body(request, limits):
     """
     # Browsers send some other types across origins without a CORS preflight. Requiring
     # JSON keeps out requests from pages of other sites.
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind.lower() != _JSON:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip()
+    if content_type.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:

@@ -221,13 +221,13 @@ class Batcher:
         until = time.monotonic() + self._max_wait
         first = self._jobs[0]
         while self._close_by is None and self._can_merge(first.signature):
-            rows = sum(
+            num_rows = sum(
                 job.num_waiting
                 for job in self._jobs
                 if job.signature == first.signature
             )
             remaining = until - time.monotonic()
-            if rows >= self._max_batch_size(first.signature) or remaining <= 0:
+            if num_rows >= self._max_batch_size(first.signature) or remaining <= 0:
                 return
             self._changed.wait(remaining)
 
@@ -266,7 +266,7 @@ class Batcher:
             name: [value for job, rows in batch for value in job.columns[name][rows]]
             for name in batch[0][0].columns
         }
-        count = sum(rows.stop - rows.start for _, rows in batch)
+        num_rows = sum(rows.stop - rows.start for _, rows in batch)
         started = time.monotonic()
         try:
             outputs = self._run(signature, columns)
@@ -280,7 +280,7 @@ class Batcher:
             else:
                 batch[0][0].fail(RequestError(500, "Internal error", "internal"))
             return
-        self._observe(signature, count, time.monotonic() - started)
+        self._observe(signature, num_rows, time.monotonic() - started)
         start = 0
         for job, rows in batch:
             stop = start + rows.stop - rows.start

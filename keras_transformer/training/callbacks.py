@@ -73,18 +73,18 @@ class Progress:
             self.best_score = self.best_perplexity = self.best_step = None
         self.best_metric = metric
         sign = 1 if HIGHER_IS_BETTER[metric] else -1
-        better = not math.isnan(score) and (
+        is_best = not math.isnan(score) and (
             self.best_score is None or sign * score > sign * self.best_score
         )
         if score == self.best_score and None not in (perplexity, self.best_perplexity):
-            better = perplexity < self.best_perplexity
-        if better:
+            is_best = perplexity < self.best_perplexity
+        if is_best:
             self.best_score, self.best_step = score, self.step
             self.best_perplexity = perplexity
             self.validations_since_best = 0
         else:
             self.validations_since_best += 1
-        return better
+        return is_best
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -233,9 +233,9 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
             progress.checkpoint_due |= progress.step % self.steps == 0
         else:
             # All workers save as soon as the time is up for one of them.
-            due = progress.checkpoint_seconds >= 60 * self.minutes
-            (due,) = self.workers.all_reduce_sum([due])
-            progress.checkpoint_due |= bool(due)
+            is_due = progress.checkpoint_seconds >= 60 * self.minutes
+            (num_due,) = self.workers.all_reduce_sum([is_due])
+            progress.checkpoint_due |= bool(num_due)
         if progress.checkpoint_due and not progress.skipped_in_a_row:
             progress.checkpoint_due = False
             progress.checkpoint_seconds = 0.0
