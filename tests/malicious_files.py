@@ -220,11 +220,11 @@ ARRAYS = {
     ),
     "an array that was never written": (_never_written, "its arrays need more"),
     "a group in itself": (_cycle, "twice"),
-    "text": (_dataset(data="rm -rf"), "no numbers"),
-    "a null dataspace": (_dataset(data=h5py.Empty("f4")), "no numbers"),
+    "text": (_dataset(data="rm -rf"), "not an array of numbers"),
+    "a null dataspace": (_dataset(data=h5py.Empty("f4")), "not an array of numbers"),
     "references": (
         _dataset(shape=(2,), dtype=h5py.ref_dtype),
-        "no numbers",
+        "not an array of numbers",
     ),
 }
 # Functions for `with_weights` whose results must be refused, and text of each error.

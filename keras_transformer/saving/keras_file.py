@@ -29,7 +29,7 @@ from keras_transformer.untrusted import quote
 from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = (
-    "if you trust the author, pass --allow-unsafe (allow_unsafe=True in Python)"
+    "if you trust the file, pass --allow-unsafe (allow_unsafe=True in Python)"
 )
 
 # Start of the archive's comment (see `store_fingerprint`).
@@ -387,7 +387,9 @@ def _check_array(array):
     is_dataset = isinstance(array, h5py.Dataset)
     # An empty dataset (null dataspace) has the shape `None`.
     if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
-        raise ModelError(f"{_WEIGHTS} contains {path}, which is no array of numbers")
+        raise ModelError(
+            f"{_WEIGHTS} contains {path}, which is not an array of numbers"
+        )
     if array.external or array.is_virtual:
         raise ModelError(f"{_WEIGHTS} stores {path} in another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():

@@ -153,7 +153,7 @@ def test_unchecked_export_runs_its_operations(tmp_path):
     run = functools.partial(CliRunner().invoke, app, input="a\n")
     result = run(["translate", str(tmp_path)])
     assert result.exit_code == 2 and not marker.exists()
-    assert "if you trust the author, pass --allow-unsafe" in result.stderr
+    assert "if you trust the file, pass --allow-unsafe" in result.stderr
     result = run(["translate", str(tmp_path), "--allow-unsafe"])
     assert result.exit_code == 0 and marker.exists()
     warning = f"warning: {tmp_path}: not checked, so it can run any code"
