@@ -8,7 +8,7 @@ class RequestError(Exception):
         status: HTTP status.
         message: Text for the client. Must not contain paths or tracebacks.
         reason: One word, for the label `reason` of the metric `rejected`.
-        retry_after: Seconds after which to try again, for statuses 429 and 503.
+        retry_after: Seconds after which the client may try again, for status 503.
         headers: Dict of additional response headers.
     """
 

@@ -27,5 +27,7 @@ def check_host(header, allowed):
         ipaddress.ip_address(name)
     except ValueError:
         raise RequestError(
-            403, "Host is not allowed. Add it with the option --allow-host", "host"
+            403,
+            "Host is not allowed. To allow it, start the server with --allow-host",
+            "host",
         ) from None
