@@ -25,13 +25,12 @@ def slow_client_protocol(limits):
 
     Args:
         limits: `Limits`. `idle_timeout` limits the time to send a request's headers
-            and to read a response. `max_connections` limits open connections. A
-            connection that exceeds a limit is closed.
+            and to read a response. `max_connections` limits open connections.
     """
 
     class Protocol(_JsonErrorProtocol):
-        _headers_timer = None  # fires unless the headers of a request arrive
-        _response_timer = None  # fires unless the client reads the response
+        _headers_timer = None  # aborts the connection unless the headers arrive
+        _response_timer = None  # aborts the connection unless the client reads
 
         def connection_made(self, transport):
             super().connection_made(transport)
@@ -75,16 +74,14 @@ def slow_client_protocol(limits):
             return self.cycle is None or self.cycle.response_complete
 
         def _expect_request(self):
-            self._headers_timer = self.loop.call_later(
-                limits.idle_timeout, self._give_up
-            )
+            self._headers_timer = self.loop.call_later(limits.idle_timeout, self._abort)
 
         def _stop_headers_timer(self):
             if self._headers_timer is not None:
                 self._headers_timer.cancel()
                 self._headers_timer = None
 
-        def _give_up(self):
+        def _abort(self):
             self._headers_timer = None
             self.transport.abort()
 
