@@ -205,7 +205,7 @@ def serving_load(result):
             ]
         )
     head = ["load", "requests", "requests by status", "p50, ms", "p95, ms", "p99, ms"]
-    text = table([*head, "p99 of 429 and 503, ms", "memory, MiB"], rows)
+    text = table([*head, "p99 of 503, ms", "memory, MiB"], rows)
     after = result["phases"]["overload"]["after"]
     return (
         f"{text}\nOne request after the overload: status {after['status']} in "

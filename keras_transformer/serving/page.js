@@ -26,7 +26,7 @@ async function predict(signature, inputs) {
   }
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer.outputs;
-  if (response.status === 503 || response.status === 429) {
+  if (response.status === 503) {
     throw new Error("The server is busy. Try again in a moment.");
   }
   if (response.status === 504) throw new Error("The server did not answer in time. Try a shorter text.");
