@@ -77,12 +77,13 @@ def train(
 
     Raises:
         RecipeError: If the recipe cannot be read.
-        DataError: If the data or the tokenizer do not match the recipe.
-        RunError: If another process trains in `output`. If `output` contains a run with
-            a different recipe, text or number of replicas, or a model without
+        DataError: If the data or the tokenizer does not match the recipe.
+        RunError: If another process trains in `output`, or if `output` contains a run
+            with a different recipe, text or number of replicas, or a model without
             checkpoints.
         StorageError: If `output` cannot be written, or the disk is full.
-        CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
+        CheckpointError: If `output` contains checkpoints, but none can be read or
+            matches the model, or if all checkpoints were lost.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
         TrainingFault: If too many consecutive steps are invalid, for example because
@@ -190,7 +191,8 @@ class _Run:
         """Returns a `Trainer` with the state of the newest checkpoint.
 
         Raises:
-            CheckpointError: Same as in `Trainer.restore`.
+            CheckpointError: If checkpoints exist, but none can be read or matches the
+                model, or if all checkpoints were lost.
             RunError: If the text or the number of replicas has changed.
         """
         with self.workers.strategy.scope():
@@ -236,7 +238,7 @@ class _Run:
         return self.recipe.training.steps > progress.step or progress.validation_due
 
     def _training_text(self, data, options):
-        """Returns the ids and the pairs of the training text with `TextOptions`."""
+        """Returns the training text with `TextOptions`: `EncodedCorpus` and `Pairs`."""
         name = options.cache_name(default_text_options(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, options)
 
@@ -244,8 +246,8 @@ class _Run:
         """Trains all unfinished stages.
 
         Args:
-            data: `_Data`.
-            trainer: `Trainer`.
+            data: `_Data`, from `prepare`.
+            trainer: `Trainer`, from `build_trainer`.
             validate: Function that computes validation metrics, or `None`.
             show_progress: Whether to show a progress bar.
         """
@@ -269,7 +271,7 @@ class _Run:
             seed=settings.seed,
             start_step=trainer.progress.step - stage.start,
             num_replicas=self._num_replicas,
-            # XLA compiles once per shape, so batches have few different shapes.
+            # XLA compiles once per shape. Padding to the bucket leaves few shapes.
             pad_to_bucket=bool(trainer.model.jit_compile),
             shard=(self.workers.index, self.workers.count),
         )
@@ -301,8 +303,8 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
-        # Checkpoints of interruptions are not averaged. If one contains the last step,
-        # `END` makes it a regular checkpoint.
+        # The average omits checkpoints of interruptions. If an interruption wrote the
+        # last step's checkpoint, saving with `END` makes it a regular one.
         trainer.save(END)
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data, trainer, validate)

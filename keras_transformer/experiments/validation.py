@@ -1,4 +1,4 @@
-"""Validation metrics of a run: perplexity, and BLEU and chrF (text) or F1 (trees)."""
+"""Validation metrics of a run: perplexity, and for text BLEU and chrF, for trees F1."""
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -20,7 +20,7 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         model: The recipe's `Transformer`.
         tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         corpus: `EncodedCorpus` of the validation pairs.
-        pairs: `Pairs` with the same data as text; `TreeFiles` if the data are trees.
+        pairs: The same pairs as text: `Pairs`, or `TreeFiles` for `data.kind: trees`.
         beam_size: Beam size for BLEU, chrF or F1. If `None`,
             `training.validation_beam_size` is used.
 
@@ -28,7 +28,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         Function without arguments that returns a mapping of metrics.
 
     Raises:
-        DataError: If no pair can be read, or sacreBLEU cannot use the chosen tokenizer.
+        DataError: If no pair can be read, or sacreBLEU cannot use the tokenizer in
+            `evaluation.tokenize`.
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
@@ -75,20 +76,21 @@ def _text_scorer(recipe, translator, pairs):
         name = settings["tokenize"]
         is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
         reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
-        raise DataError(f"evaluation.tokenize {name}: {reason}") from None
+        raise DataError(f"evaluation.tokenize={name}: {reason}") from None
 
     def score():
-        texts = translator.translate(sources), references
-        scores = {"bleu": evaluation.bleu(*texts, **settings).score}
+        outputs = translator.translate(sources)
+        scores = {"bleu": evaluation.bleu(outputs, references, **settings).score}
         if recipe.validation_metric() == "chrf":
-            scores["chrf"] = evaluation.chrf(*texts, settings["lowercase"]).score
+            lowercase = settings["lowercase"]
+            scores["chrf"] = evaluation.chrf(outputs, references, lowercase).score
         return scores
 
     return score
 
 
 def _f1_scorer(recipe, translator, pairs):
-    """Returns a function that computes F1 of the parsed validation sentences."""
+    """Returns a function that parses the validation sentences and computes F1."""
     trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
     sentences = [tree.words for tree in trees]
 

@@ -16,11 +16,11 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
 
     Args:
         model: `Transformer`.
-        tokenizer: The model's tokenizer of kind "bpe".
-        sentences: Texts of both sides, or of the target if the vocabularies are
-            separate. See `extend_bpe`.
+        tokenizer: The model's tokenizer, of kind `"bpe"`.
+        sentences: New texts of both sides. If the vocabularies are separate, of the
+            target only. `None` and blank texts are skipped.
         num_pieces: Maximum number of subwords to add to each vocabulary.
-        source_sentences: Texts of the source, if the vocabularies are separate.
+        source_sentences: New texts of the source, if the vocabularies are separate.
 
     Returns:
         `(model, tokenizer)`, both new.
@@ -30,8 +30,9 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
     """
     if tokenizer.kind != "bpe":
         raise DataError(
-            f"a vocabulary of kind {tokenizer.kind} cannot be extended, only bpe: new "
-            "subwords would change how it splits existing words."
+            f"a vocabulary of kind {tokenizer.kind} cannot be extended, because new "
+            "subwords would change how it splits existing words. Use a model with "
+            "tokenizer.kind=bpe."
         )
     target = source = extend_bpe(tokenizer.target, sentences, num_pieces)
     larger = target.tokenizer
@@ -39,7 +40,10 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
         source = extend_bpe(tokenizer.source, source_sentences, num_pieces)
         larger = SeparateTokenizers(source.tokenizer, target.tokenizer)
     if not source.replaced and not target.replaced:
-        raise DataError("the text contains no subword that the vocabulary lacks.")
+        raise DataError(
+            "the text provides no new subwords, which must occur at least twice. Use "
+            "more text, or other text."
+        )
     return _resize(model, source.replaced, target.replaced), larger
 
 
@@ -49,7 +53,7 @@ def _resize(model, source_replaced, target_replaced):
     Args:
         model: `Transformer`.
         source_replaced: For each new id of the source, the old ids that it replaces.
-        target_replaced: The same for the target.
+        target_replaced: The same for each new id of the target.
     """
     config = model.get_config()
     config["vocabulary_size"] += len(target_replaced)

@@ -13,12 +13,13 @@ def write_tables(results, output, scale=1):
     """Writes `table.md`, `table.csv` and `table.png` into `output`.
 
     Args:
-        results: Non-empty list from `ablate`; the seeds of a row are averaged.
-        output: Path of the folder.
-        scale: Divisor of all widths, which the Markdown table reports.
+        results: Non-empty list of results from `ablate`. Results of the same row, with
+            different seeds, are averaged.
+        output: Path of an existing folder.
+        scale: Number that all widths were divided by, for the note below the table.
     """
     by_row = _by_row(results)
-    rows = [_columns(row, row_results) for row, row_results in by_row.items()]
+    rows = [_cells(row, row_results) for row, row_results in by_row.items()]
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
@@ -42,8 +43,8 @@ def _by_row(results):
     }
 
 
-def _columns(row, results):
-    """Returns a dict that maps column headings to a row's cells."""
+def _cells(row, results):
+    """Returns a row's cells, a dict with the column headings as keys."""
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
     paper = PAPER[row]
@@ -74,18 +75,19 @@ def _markdown(lines, signature, scale, runs):
     lines = [head, ["---"] * len(head), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
     about = (
-        f"\nAll widths are divided by {scale}. Each row is the mean of {runs} run(s), "
-        "decoded from the last checkpoint with beam size 4 and length penalty 0.6. "
-        f"Perplexity is per subword. sacreBLEU signature: `{signature}`. The paper's "
-        "columns are its results on newstest2013 at full size.\n"
+        f"\nAll widths are divided by {scale}. Each row is the mean of {runs} run(s). "
+        "PPL, per subword, and BLEU are computed with the last checkpoint, BLEU with "
+        "beam size 4 and length penalty 0.6. "
+        f"sacreBLEU signature: `{signature}`. The paper's columns are its results on "
+        "newstest2013 at full size.\n"
     )
     return text + about
 
 
 def _plot(rows, path):
-    """Plots each row's difference from base, for these results and the paper's.
+    """Plots each row's difference from the row `base`, here and in the paper.
 
-    If base is missing, the values themselves are plotted.
+    Without a row `base`, plots the values themselves.
     """
     figure = Figure(figsize=(10, 6))  # pyplot would use the user's backend
     axes = figure.subplots(2, 1, sharex=True)
@@ -94,12 +96,12 @@ def _plot(rows, path):
     for axis, name, label in zip(
         axes, ("BLEU", "PPL"), ("BLEU", "perplexity"), strict=True
     ):
-        for column, style, who in (
+        for column, style, legend in (
             (name, "o", "here"),
             (f"paper's {name}", "x", "paper"),
         ):
             zero = base[column] if base else 0.0
-            axis.plot(names, [row[column] - zero for row in rows], style, label=who)
+            axis.plot(names, [row[column] - zero for row in rows], style, label=legend)
         axis.axhline(0, color="grey", linewidth=0.8)
         axis.set_ylabel(f"{label} - base" if base else label)
         axis.grid(alpha=0.3)
