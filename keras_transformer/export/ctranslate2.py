@@ -26,18 +26,18 @@ def export_ctranslate2(
 ):
     """Writes a folder that `ctranslate2.Translator` can open.
 
-    The folder contains CTranslate2's files and the tokenizer. CTranslate2 translates
-    lists of subwords, and adds the end id to the source itself. Log-probabilities match
-    the model's. To exclude the unknown id, as `Translator` does, pass
-    `disable_unk=True` to CTranslate2. CTranslate2 divides log-probabilities by
-    `length^alpha`, as this package does with `length_penalty_kind="power"`.
+    The folder contains CTranslate2's files and the tokenizer. CTranslate2's inputs and
+    outputs are lists of subwords. It adds the end id to each source. Its
+    log-probabilities match the model's. To exclude the unknown id, as `Translator`
+    does, pass `disable_unk=True` to CTranslate2. CTranslate2 divides log-probabilities
+    by `length^alpha`, as this package does with `length_penalty_kind="power"`.
 
     Args:
         model: `Transformer` with equal `key_dim` and `value_dim`.
-        tokenizer: Tokenizer of the source; its `target` tokenizes targets.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         folder: Folder to write. It appears once all files are on disk.
-        quantization: Type of the weights (see `QUANTIZATIONS`). `"none"` is float32.
-        max_length: Number of stored positions. CTranslate2 rejects longer sentences.
+        quantization: Type of the weights, one of `QUANTIZATIONS`. `"none"` is float32.
+        max_length: Number of positions to store. CTranslate2 rejects longer sentences.
         replace: Whether to replace an existing folder.
 
     Returns:
@@ -107,11 +107,13 @@ def _specification(model, max_length, num_targets):
         )
     if model.attention_window is not None:
         raise ExportError(
-            "CTranslate2's encoder has no restricted self-attention. Received: "
+            "CTranslate2 needs a model without restricted self-attention. Received: "
             f"attention_window={model.attention_window}"
         )
     if model.score_mode != "scaled_dot":
-        raise ExportError(f"CTranslate2 has no score function {model.score_mode!r}")
+        raise ExportError(
+            f"CTranslate2 needs score_mode=scaled_dot. Received: {model.score_mode}"
+        )
     activation = activation_name(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(
@@ -137,18 +139,18 @@ def _specification(model, max_length, num_targets):
         ),
     )
     _set_embeddings(spec, model, num_targets)
-    for part, ours, positions, norm in (
+    for stack_spec, stack, positions, norm in (
         (spec.encoder, model.encoder, model.source_positions, model.source_norm),
         (spec.decoder, model.decoder, model.target_positions, model.target_norm),
     ):
         if norm is not None:
-            _set_norm(part.layernorm_embedding, norm)
-        part.position_encodings.encodings = _positions(
+            _set_norm(stack_spec.layernorm_embedding, norm)
+        stack_spec.position_encodings.encodings = _positions(
             positions, max_length, model.d_model
         )
-        if ours.final_norm is not None:
-            _set_norm(part.layer_norm, ours.final_norm)
-        for layer_spec, layer in zip(part.layer, ours.layers, strict=True):
+        if stack.final_norm is not None:
+            _set_norm(stack_spec.layer_norm, stack.final_norm)
+        for layer_spec, layer in zip(stack_spec.layer, stack.layers, strict=True):
             _set_layer(layer_spec, layer)
     return spec
 
@@ -209,7 +211,7 @@ def _positions(layer, max_length, d_model):
     zeros = np.zeros((1, 1, d_model), np.float32)
     limit = layer.max_length if layer.kind == "learned" else max_length
     rows = _array(layer(np.repeat(zeros, min(limit, max_length), axis=1)))[0]
-    # Like the layer, repeat the last learned position.
+    # Like the layer, use the last learned position for all further ones.
     return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
 
 

@@ -42,20 +42,20 @@ The differences are:
 
 
 def export_huggingface(translator, folder, *, scores=(), license=None, dtype=None):
-    """Writes a folder for `from_pretrained` of transformers and `MarianTokenizer`.
+    """Writes a folder that transformers loads: a model and a `MarianTokenizer`.
 
-    Ids do not change. One id is appended, with the vector of the start id. transformers
-    uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
-    log-probabilities match this package. `generation_config.json` contains the search
-    settings and the ids that a translation never contains. If source and target differ
-    in vocabulary, the smaller vocabulary is padded, because transformers supports only
-    one vocabulary size.
+    Ids do not change. One id is appended, with the embedding of the start id.
+    transformers uses the new id for padding and as the decoder's first input. The new
+    id has a logit bias of -1e9, so that log-probabilities match this package.
+    `generation_config.json` contains the search settings and the ids that a translation
+    never contains. If source and target differ in vocabulary, the smaller vocabulary is
+    padded, because transformers supports only one vocabulary size.
 
     Args:
         translator: `Translator` from `open_model`.
         folder: Folder to write, which must not exist.
-        scores: Scores for the card (see `model_card`).
-        license: License for the card.
+        scores: Evaluation scores for the model card (see `model_card`).
+        license: License for the model card (see `describe_translator`).
         dtype: `"float16"` for weights in half precision. If `None`, float32.
 
     Returns:
@@ -108,7 +108,7 @@ def write_safetensors(path, tensors):
     offsets), and the arrays in C order, all little-endian.
 
     Args:
-        path: The file.
+        path: File to write.
         tensors: Mapping of names to arrays of float32 or float16.
     """
     header, offset = {"__metadata__": {"format": "pt"}}, 0
@@ -180,11 +180,15 @@ def _check_marian(tokenizer, model):
     if None in (tokenizer.model, tokenizer.target.model):
         raise ExportError(
             "transformers' MarianTokenizer needs SentencePiece models, but this model "
-            "was imported without them"
+            "was imported without them. Import it again from a folder that contains "
+            "source.spm and target.spm"
         )
     is_same = tokenizer.pieces() == tokenizer.target.pieces()
     if not is_same and not _is_separate(model):
-        raise ExportError("source and target must share one vocabulary")
+        raise ExportError(
+            "source and target must have the same subwords, because they share their "
+            "embeddings"
+        )
     for name in ("normalization", "language"):
         value = getattr(tokenizer, name)
         if value is not None:
@@ -214,7 +218,7 @@ def _tensors(model, tokenizer):
     size, variations = _num_ids(model), model.variations
 
     def rows(layer):
-        """Returns the embeddings, zeros for unused ids, and the start's embedding."""
+        """Returns the embeddings, zeros for unused ids, and the new id's embedding."""
         embeddings = to_numpy(layer.embeddings)
         start = embeddings[tokenizer.start_id][None]
         if variations.zero_start_id == tokenizer.start_id:

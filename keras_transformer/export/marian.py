@@ -43,9 +43,9 @@ Marian reads and writes subwords with spaces between them:
 `marian-decoder --config decoder.yml`. If `source.spm` and `target.spm` are missing,
 Marian's input and output are words, separated by spaces.
 
-Marian computes the log-probabilities of the exported model, except for float rounding.
+Marian's results differ from keras_transformer's by the rounding of floats.
 """
-_DIFFERENCES = "These are the differences from the original model in keras_transformer:"
+_DIFFERENCES = "The other differences are:"
 
 
 def export_marian(translator, folder, *, scores=(), license=None):
@@ -64,15 +64,15 @@ def export_marian(translator, folder, *, scores=(), license=None):
             `variations`, `zero_start_id` must be the start id, and `position_rates`
             must be `"tensor2tensor"`.
         folder: Folder to write, which must not exist.
-        scores: Scores for the card (see `model_card`).
-        license: License for the card.
+        scores: Evaluation scores for the model card (see `model_card`).
+        license: License for the model card (see `describe_translator`).
 
     Returns:
         Path of the folder.
 
     Raises:
         ExportError: If the folder exists, Marian cannot compute the model, or the
-            tokenizer is neither BPE nor imported.
+            tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
     """
     model = translator.model
@@ -161,7 +161,7 @@ def _kept_ids(tokenizer):
 
 
 def _pieces(tokenizer, ids):
-    """Returns the subwords of the ids, with Marian's names of the special ones."""
+    """Returns the subwords of the ids, with Marian's names for the special ids."""
     pieces = tokenizer.pieces()
     pieces[tokenizer.end_id], pieces[tokenizer.unknown_id] = _END, _UNKNOWN
     pieces = [pieces[number] for number in ids]
@@ -193,8 +193,8 @@ def _arrays(model, source_ids, target_ids):
         arrays["decoder_Wemb"] = rows(embedding.embeddings, target_ids)
     if not embedding.tied:
         arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
-    # Symbols that occur only in sources, such as the words that a parser reads, have no
-    # logits.
+    # Ids that occur only in sources, such as those of the words that a parser reads,
+    # have no logits.
     bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
     bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
     arrays["decoder_ff_logit_out_b"] = bias[target_ids]
@@ -208,10 +208,10 @@ def _arrays(model, source_ids, target_ids):
 
 
 def _settings(model, vocabulary_sizes):
-    """Returns Marian's settings of the model.
+    """Returns Marian's settings for the model.
 
-    marian-decoder, CTranslate2 and transformers each require some of these, even for
-    architectures that the model does not use.
+    Some settings belong to other architectures. They are included because
+    marian-decoder, CTranslate2 and transformers each require some of them.
     """
     is_shared, is_tied = model.source_embedding is None, model.token_embedding.tied
     return {
@@ -279,7 +279,7 @@ def _yaml(settings):
 
 
 def _notes(translator):
-    """Returns the section of the model card about the use with Marian."""
+    """Returns the section of the model card about using the export with Marian."""
     tokenizer = translator.tokenizer
     notes = length_penalty_notes(translator.search, "Marian")
     if tokenizer.kind == "bpe":

@@ -31,7 +31,7 @@ def model_card(
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source. Its `target` tokenizes the targets.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         search: Mapping of the export's search settings.
         recipe: The run's `Recipe`. If `None`, the card has no sections about data and
             training.
@@ -65,10 +65,11 @@ def describe_translator(translator, scores=(), license=None, export=None):
 
     Args:
         translator: `Translator` from `open_model`.
-        scores: Same as in `model_card`.
-        license: Same as in `model_card`. If `None`, the license in the card next to the
-            opened model, if any.
-        export: Same as in `model_card`.
+        scores: List of mappings with `name`, `score` and `signature`.
+        license: License of the model. If `None`, it is read from the model card next to
+            the opened model, if there is one.
+        export: Mapping of arguments of `export_translator` (see `model_card`), or
+            `None`.
     """
     path = translator.path
     folder = path if path.is_dir() else path.parent
@@ -86,7 +87,9 @@ def describe_translator(translator, scores=(), license=None, export=None):
 
 
 def length_penalty_notes(search, library):
-    """Returns the notes, at most one, on how a library's scores differ from `search`.
+    """Returns a list with a note if a library's length penalty differs from `search`.
+
+    If the length penalties are equal, the list is empty.
 
     Args:
         search: `BeamSearch`.
@@ -110,7 +113,7 @@ def _stored_license(folder):
 
 
 def run_metadata(folder):
-    """Reads the arguments `recipe` and `validation` of `model_card` from a run."""
+    """Reads a run's recipe and last validation, as arguments of `model_card`."""
     from keras_transformer.recipes import load_recipe
 
     config = pathlib.Path(folder) / CONFIG
@@ -195,7 +198,7 @@ def _scores(validation, scores, recipe):
             ("perplexity", "perplexity", ""),
         ):
             if validation.get(name) is not None:
-                # Scores on test sets may have the same name.
+                # A score in `scores` may have the same title.
                 title = f"{title}, validation"
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:

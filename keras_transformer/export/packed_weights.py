@@ -1,7 +1,7 @@
 """Packed decoder kernels in an export, for XLA programs that search one sentence.
 
-A packed kernel is divided into blocks of columns that are contiguous in memory, which
-XLA reads faster. See `numerics.matrices.pack_kernel`.
+A packed kernel is divided into blocks of columns. Each block is contiguous in memory,
+so XLA reads it faster. See `numerics.matrices.pack_kernel`.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ class PackedWeights:
     """The decoder's kernels, stored once, in the packed layout that XLA programs read.
 
     If the kernels were stored unpacked, XLA would pack them at every step. All other
-    functions of the export unpack them at each call, which takes as long as a copy.
+    functions of the export unpack them at each call, which takes as long as copying
+    them.
 
     Args:
         model: `Transformer`.
@@ -28,8 +29,9 @@ class PackedWeights:
 
     def __init__(self, model):
         self._model = model
-        # A flat list, since TensorFlow wraps named tuples that an export tracks. `None`
-        # means that the layer's own kernel is used (see `LayerWeights`).
+        # The variables are a flat list, because TensorFlow wraps the named tuples that
+        # an export tracks. Where `weights` contains `None`, a layer's own kernel is
+        # used (see `LayerWeights`).
         weights = arrange_weights(model, packed=True)
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
@@ -38,7 +40,7 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """True if all kernels are packed, so the layers' kernels need not be stored."""
+        """Whether all kernels are packed, so that the layers' need not be stored."""
         return all(self._stored)
 
     def packed(self):
@@ -81,5 +83,5 @@ class PackedWeights:
         return map(decoder_denses, self._model.decoder.layers)
 
     def _kernels(self):
-        """Returns the kernels of the layers, in order."""
+        """Returns the kernels of these `Dense` layers, in order."""
         return [dense.kernel for layer in self._layers() for dense in layer]

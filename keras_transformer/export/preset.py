@@ -22,12 +22,13 @@ def export_preset(
     Args:
         translator: `Translator` from `open_model`.
         folder: Folder to write. An existing preset is replaced.
-        scores: Scores for the card (see `model_card`).
-        license: License for the card.
+        scores: Evaluation scores for the model card (see `model_card`).
+        license: License for the model card (see `describe_translator`).
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables.
         description: One line for `metadata.json`.
-        texts: Further text files (see `save_preset`).
+        texts: Mapping of names of further text files to their content (see
+            `save_preset`).
 
     Returns:
         Path of the folder.

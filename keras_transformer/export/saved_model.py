@@ -47,7 +47,7 @@ def export_saved_model(
     jit_compile=False,
     **old_options,
 ):
-    """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
+    """Writes `folder/VERSION/`, a SavedModel with the tokenizer and beam search.
 
     VERSION is the highest existing version plus one. Its folder appears once all files
     are on disk. docs/reference/signatures.md describes the inputs and outputs of all
@@ -70,12 +70,12 @@ def export_saved_model(
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source. Its `target` tokenizes the targets.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         folder: Parent folder of the versions. It is created if it does not exist.
-        search: `BeamSearch`.
+        search: `BeamSearch` with the search settings.
         max_source_length: Maximum number of subwords per segment, including the end
             id.
-        card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
+        card: Content of `MODEL_CARD.md`. If `None`, the file is not written.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel. For a
             CPU that serves a few large requests, use the number of cores and one
@@ -118,7 +118,8 @@ def export_saved_model(
     served = tf.Module()
     packed = signatures.kernels
     replaced = set() if packed is None else packed.replaced_paths()
-    # `value` is TensorFlow's variable. A program without Python cannot restore Keras's.
+    # `value` is the TensorFlow variable. A program without Python cannot restore Keras
+    # variables.
     served.weights = [
         each.value for each in model.variables if each.path not in replaced
     ]
@@ -166,13 +167,15 @@ def export_translator(
 
     Args:
         translator: `Translator` from `open_model`.
-        folder: Same as in `export_saved_model`.
-        scores: Scores for the card (see `model_card`).
-        license: License for the card.
+        folder: Parent folder of the versions. It is created if it does not exist.
+        scores: Evaluation scores for the model card (see `model_card`).
+        license: License for the model card (see `describe_translator`).
         tokenizer_ops: `"text"` for operations of tensorflow-text, or `"core"` for
             core TensorFlow (see `CoreOpsBytePairTokenizer`).
-        parallel_parts: Same as in `export_saved_model`.
-        jit_compile: Same as in `export_saved_model`.
+        parallel_parts: Number of parts of a batch that are searched in parallel (see
+            `export_saved_model`).
+        jit_compile: Whether to compile the search with XLA for single short texts (see
+            `export_saved_model`).
 
     Returns:
         Path of the version's folder.
@@ -192,8 +195,8 @@ def export_translator(
     if tokenizer_ops == "core":
         if tokenizer.kind != "bpe":
             raise ExportError(
-                f"{path}: core tokenizer operations need tokenizer.kind bpe. "
-                f"Received: {tokenizer.kind}."
+                f"{path}: core tokenizer operations need tokenizer.kind=bpe. "
+                f"Received: {tokenizer.kind}"
             )
         tokenizer = core_tokenizer(tokenizer)
     return export_saved_model(

@@ -1,9 +1,9 @@
 """Search functions of an export for whole batches, split batches, and single rows.
 
-Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
-result in many passes, each of which copies it. A search that is called in several
-places would be copied and optimized several times. So searches are marked as functions
-that are not inlined.
+Before a function first runs, TensorFlow inlines all calls in it and optimizes the
+result in many passes. Each pass copies the graph. A search that is called in several
+places would be copied and optimized several times, so searches are marked as not to be
+inlined.
 """
 
 import functools
@@ -13,10 +13,11 @@ import tensorflow as tf
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
-# Source ids, and the argument `n_best` of `beam_search`.
+# Source ids, and the number of translations to find per row, `n_best`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
-# A single row is padded to a multiple of the step, since compiling a program for a
-# length takes seconds. Rows beyond the maximum length are rare and gain less from XLA.
+# A single row is padded to a multiple of `JIT_STEP`, because compiling a program for
+# another length takes seconds. Rows above `JIT_MAX_LENGTH` are searched without XLA,
+# because they are rare and gain less from it.
 JIT_STEP, JIT_MAX_LENGTH = 16, 64
 
 
@@ -24,9 +25,8 @@ def noinline_function(search, shared=()):
     """Wraps a search in a `tf.function` that TensorFlow does not inline.
 
     Args:
-        search: Function of `SEARCH_INPUTS` and the `shared` inputs.
-        shared: Specifications of the further inputs, nested structures of
-            `tf.TensorSpec`.
+        search: Called with `SEARCH_INPUTS`, then one input per entry of `shared`.
+        shared: Specifications of further inputs, nested structures of `tf.TensorSpec`.
     """
     return tf.function(
         search,
@@ -57,13 +57,14 @@ def merge_n_best(texts, scores, n):
         n: Int, at most the number of places.
 
     Returns:
-        string and float32 `[batch, n]`, with empty texts and `EMPTY_SCORE` at unused
-        places, and int32 `[batch]`, the number of used ones.
+        Texts, string `[batch, n]`, and scores, float32 `[batch, n]`, with empty texts
+        and `EMPTY_SCORE` at unused places. Also the number of used places, int32
+        `[batch]`.
     """
     places = tf.range(tf.shape(texts)[1])
     is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
     has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
-    # The first is kept even if its score is NaN.
+    # The first translation is kept even if its score is NaN.
     is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
     # Used places come first. Used and unused places each keep their order.
     order = tf.where(is_found, -places, -places - tf.size(places))
@@ -84,8 +85,8 @@ def dispatch_search(
     """Returns a search that runs each batch in the fastest way.
 
     Batches with enough rows are split, and each part runs on one core, since operations
-    on few rows gain nothing from a second thread. A part contains every n-th row, so
-    the parts of a batch that is sorted by length take equally long.
+    on few rows gain nothing from a second thread. Each part takes every n-th row, where
+    n is `parts`. So even if a batch is sorted by length, its parts take equally long.
 
     XLA compiles the search of a single row, because TensorFlow spends more time between
     the many small operations of one beam than in them. Compiled programs have fixed
@@ -95,13 +96,14 @@ def dispatch_search(
         search: `noinline_function` that returns `(sequences, scores)`, int32 `[batch,
             n, length + extra_length]` and float32 `[batch, n]`.
         parts: Number of parts of a batch. With 1, batches are not split.
-        shared: Function that returns the further inputs of `search`, a tuple. All parts
-            of a batch share its values.
-        search_row: Function of `SEARCH_INPUTS` that returns the same results as
-            `search`, with static shapes only. If `None`, single rows are searched like
+        shared: Called once per batch. Returns a tuple of the further inputs of
+            `search`, which are the same for all parts of the batch.
+        search_row: Called with `SEARCH_INPUTS`. Returns the same results as `search`,
+            but uses static shapes only. If `None`, single rows are searched like
             batches.
-        extra_length: See `BeamSearch`.
-        max_length: Maximum length of a row.
+        extra_length: Number of columns that sequences have more than the source rows.
+            Only used with `search_row`.
+        max_length: Maximum length of a source row. Only used with `search_row`.
 
     Returns:
         `tf.function` of `SEARCH_INPUTS` that returns the same results as `search`.
@@ -150,7 +152,8 @@ def dispatch_search(
         chosen = tf.constant(0)
         for number, (_, is_suitable) in enumerate(ways[1:], 1):
             chosen = tf.where(is_suitable, number, chosen)
-        # One switch, since each level of nesting would pass all weights as arguments.
+        # There is a single switch, because each level of nested conditionals would pass
+        # all weights as arguments.
         return tf.switch_case(
             chosen,
             [functools.partial(way, source_ids, n_best) for way, _ in ways],

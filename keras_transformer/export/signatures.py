@@ -31,7 +31,8 @@ class Signatures:
         model: `Transformer`.
         tokenizer: Source tokenizer. Its attribute `target`, if any, is the target
             tokenizer.
-        search: `BeamSearch`; n-best lists have `beam_size` entries.
+        search: `BeamSearch` with the search settings. N-best lists have `beam_size`
+            entries.
         max_source_length: Maximum length of a row of source ids, including its end id.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel.
@@ -53,8 +54,8 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Different ids can spell the same text, and such results are merged. So twice
-        # as many are requested.
+        # Different ids can spell the same text. Such results are merged, so the search
+        # returns twice as many as needed.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -104,7 +105,7 @@ class Signatures:
             )
 
         def run_row(source_ids, n_best):
-            # XLA needs static shapes, so no sentence may leave the batch.
+            # XLA needs static shapes, so finished sentences stay in the batch.
             return run(
                 source_ids, n_best, weights=kernels.packed(), drop_finished=False
             )
@@ -218,8 +219,8 @@ class Signatures:
         scores = mean_cross_attention(scores)
         source_pieces, source_membership = self._surfaces.units(source_ids)
         target_pieces, target_membership = self._target_surfaces.units(labels)
-        # Attention to a unit is summed over its subwords. Attention from a unit is
-        # averaged over them.
+        # Attention to a source unit is summed over its subwords. Attention from a
+        # target unit is averaged over its subwords.
         count = tf.maximum(tf.reduce_sum(target_membership, axis=1, keepdims=True), 1.0)
         attention = tf.matmul(target_membership / count, scores, transpose_a=True)
         return {
@@ -233,9 +234,9 @@ class Signatures:
         """Tokenizes pairs of texts and truncates each side to its maximum length.
 
         Returns:
-            A tuple of four: source ids, target ids that begin with the start id, and
-            labels (int32 `[batch, length]` each), and whether a side was truncated
-            (bool `[batch]`).
+            `(source_ids, target_ids, labels, truncated)`. The first three are int32
+            `[batch, length]`: target ids begin with the start id, and labels end with
+            the end id. `truncated`, bool `[batch]`, is true if a side was truncated.
         """
         paired = tf.debugging.assert_equal(
             tf.size(inputs),
@@ -293,9 +294,10 @@ class Signatures:
 
 
 class _Surfaces:
-    """Surfaces of the subwords, which it joins into units of whole characters.
+    """Surfaces of the subwords, with a method that joins them into units.
 
-    The surface of a subword is its text, including the space before it.
+    The surface of a subword is its text, including the space before it. A unit consists
+    of whole characters.
     """
 
     def __init__(self, tokenizer):
@@ -310,7 +312,7 @@ class _Surfaces:
         )
 
     def units(self, rows):
-        """Joins subwords like `decoding.alignment.join_characters`.
+        """Joins subwords into units, like `decoding.alignment.join_characters`.
 
         Args:
             rows: int32 `[batch, length]`, ids and the end id, then padding.

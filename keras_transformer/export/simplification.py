@@ -22,8 +22,8 @@ def simplify_saved_model(path):
     """Simplifies the graph in a SavedModel's folder without changing its results.
 
     Args:
-        path: The folder with `saved_model.pb`. Its `fingerprint.pb`, which would no
-            longer match, is removed.
+        path: Folder that contains `saved_model.pb`. `fingerprint.pb` is removed,
+            because it would no longer match.
     """
     file = path / "saved_model.pb"
     model = saved_model_pb2.SavedModel()
@@ -43,8 +43,8 @@ def simplify_function(function):
     their number and order, except that unused reads of variables are removed.
     """
     nodes = {node.name: node for node in function.node_def}
-    merged = {}  # name of a node: name of the equal node that stays
-    first = {}  # computation: name of the first node that computes it
+    merged = {}  # maps a node's name to the name of the equal node that stays
+    first = {}  # maps a computation to the name of the first node with it
     order = _sort_topologically(nodes)
     for name in order:
         node = nodes[name]
@@ -106,7 +106,7 @@ def _input_names(node):
 
 
 def _rename(reference, merged):
-    """Replaces the name in `name`, `^name` or `name:output:index`."""
+    """Replaces a node's name in `name`, `^name` or `name:output:index`."""
     caret = "^" if reference.startswith("^") else ""
     name, colon, output = reference.removeprefix("^").partition(":")
     return caret + merged.get(name, name) + colon + output

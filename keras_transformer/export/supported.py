@@ -16,8 +16,8 @@ def check_common_parts(model, library):
         library: Name of the library, for the message.
 
     Raises:
-        ExportError: If the model is an ensemble, or its heads, positions, or attention
-            scores are of another kind.
+        ExportError: If the model is an ensemble, or has head widths, positions, an
+            attention window, or attention scores that the library lacks.
     """
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")

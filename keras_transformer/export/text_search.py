@@ -8,20 +8,20 @@ from keras_transformer.export.searches import merge_n_best
 
 # Maximum number of segments per text.
 MAX_SEGMENTS = 256
-# A text may have this many times the maximum number of bytes of a segment.
-_MAX_TEXT = 16
+# Maximum size of a text, as a multiple of the maximum size of a segment.
+_MAX_TEXT_FACTOR = 16
 
 
 class TextSearch:
     """Search that translates texts like `Translator`, but limits their sizes.
 
     Args:
-        tokenizer: Tokenizer of the source.
-        detokenize: Function of target ids (see `Tokenizer.detokenize`).
-        search: Function of `searches.SEARCH_INPUTS` (see `dispatch_search`).
+        tokenizer: Source tokenizer.
+        detokenize: Method `detokenize` of the target tokenizer.
+        search: Search from `dispatch_search`.
         max_source_length: Maximum length of a source row, including its end id.
         max_bytes: Maximum size of a segment in bytes.
-        max_rows: Maximum number of segments per batch of the search.
+        max_rows: Maximum number of segments per call of `search`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TextSearch:
 
     def segments(self, texts):
         """Divides texts, string `[batch]`, into `Segments`."""
-        limit = _MAX_TEXT * self._max_bytes
+        limit = _MAX_TEXT_FACTOR * self._max_bytes
         found = segment(
             self._tokenize,
             cut_texts(texts, limit),
@@ -59,13 +59,13 @@ class TextSearch:
         return found._replace(truncated=found.truncated | is_cut)
 
     def translate(self, texts, n_best, num_places):
-        """Searches the segments of texts.
+        """Translates texts segment by segment.
 
         Args:
             texts: string `[batch]`.
             n_best: Number of translations per text.
-            num_places: Number of hypotheses per segment, at least `n_best`. Extra ones
-                replace hypotheses whose text equals a better one's.
+            num_places: Number of hypotheses per segment, at least `n_best`. Hypotheses
+                with the same text are merged, so extra ones can take their places.
 
         Returns:
             Dict of tensors: `translations`, string `[batch, n_best]`, best first;
@@ -77,7 +77,8 @@ class TextSearch:
         found, scores, counts = self._translate_segments(
             segments.ids, n_best, num_places
         )
-        # If a segment has fewer translations than others, its last one is repeated.
+        # If a segment has fewer translations than others, its last translation is
+        # repeated.
         ranks = tf.range(num_places)[None]
         last = tf.minimum(ranks, counts[:, None] - 1)
         found = tf.gather(found, last, batch_dims=1)
@@ -100,12 +101,12 @@ class TextSearch:
         }
 
     def _translate_segments(self, ids, n_best, num_places):
-        """Searches the segments that are not blank.
+        """Translates segments. A blank segment has one empty translation.
 
         Args:
             ids: RaggedTensor int32 `[segments, (length)]`.
-            n_best: See `translate`.
-            num_places: See `translate`.
+            n_best: Number of translations per text.
+            num_places: Number of hypotheses per segment.
 
         Returns:
             string and float32 `[segments, num_places]`, translations and their scores,
@@ -145,7 +146,6 @@ class TextSearch:
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], axis=1
         )
         counts = tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1)
-        # Blank segments have one empty translation.
         size = tf.cast(ids.nrows(), tf.int32)
         empty = tf.fill([size, num_places], "")
         return (
@@ -156,6 +156,6 @@ class TextSearch:
 
 
 def cut_texts(texts, max_bytes):
-    """Cuts texts after `max_bytes`, and replaces invalid bytes as Python does."""
+    """Truncates texts to `max_bytes`, and replaces invalid bytes as Python does."""
     texts = tf.strings.substr(texts, 0, max_bytes)
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

@@ -9,7 +9,7 @@ from keras_transformer.errors import install_hint
 
 _PATH = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
 _TEXTS = ["a", "a b c d e f g"]
-# Two subwords and the usual end id.
+# Any two subwords, and the usual end id, 3.
 _IDS = [[4, 5, 3]]
 # The inputs of each signature's request.
 _INPUTS = {
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_warmup_requests(version, max_batch_size):
-    """Writes a request per signature to the folder `assets.extra` of a version.
+    """Writes one request per signature to the folder `assets.extra` of a version.
 
     If the package tensorflow-serving-api is not installed, no requests are written and
     a warning is logged.

@@ -192,7 +192,7 @@ def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):
     result = run(
         *("export", imported, tmp_path / "core", "--tokenizer-ops", "core"), code=2
     )
-    assert "need tokenizer.kind bpe. Received: marian" in result.stderr
+    assert "need tokenizer.kind=bpe. Received: marian" in result.stderr
 
 
 def test_import_options_apply_to_a_huggingface_folder(tmp_path):
