@@ -73,7 +73,8 @@ def _rename_over(temporary, folder, old):
     """Renames `temporary` to `folder`, and restores the old folder after an error."""
     exists = os.path.lexists(folder)
     if exists:
-        # Removing the old folder in place could leave it partly removed.
+        # A crash while the old folder is removed must not leave a part of it at
+        # `folder`.
         remove_tree(old)
         os.rename(folder, old)
     try:
@@ -121,7 +122,7 @@ def remove_link(path):
 
 
 def is_hard_link(status):
-    """Returns whether an `os.stat_result` is of a file with more than one hard link."""
+    """Returns whether an `os.stat_result` describes a file with several hard links."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
@@ -139,7 +140,7 @@ def sync(path):
 
 
 def sync_tree(folder):
-    """Calls `sync` for a folder and everything in it."""
+    """Calls `sync` for a folder and all files and folders in it."""
     for parent, _, files in os.walk(folder):
         for name in files:
             sync(os.path.join(parent, name))
@@ -192,7 +193,7 @@ def convert_disk_full_errors(path):
 
 
 def is_disk_full_error(error):
-    """Returns whether an error reports a full disk, a quota, or a file size limit."""
+    """Returns whether an error reports a full disk or an exceeded size limit."""
     if isinstance(error, OSError) and error.errno in _DISK_FULL_CODES:
         return True
     # TensorFlow's errors have no errno, and Keras drops it for HDF5 and zip files, so

@@ -1,4 +1,4 @@
-"""The boxes of Figures 1 and 2 as Keras layers."""
+"""Keras layers for the boxes in Figures 1 and 2 of the paper."""
 
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.decoder import Decoder

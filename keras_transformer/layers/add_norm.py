@@ -1,4 +1,4 @@
-"""The residual connection around a sublayer and its normalization (section 3.1)."""
+"""Residual connection and layer normalization (section 3.1 of the paper)."""
 
 import keras
 
@@ -10,9 +10,9 @@ from keras_transformer.numerics.normalization import LayerNormalization
 class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
-    With `normalization="pre"`, the layer is `x + Dropout(Sublayer(LayerNorm(x)))`. Such
-    models need less warmup, and their stacks end in one more layer normalization. In
-    both cases, callers wrap a sublayer as follows:
+    With `normalization="pre"`, the layer is `x + Dropout(Sublayer(LayerNorm(x)))`.
+    Pre-norm models need less warmup, and their stacks end in one more layer
+    normalization. In both cases, callers wrap a sublayer as follows:
 
         y = sublayer(add_norm.sublayer_input(x))
         x = add_norm(x, y)
@@ -20,7 +20,7 @@ class AddNorm(keras.layers.Layer):
     Args:
         dropout: Dropout rate of the sublayer's output (section 5.4).
         normalization: `"post"` (the paper) or `"pre"`.
-        layer_norm_epsilon: Added to the variance.
+        layer_norm_epsilon: Constant added to the variance.
 
     Raises:
         ValueError: If `normalization` is unknown.
@@ -50,15 +50,15 @@ class AddNorm(keras.layers.Layer):
     def sublayer_input(self, inputs):
         """Returns the input of the sublayer, `[batch, length, d_model]`.
 
-        That is `inputs`, normalized only if `normalization` is `"pre"`.
+        It is `inputs`, normalized if `normalization` is `"pre"`.
         """
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
         """Adds the output of the sublayer, after dropout, to `inputs`.
 
-        Both are `[batch, length, d_model]`, and `inputs` is the argument of
-        `sublayer_input`. The sum is normalized only if `normalization` is `"post"`.
+        Both are `[batch, length, d_model]`. Pass the same `inputs` as to
+        `sublayer_input`. The sum is normalized if `normalization` is `"post"`.
         """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed

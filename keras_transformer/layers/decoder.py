@@ -1,4 +1,4 @@
-"""The decoder: a stack of decoder layers (section 3.1)."""
+"""The decoder: a stack of decoder layers (section 3.1 of the paper)."""
 
 import keras
 
@@ -11,7 +11,12 @@ from keras_transformer.layers.stack import Stack
 class Decoder(Stack):
     """Stack of `num_layers` decoder layers.
 
-    The constructor's arguments match `Encoder`.
+    Args:
+        num_layers: Number of layers, N.
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward networks.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
     """
 
     layer_class = DecoderLayer
@@ -40,7 +45,7 @@ class Decoder(Stack):
             source_mask: `[batch, source_length]`, bool, True = token.
             encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and
                 combined with `source_mask`.
-            return_attention_scores: Whether to also return the scores.
+            return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 
         Returns:

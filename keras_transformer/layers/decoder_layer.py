@@ -1,4 +1,4 @@
-"""One layer of the decoder (section 3.1, Figure 1 right)."""
+"""One layer of the decoder (section 3.1 of the paper, right of Figure 1)."""
 
 import keras
 
@@ -11,10 +11,16 @@ from keras_transformer.layers.transformer_layer import call_with_scores
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, cross-attention, and the feed-forward network.
 
-    Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer` and configure
-    both attentions, except that `attention_window` restricts self-attention only.
-    `decoding.incremental.IncrementalDecoder.step` applies the same sublayers in the
-    same order to one position at a time.
+    Each is wrapped in an `AddNorm`. `decoding.incremental.IncrementalDecoder.step`
+    applies the same sublayers in the same order to one position at a time.
+
+    Args:
+        num_heads: Number of heads of both attentions.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`. They apply
+            to both attentions, except `attention_window`, which restricts
+            self-attention only.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -45,7 +51,15 @@ class DecoderLayer(TransformerLayer):
     ):
         """Applies the three sublayers to a whole target at once.
 
-        The arguments match `Decoder.call`.
+        Args:
+            inputs: `[batch, target_length, d_model]`. Padding must follow the tokens,
+                so that the causal mask hides it.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and
+                combined with `source_mask`.
+            return_attention_scores: Whether to also return the attention scores.
+            training: Whether dropout is applied.
 
         Returns:
             `[batch, target_length, d_model]`. With `return_attention_scores`,

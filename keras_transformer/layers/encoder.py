@@ -1,4 +1,4 @@
-"""The encoder: a stack of encoder layers (section 3.1)."""
+"""The encoder: a stack of encoder layers (section 3.1 of the paper)."""
 
 import keras
 
@@ -16,7 +16,7 @@ class Encoder(Stack):
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
-        **kwargs: See `TransformerLayer`.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
     """
 
     layer_class = EncoderLayer
@@ -35,14 +35,14 @@ class Encoder(Stack):
         return_attention_scores=False,
         training=None,
     ):
-        """Encodes a source.
+        """Encodes a batch of sources.
 
         Args:
             inputs: Embeddings with positions, `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `source_mask`.
-            return_attention_scores: Whether to also return the scores.
+            return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 
         Returns:

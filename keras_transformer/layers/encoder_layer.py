@@ -1,4 +1,4 @@
-"""One layer of the encoder (section 3.1, Figure 1 left)."""
+"""One layer of the encoder (section 3.1 of the paper, left of Figure 1)."""
 
 import keras
 
@@ -14,7 +14,7 @@ class EncoderLayer(TransformerLayer):
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
-        **kwargs: See `TransformerLayer`.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -46,7 +46,7 @@ class EncoderLayer(TransformerLayer):
                 True = attend.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `attention_mask`.
-            return_attention_scores: Whether to also return the scores.
+            return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward network (section 3.3)."""
+"""Position-wise feed-forward network (section 3.3 of the paper)."""
 
 import keras
 

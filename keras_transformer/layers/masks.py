@@ -1,10 +1,10 @@
-"""Boolean masks, in which True = attend (sections 3.1 and 3.2.3)."""
+"""Boolean masks, True = attend (sections 3.1 and 3.2.3 of the paper)."""
 
 from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Returns a bool mask of ids, both `[batch, length]`, True = token."""
+    """Returns a bool mask `[batch, length]`, True where `ids` has a token."""
     return ops.not_equal(ids, pad_id)
 
 
@@ -19,7 +19,10 @@ def causal_mask(target_length, source_length):
 
 
 def combine_masks(*masks):
-    """Returns the logical AND of all masks but `None`, or `None` if all are `None`."""
+    """Returns the logical AND of the masks.
+
+    `None` masks are skipped. If all masks are `None`, so is the result.
+    """
     combined = None
     for mask in masks:
         if mask is not None:

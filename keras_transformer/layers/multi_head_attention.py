@@ -1,4 +1,4 @@
-"""Multi-head attention and its score functions (section 3.2, Figure 2).
+"""Multi-head attention and its score functions (section 3.2 of the paper, Figure 2).
 
 As in Keras, a score function computes logits, and attention scores are their softmax.
 """
@@ -48,10 +48,10 @@ def attention(logits, value, mask=None, dropout=None, training=None):
 class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention (section 3.2.2).
 
-    `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
-    V W_i^V)`. The widths of keys and values are independent of each other and of
-    `d_model`. By default, the projections have no biases, because the paper's parameter
-    counts include none.
+    Computes `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q,
+    K W_i^K, V W_i^V)`. The widths of keys and values are independent of each other and
+    of `d_model`. By default, the projections have no biases, because the paper's
+    parameter counts include none.
 
     Args:
         num_heads: Number of heads, h.
@@ -156,7 +156,7 @@ class MultiHeadAttention(keras.layers.Layer):
             key_mask: Like `value_mask`, for `key`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
-            return_attention_scores: Whether to also return the scores.
+            return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
             use_causal_mask: Whether position i attends only to keys up to i.
 
@@ -187,10 +187,10 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, source_length, key_dim]`.
             value: `[batch, num_heads, source_length, value_dim]`.
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
-            causal: Same as `use_causal_mask` in `call`.
+            causal: Whether position i attends only to keys up to i.
             training: Whether dropout is applied.
-            return_scores: Whether the scores are used. If not, a subclass may return
-                `None` for them.
+            return_scores: Whether the caller uses the scores. If not, a subclass may
+                return `None` instead of scores.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,

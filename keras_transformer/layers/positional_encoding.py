@@ -1,4 +1,4 @@
-"""Positions added to embeddings (section 3.5)."""
+"""Positional encodings (section 3.5 of the paper)."""
 
 import math
 
@@ -16,7 +16,7 @@ def sinusoids(positions, d_model, rates="paper"):
     rate is exactly 1/10000, as in the library tensor2tensor and in Marian.
 
     Args:
-        positions: `[length]`, integers from 0.
+        positions: `[length]`, non-negative integers.
         d_model: Width of the encoding. If it is odd, the last component is a sine.
         rates: `"paper"` or `"tensor2tensor"`.
 
@@ -38,9 +38,10 @@ class PositionalEncoding(keras.layers.Layer):
 
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
-        max_length: Number of learned positions; only for `"learned"`.
-        rates: See `sinusoids`; only for `"sinusoidal"`.
-        first_position: Added to all positions; only for `"sinusoidal"`.
+        max_length: Number of learned positions. Required for `"learned"`.
+        rates: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"` (see
+            `sinusoids`). Only for `"sinusoidal"`.
+        first_position: Offset added to all positions. Only for `"sinusoidal"`.
 
     Raises:
         ValueError: If `kind` or `rates` is unknown. With `"learned"`, also if
@@ -77,7 +78,7 @@ class PositionalEncoding(keras.layers.Layer):
             )
         if kind == "learned" and rates != "paper":
             raise ValueError(
-                "Learned positions have no `rates`; only sinusoids have them. "
+                "Learned positions have no `rates`. Pass it only for sinusoids. "
                 f"Received: rates={rates!r}."
             )
         self.kind = kind
@@ -103,7 +104,7 @@ class PositionalEncoding(keras.layers.Layer):
         Args:
             inputs: `[batch, length, d_model]`.
             start_index: Index of the first vector in its sequence, an int or a scalar
-                tensor. Above 0 when decoding one position at a time.
+                tensor. It is above 0 when decoding one position at a time.
 
         Returns:
             `[batch, length, d_model]`. Learned positions beyond `max_length`, which are
@@ -116,8 +117,8 @@ class PositionalEncoding(keras.layers.Layer):
         length, d_model = inputs.shape[1], inputs.shape[2]
         if self.kind == "learned" and length is not None and length > self.max_length:
             raise ValueError(
-                "Learned positions end at `max_length`. Received: "
-                f"max_length={self.max_length}, input length={length}."
+                "The input must not be longer than the number of learned positions. "
+                f"Received: max_length={self.max_length}, input length={length}."
             )
         positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
         if self.kind == "learned":

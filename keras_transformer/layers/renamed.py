@@ -4,9 +4,9 @@ from keras_transformer._deprecated import warn_deprecated
 
 
 def take_score_mode(kwargs, score_mode):
-    """Returns `score_mode` unless `kwargs` contains `score`.
+    """Returns the score mode, from `score_mode` or the old argument `score`.
 
-    In that case, removes `score` from `kwargs`, warns, and returns its value.
+    If `kwargs` contains `score`, removes it, warns, and returns its value.
     """
     if "score" not in kwargs:
         return score_mode

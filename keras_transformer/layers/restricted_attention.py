@@ -1,4 +1,4 @@
-"""Self-attention restricted to a neighborhood (section 4, last row of Table 1)."""
+"""Self-attention restricted to a neighborhood (section 4 of the paper, Table 1)."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_transformer.numerics.softmax import masked_softmax
 
 # Sequences are padded to whole blocks, so a model file with a huge window could exhaust
 # the memory. Blocks above this size are therefore limited to the sequence's length.
-# Smaller blocks have a static size, even if the length is dynamic.
+# Smaller blocks keep their static size, even if the sequence's length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 
@@ -113,7 +113,8 @@ def _split_blocks(x, size):
     heads, dim = x.shape[1], x.shape[3]
     padding = ops.zeros((batch, heads, -length % size, dim), dtype=x.dtype)
     padded = ops.concatenate([x, padding], axis=2)
-    # The number is computed, because -1 would be ambiguous for an empty batch.
+    # The number of blocks is computed, because `reshape` could not infer it for an
+    # empty batch.
     num_blocks = (length + size - 1) // size
     return ops.reshape(padded, (batch, heads, num_blocks, size, dim))
 
@@ -135,8 +136,7 @@ def _join_neighbors(blocks, sides):
 def _band(size, sides, before, after):
     """Returns a bool mask `[size, keys]` of the keys in each query's window.
 
-    The queries come from one block, and the `keys` keys from that block and its
-    neighbors.
+    The queries are one block. The keys are that block and its neighbors.
     """
     arange = np.arange if isinstance(size, int) else ops.arange
     queries = arange(size)[:, None]

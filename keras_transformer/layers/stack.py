@@ -1,4 +1,4 @@
-"""Base class of the encoder and the decoder: N identical layers (section 3.1)."""
+"""Base class of encoder and decoder: N identical layers (section 3.1 of the paper)."""
 
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import call_with_scores
@@ -12,10 +12,10 @@ class Stack(TransformerLayer):
 
     Args:
         num_layers: Number of layers, N.
-        num_heads: See `TransformerLayer`.
-        key_dim: See `TransformerLayer`.
-        d_ff: See `TransformerLayer`.
-        **kwargs: See `TransformerLayer`.
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward networks.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
 
     Raises:
         ValueError: If `num_layers` is below 1.
@@ -50,14 +50,13 @@ class Stack(TransformerLayer):
 
         Args:
             inputs: `[batch, length, d_model]`.
-            *args: Further positional arguments of each layer's `call`.
+            *args: Positional arguments of each layer's `call`, after `inputs`.
             return_attention_scores: Whether to also return the attention scores.
             **kwargs: Keyword arguments of each layer's `call`.
 
         Returns:
             `[batch, length, d_model]`. With `return_attention_scores`, `(output,
-            scores)`: `scores` is a list with the attention scores that each layer
-            returns.
+            scores)`, where `scores` is a list with the attention scores of each layer.
         """
         x, scores = inputs, []
         kwargs["return_attention_scores"] = return_attention_scores

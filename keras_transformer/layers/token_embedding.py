@@ -1,4 +1,4 @@
-"""Embeddings that share their weights with the projection to logits (section 3.4)."""
+"""Embeddings that also project to logits (section 3.4 of the paper)."""
 
 import math
 
@@ -19,11 +19,11 @@ class TokenEmbedding(keras.layers.Layer):
     Args:
         vocabulary_size: Number of ids.
         d_model: Width of an embedding.
-        pad_id: Id of padding, for `compute_mask`.
-        output_size: Number of ids, from 0, that have logits. If `None`, all ids have
-            logits.
-        zero_id: Id whose embedding is always zero and has no gradient. If `None`, no
-            id has such an embedding.
+        pad_id: Id of padding, which `compute_mask` masks.
+        output_size: Number of logits. Only ids below it have logits. If `None`, all ids
+            have logits.
+        zero_id: Id whose embedding is always zero and has no gradient. If `None`, there
+            is no such id.
         use_bias: Whether each logit has a bias.
         tied: Whether the embedding matrix is also the output projection. If false, the
             projection is a separate matrix `[output_size or vocabulary_size, d_model]`.
@@ -127,7 +127,7 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def add_bias(self, logits):
-        """Adds the biases to logits `[..., output_size or vocabulary_size]`, if any."""
+        """Adds the bias to logits, if `use_bias` is true."""
         return logits + self.bias if self.use_bias else logits
 
     def loss_operands(self, vectors):
@@ -141,7 +141,7 @@ class TokenEmbedding(keras.layers.Layer):
 
         Returns:
             `[tokens, width]` and `[output_size or vocabulary_size, width]`, float32.
-            `width` is `d_model`, plus 1 if there are biases.
+            `width` is `d_model`, plus 1 if `use_bias` is true.
         """
         matrix = ops.convert_to_tensor(self.output_embeddings())
         if not self.use_bias:
@@ -154,7 +154,7 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Float inputs are assumed to be vectors to project. Their logits need no mask,
+        # Float inputs are assumed to be vectors to project. The logits need no mask,
         # because the losses mask padding themselves.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
