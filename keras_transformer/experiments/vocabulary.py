@@ -17,8 +17,8 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
     Args:
         model: `Transformer`.
         tokenizer: The model's tokenizer, of kind `"bpe"`.
-        sentences: New texts of both sides. If the vocabularies are separate, of the
-            target only. `None` and blank texts are skipped.
+        sentences: New texts of both sides, or only of the target if the vocabularies
+            are separate. `None` and blank texts are skipped.
         num_pieces: Maximum number of subwords to add to each vocabulary.
         source_sentences: New texts of the source, if the vocabularies are separate.
 
