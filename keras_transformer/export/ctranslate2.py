@@ -26,8 +26,8 @@ def export_ctranslate2(
 ):
     """Writes a folder that `ctranslate2.Translator` can open.
 
-    The folder contains CTranslate2's files and the tokenizer. CTranslate2's inputs and
-    outputs are lists of subwords. It adds the end id to each source. Its
+    The folder contains CTranslate2's files and the tokenizer. CTranslate2 accepts and
+    returns lists of subwords, and adds the end id to each source. Its
     log-probabilities match the model's. To exclude the unknown id, as `Translator`
     does, pass `disable_unk=True` to CTranslate2. CTranslate2 divides log-probabilities
     by `length^alpha`, as this package does with `length_penalty_kind="power"`.
@@ -99,27 +99,9 @@ def _specification(model, max_length, num_targets):
         raise ExportError(
             f"ctranslate2 is not installed: {install_hint('ctranslate2')}"
         ) from None
+    _check(model)
     attention = model.encoder.layers[0].self_attention
-    if attention.value_dim not in (None, attention.key_dim):
-        raise ExportError(
-            "CTranslate2 needs keys and values of the same width. Received: "
-            f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
-        )
-    if model.attention_window is not None:
-        raise ExportError(
-            "CTranslate2 needs a model without restricted self-attention. Received: "
-            f"attention_window={model.attention_window}"
-        )
-    if model.score_mode != "scaled_dot":
-        raise ExportError(
-            f"CTranslate2 needs score_mode=scaled_dot. Received: {model.score_mode}"
-        )
     activation = activation_name(model.activation)
-    if activation not in _ACTIVATIONS:
-        raise ExportError(
-            "CTranslate2 needs one of the activations "
-            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
-        )
     options = {
         "pre_norm": model.normalization == "pre",
         "activation": getattr(common_spec.Activation, _ACTIVATIONS[activation]),
@@ -153,6 +135,31 @@ def _specification(model, max_length, num_targets):
         for layer_spec, layer in zip(stack_spec.layer, stack.layers, strict=True):
             _set_layer(layer_spec, layer)
     return spec
+
+
+def _check(model):
+    """Raises `ExportError` unless CTranslate2 can compute the model."""
+    attention = model.encoder.layers[0].self_attention
+    if attention.value_dim not in (None, attention.key_dim):
+        raise ExportError(
+            "CTranslate2 needs keys and values of the same width. Received: "
+            f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
+        )
+    if model.attention_window is not None:
+        raise ExportError(
+            "CTranslate2 needs a model without restricted self-attention. Received: "
+            f"attention_window={model.attention_window}"
+        )
+    if model.score_mode != "scaled_dot":
+        raise ExportError(
+            f"CTranslate2 needs score_mode=scaled_dot. Received: {model.score_mode}"
+        )
+    activation = activation_name(model.activation)
+    if activation not in _ACTIVATIONS:
+        raise ExportError(
+            "CTranslate2 needs one of the activations "
+            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
+        )
 
 
 def _set_embeddings(spec, model, num_targets):
