@@ -85,6 +85,7 @@ def export_saved_model(
             each padded length compiles a program. Kernels are stored packed; unpacking
             takes 10 ms per batch for a base model. Do not use with TF-Serving, whose
             builds lack XLA.
+        **old_options: Fields of `search`, as keyword arguments (deprecated).
 
     Returns:
         Path of the version's folder.
