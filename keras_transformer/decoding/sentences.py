@@ -39,7 +39,7 @@ _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """Segments of a batch of texts, in order. A blank text has one without ids."""
+    """Segments of texts, in order. A blank text has one segment, without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text
@@ -57,14 +57,14 @@ def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
     `>>fra<<`, so does each of its segments.
 
     Args:
-        tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
+        tokenize: Called with a string tensor `[batch]`. Returns ragged int32 ids,
             `[batch, (length)]`.
         texts: string `[texts]`, UTF-8.
         max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
-        split_prefix: Function of `texts` that returns their language prefixes and the
-            texts without them (see `MarianTokenizer.split_language_prefix`). If `None`,
-            there are no prefixes.
+        split_prefix: Called with `texts`. Returns their language prefixes and the texts
+            without them (see `MarianTokenizer.split_language_prefix`). If `None`, texts
+            have no language prefixes.
 
     Returns:
         `Segments`.
@@ -175,13 +175,13 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     """Divides the long sentences between words.
 
     Args:
-        tokenize: Same as in `segment`.
+        tokenize: Called with a string tensor. Returns ragged int32 ids.
         sentences: string `[sentences]`, without language prefixes.
         is_long: bool `[sentences]`, whether to divide the sentence.
         max_lengths: int64 `[sentences]`, maximum number of subwords per part.
 
     Returns:
-        The parts, string `[parts]`, and the indices of their sentences, int64
+        The parts, string `[parts]`, and the index of each part's sentence, int64
         `[parts]`. A sentence that is not long is one part.
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
@@ -215,17 +215,17 @@ def _replace(strings, pattern, rewrite):
 
 
 def _split(strings):
-    """Splits strings at the marks. Returns the pieces and the index of their string."""
+    """Splits strings at the marks. Returns pieces, and the string index of each."""
     pieces = tf.strings.split(strings, _MARK)
     return pieces.flat_values, pieces.value_rowids()
 
 
 def _is_first(row_of):
-    """Returns bool `[items]`, whether an item's row differs from the previous one's."""
+    """Returns bool `[items]`, true where the row differs from the previous item's."""
     return row_of != tf.concat([[-1], row_of], axis=0)[:-1]
 
 
 def _first_of_row(row_of, num_rows):
-    """Returns int32 `[items]`, the index of the first item in the row of each item."""
+    """Returns int32 `[items]`, for each item the index of the first one in its row."""
     rows = tf.RaggedTensor.from_value_rowids(row_of, row_of, num_rows, validate=False)
     return tf.cast(tf.gather(rows.row_starts(), row_of), tf.int32)

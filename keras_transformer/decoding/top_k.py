@@ -41,8 +41,8 @@ def top_k(x, k):
 def _block_width(size, k):
     """Returns the block width for which `top_k` ranks the fewest values.
 
-    It ranks the maxima of all blocks and the values of `k` blocks. If these are not
-    fewer than a quarter of `size` values, returns `None`.
+    `top_k` ranks the maxima of all blocks, and then the values of `k` blocks. If no
+    width leaves fewer than `size // 4` values to rank, returns `None`.
     """
     num_ranked = {
         width: size // width + k * width

@@ -50,7 +50,7 @@ BATCH_TOKENS = 4096
 
 
 class Translator:
-    """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
+    """Translates text with a `Transformer` or an `Ensemble` (section 6.1 of the paper).
 
     Texts are translated in batches, and results are in the order of the input. A blank
     text gives an empty translation. The lines of a text are translated separately, and
@@ -61,23 +61,23 @@ class Translator:
     Args:
         model: `Transformer` or `Ensemble`. `align` does not support an ensemble.
         tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`, or
-            else `tokenizer`.
-        search: `BeamSearch`.
+        target_tokenizer: Tokenizer of the target. Defaults to `tokenizer.target` if it
+            exists, else to `tokenizer`.
+        search: Search settings, a `BeamSearch`.
         max_source_length: Maximum number of subwords that are translated together,
             including the end id. A model with learned positions may have a lower limit.
         batch_tokens: Maximum number of source positions per batch, including padding.
-            If `None`, 4096, or less if there are more than 4 hypotheses per sentence.
+            If `None`, 4096, or fewer if there are more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. If a phrase ends
             with `*`, its last word stands for all words that begin with it.
         parallel_parts: Number of batches that are searched or scored in parallel, one
-            thread each, for CPUs. TensorFlow only.
-        warn: Function of a text's index, from 0, and a message. If `None`, warnings go
-            to the logger "keras_transformer", with the text's number, from 1.
+            thread each. For CPUs, with TensorFlow only.
+        warn: Called with the index of a text, from 0, and a warning. If `None`, the
+            logger "keras_transformer" receives warnings that number texts from 1.
 
     Attributes:
-        path: Path of the model, set by `open_model`.
-        data: The section `data` of the model's recipe, set by `open_model`, or `None`.
+        path: Path of the model, or `None`. Set by `open_model`.
+        data: Section `data` of the model's recipe, or `None`. Set by `open_model`.
 
     Raises:
         ValueError: If the tokenizer and the model do not match, a size is out of range,
@@ -152,10 +152,10 @@ class Translator:
         """Returns the best translation of each line.
 
         Args:
-            lines: List of str.
+            lines: List of str, the texts to translate.
 
         Returns:
-            List of str, one per line, in order.
+            List of str, one translation per line, in order.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -168,13 +168,13 @@ class Translator:
         Args:
             lines: List of str.
             n: Number of translations, at most the beam size. If `None`, the beam size.
-            prefixes: List of str, the beginning of each line's translation. White
-                space at its ends is removed. If `None`, there are none.
+            prefixes: List of str, the required beginning of each line's translation.
+                Surrounding whitespace is removed. If `None`, nothing is required.
 
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
-            first. There are fewer than `n` if the search found no more. For lines that
-            were divided, see `join_segments`.
+            first. There are fewer than `n` if the search found no more. If a line was
+            divided, `join_segments` joins the translations of its segments.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -203,12 +203,12 @@ class Translator:
 
         Args:
             lines: List of str.
-            sampling: `Sampling`, in place of the translator's `search`.
-            prefixes: Same as in `n_best`.
+            sampling: Sampling settings, a `Sampling`. `search` is not used.
+            prefixes: List of str, the required beginnings of translations, or `None`.
 
         Returns:
-            For each line, a list of `num_samples` `Translation`s in the order drawn.
-            Scores are log-probabilities.
+            For each line, a list of `sampling.num_samples` `Translation`s in the order
+            drawn. Scores are log-probabilities.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -294,7 +294,7 @@ class Translator:
         target_ids = encode_texts(self.target_tokenizer, targets)
         source_surfaces = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
-        # A generated invalid byte becomes U+FFFD, which is up to three byte tokens.
+        # An invalid byte becomes U+FFFD in the text, which is up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
             max_target_length = min(max_target_length, self.model.max_length)
