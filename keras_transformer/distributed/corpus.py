@@ -7,8 +7,8 @@ shard and its place in the shard.
 
 The output folder contains `records-00000-of-00016.tfrecord` and so on, the tokenizer,
 and `records.json`, which is written last (see `RecordFolder`). Each record is a
-`tf.train.Example` with the int64 features `source` and `target`, ids without start and
-end ids.
+`tf.train.Example` with the int64 features `source` and `target`. They contain no start
+and end ids.
 """
 
 import hashlib
@@ -57,20 +57,21 @@ def encode_with_beam(
         sources: Paths of text files, plain or .gz, on any filesystem that Beam
             supports. Each file is read by a single worker, so a few large files are
             slower than many small ones.
-        targets: Paths of their translations, line by line, in the same order.
+        targets: Paths of the translations of `sources`, in the same order.
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
         output: The output folder. It must not contain `records.json` yet.
         shards: Number of output files.
-        max_length: Maximum number of ids of a side, including the end id. Longer pairs
+        max_length: Maximum number of ids per side, including the end id. Longer pairs
             are dropped.
-        max_ratio: Maximum ratio of the longer side's ids to the shorter side's, both
-            including end ids. Pairs above it are dropped. If `None`, there is no limit.
-        deduplicate: Whether to keep only the first of pairs with the same texts.
+        max_ratio: Maximum number of ids on the longer side per id on the shorter side,
+            including end ids. Other pairs are dropped. If `None`, there is no limit.
+        deduplicate: Whether to drop repetitions of a pair.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
-        The content of `records.json`. It includes `num_read`, `num_pairs`, `dropped`
-        by reason, and `shards` with their `name`, `num_pairs` and `sha256`.
+        The content of `records.json`, a dict. It includes the counts `num_read`,
+        `num_pairs` and `dropped` (by reason), and the list `shards`, whose items have
+        `name`, `num_pairs` and `sha256`.
 
     Raises:
         DataError: If files are not line-aligned or cannot be read, if no pair is left,
@@ -165,14 +166,14 @@ def run_beam(build, beam_options=()):
     """Runs the pipeline that `build` creates and waits until it ends.
 
     Args:
-        build: Function that adds steps to a `beam.Pipeline`, its argument.
+        build: Called with a `beam.Pipeline`, to which it adds steps.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 
     Returns:
-        Beam's result with the counters of its workers.
+        Beam's `PipelineResult`, with the counters of all workers.
 
     Raises:
-        DataError: If a worker raised one.
+        DataError: If a worker raised a `DataError`.
     """
     # Later options override earlier ones, so a caller can request more messages.
     options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
@@ -263,7 +264,7 @@ def _key_by_text(element):
 
 
 class _KeepFirst(beam.DoFn):
-    """Keeps the first of pairs with the same texts."""
+    """Maps (key, pairs with the same texts) to the first pair."""
 
     def process(self, element):
         pairs = sorted(element[1])
@@ -272,7 +273,7 @@ class _KeepFirst(beam.DoFn):
         yield pairs[0]
 
 
-# Beam would infer a union with `TaggedOutput`, which `GroupByKey` rejects.
+# Without this type, Beam infers a union with `TaggedOutput`, and `GroupByKey` fails.
 @beam.typehints.with_output_types(beam.typehints.KV[int, beam.typehints.Any])
 class _Tokenize(beam.DoFn):
     """Maps lists of (place, texts) to (shard, (place, source ids, target ids))."""

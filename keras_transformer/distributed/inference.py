@@ -23,7 +23,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.saving.saved_model import limit_batch_size
 from keras_transformer.saving.saved_model import load_saved_model
 
-# Name of the counter of lines that the export truncates.
+# Name of the counter of truncated lines.
 _TRUNCATED = "lines truncated"
 # Tasks, and the name of each task's signature in the export.
 TRANSLATE, SCORE = "translate", "score"
@@ -34,8 +34,8 @@ _logger = logging.getLogger("keras_transformer")
 class SavedModelHandler(ModelHandler):
     """Runs lines through a SavedModel that `export_saved_model` wrote.
 
-    Elements are texts to translate, or (text, translation) pairs to score. A result is
-    the text of an output line.
+    Elements are texts to translate, or (text, translation) pairs to score. The result
+    for an element is the text of its output line.
 
     Args:
         path: Folder with `saved_model.pb`, visible to every worker.
@@ -75,7 +75,8 @@ def run_with_beam(
         sources: Paths of text files, plain or .gz, with different names.
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
-        targets: Paths of the translations to score, line by line.
+        targets: For `SCORE`, paths of the translations to score, in the order of
+            `sources` and line-aligned with them.
         batch_size: Maximum number of lines per batch. If the export has a lower limit,
             that limit is used.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
@@ -87,8 +88,7 @@ def run_with_beam(
         DataError: If files cannot be read or are not line-aligned, if input files have
             the same name, if targets are given for translation, if an output file
             exists, or if the folder cannot be created.
-        ModelError: If the export is damaged, or contains operations that untrusted
-            exports may not contain.
+        ModelError: If the export is damaged or unsafe (see `check_saved_model`).
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     written = _output_files(task, sources, targets, os.fspath(output))
@@ -165,7 +165,7 @@ class _ReadLines(beam.DoFn):
 
 
 class _WriteLines(beam.DoFn):
-    """Writes (path, numbered lines) to a file."""
+    """Writes the lines of an element (path, numbered lines) to the path."""
 
     def process(self, element):
         path, lines = element

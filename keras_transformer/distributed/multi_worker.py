@@ -1,15 +1,15 @@
 """Patches Keras's `fit` for `MultiWorkerMirroredStrategy`.
 
-Keras's TensorFlow trainer fails in two places when several processes train (keras issue
+Keras's TensorFlow trainer fails in two places when several processes train (Keras issue
 20585):
 
 - Before the first step, it reduces a batch over the replicas to determine its shapes.
-  This fails if replicas belong to other processes. The patch uses the part of a local
-  replica, which has the same shapes.
+  This fails if replicas belong to other processes. The patch reads the shapes from a
+  local replica's part of the batch, since all parts have the same shapes.
 - It averages each step's logs with `axis=0`, which a scalar does not have.
 
-TensorFlow detects lost processes by heartbeats, whose timeout only private functions
-can set. So this file imports private names of Keras and TensorFlow.
+TensorFlow detects lost processes by heartbeats. Only private functions can set their
+timeout. This module therefore imports private names of TensorFlow as well as of Keras.
 """
 
 import tensorflow as tf

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import time
 
-# Seconds between two attempts to reach a worker, and timeout of one attempt.
+# Seconds between two attempts to reach a worker, and seconds until one times out.
 _PAUSE = 0.2
 _ATTEMPT = 2.0
 

@@ -101,8 +101,8 @@ class Workers:
         """Calls `function` on the chief and returns its result on all workers.
 
         Args:
-            function: Function without arguments whose result is a JSON value. The other
-                workers wait for it.
+            function: Called without arguments. Must return a JSON value, for which the
+                other workers wait.
 
         Raises:
             WorkersError: On the other workers, if `function` failed on the chief. The
@@ -151,7 +151,7 @@ class Workers:
         replicas = self.strategy.num_replicas_in_sync // self.count
 
         def parts(*batch):
-            # [rows, length] to one [rows / replicas, length] per replica
+            # Splits [rows, length] into [rows / replicas, length] for each replica.
             return tf.data.Dataset.from_tensor_slices(
                 tf.nest.map_structure(
                     lambda ids: tf.reshape(
