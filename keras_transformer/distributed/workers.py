@@ -121,7 +121,8 @@ class Workers:
             raise failure
         if "failed" in received:
             raise WorkersError(
-                f"worker {self.index}: worker 0 failed. See its log for the reason"
+                f"worker {self.index}: worker 0 failed. The log of worker 0 has the "
+                "reason"
             )
         return received["result"]
 
@@ -180,8 +181,8 @@ class Workers:
             others = {_worker_index(self._jobs, *task) for task in named} - {self.index}
             who = _worker_names(others)
             raise WorkerLost(
-                f"worker {self.index}: {who or 'another worker'} has ended or cannot "
-                "be reached, so training stopped. Start all workers again to resume "
+                f"worker {self.index}: {who or 'another worker'} ended or cannot be "
+                "reached, so training stopped. Start all workers again to resume "
                 "from the last checkpoint"
             ) from error
 
@@ -293,5 +294,8 @@ def _cluster_and_index(text):
             f"TF_CONFIG: the cluster must have at most one chief. Received: {jobs}"
         )
     if not 0 <= task < jobs.get(job, 0):
-        raise WorkersError(f"TF_CONFIG: no {job} {task} in the cluster {jobs}")
+        raise WorkersError(
+            "TF_CONFIG: the task index must be below the number of tasks of its type. "
+            f"Received: {job} {task}, with the numbers of tasks {jobs}"
+        )
     return addresses, _worker_index(jobs, job, task)
