@@ -22,11 +22,11 @@ from keras_transformer.saving.load import check_model
 from keras_transformer.training import configure_threads
 from keras_transformer.untrusted import open_regular
 
-# Tokens per side of the batches whose time is measured, without and with a GPU.
+# Tokens per side in the batches used to measure the speed, without and with a GPU.
 _MEASURED_TOKENS = 4096
 _MEASURED_TOKENS_ON_GPU = 25_000
 _MEASURED_STEPS = 3
-# Tokens per sentence if the size of the text is unknown.
+# Assumed number of tokens per sentence if the size of the text is unknown.
 _LENGTH = 32
 
 
@@ -59,9 +59,9 @@ def plan_training(recipe):
     num_devices = max(1, len(machine.gpus))
     seconds = _computed_tokens(recipe) / (rate * num_devices)
     memory = recipe_memory(recipe, num_devices)
-    # For each parameter, a checkpoint stores the weight, two slots of Adam and, with
-    # ema_momentum, the average, 4 bytes each. The best and the final model store only
-    # the weight.
+    # For each parameter, a checkpoint stores the weight, two Adam slots and, with
+    # `ema_momentum`, the average, in 4 bytes each. The best and the final model store
+    # only the weight.
     checkpoint_bytes = 12 if settings.ema_momentum is None else 16
     disk = (checkpoint_bytes * settings.keep_checkpoints + 8) * parameters
     sizes = recipe.model
@@ -73,13 +73,9 @@ def plan_training(recipe):
             f"{parameters:,} parameters ({sizes.preset}: {sizes.num_layers} layers, "
             f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
         ),
-        "batch": (
-            f"{settings.batch_tokens:,} tokens per side, in "
-            f"{settings.gradient_accumulation_steps} sequential x "
-            f"{settings.parallel_parts} parallel part(s)"
-        ),
+        "batch": _describe_batch(settings),
         "steps": _describe_steps(recipe, size),
-        "memory": f"about {format_bytes(memory)} {_describe_memory(machine)}",
+        "memory": _describe_memory(memory, machine),
         "disk": f"about {format_bytes(disk)} for checkpoints and models",
         "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
         "time": f"about {_format_duration(seconds)}, without validation",
@@ -127,7 +123,7 @@ def _sentence_length(size, max_length):
 
 
 def _tokens_per_second(model, recipe, length, has_gpu):
-    """Measures the speed of training in tokens of one side per second."""
+    """Measures the training speed, in tokens per side per second."""
     settings = recipe.training
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
@@ -160,7 +156,7 @@ def _tokens_per_second(model, recipe, length, has_gpu):
 
 def _describe_text(size, kind):
     if size is None:
-        return f"kind {kind}, not measured"
+        return f"not measured (data.kind: {kind})"
     tokens = size.bytes // TOKEN_BYTES
     return f"{size.pairs:,} pairs, about {tokens:,} tokens per side"
 
@@ -172,11 +168,21 @@ def _describe_vocabulary(tokenizer):
     return f"{size} subwords ({tokenizer.kind})"
 
 
+def _describe_batch(settings):
+    text = f"{settings.batch_tokens:,} tokens per side"
+    numbers = {
+        "sequential": settings.gradient_accumulation_steps,
+        "parallel": settings.parallel_parts,
+    }
+    parts = [f"{number} {kind}" for kind, number in numbers.items() if number > 1]
+    return f"{text}, split into {' x '.join(parts)} parts" if parts else text
+
+
 def _describe_steps(recipe, size):
     text = f"{recipe.training.steps:,}"
     if recipe.training.stages:
         lengths = (f"{stage.settings.steps:,}" for stage in stages_of(recipe))
-        text += f" in stages of {', '.join(lengths)}"
+        text += f" (stages: {' + '.join(lengths)})"
     if size is None or not size.bytes:
         return text
     settings = [stage.settings for stage in stages_of(recipe)]
@@ -196,11 +202,15 @@ def _computed_tokens(recipe):
     return sum(map(operator.mul, passes, tokens)) / passes[0]
 
 
-def _describe_memory(machine):
+def _describe_memory(memory, machine):
+    text = f"about {format_bytes(memory)}"
     if machine.gpus:
-        memory = machine.gpus[0].memory
-        return f"per GPU, of {format_bytes(memory)}" if memory else "per GPU"
-    return f"of {format_bytes(machine.memory)}, {format_bytes(free_memory())} are free"
+        total = machine.gpus[0].memory
+        return (
+            f"{text} of {format_bytes(total)} per GPU" if total else f"{text} per GPU"
+        )
+    total, free = format_bytes(machine.memory), format_bytes(free_memory())
+    return f"{text} of {total} ({free} free)"
 
 
 def _format_duration(seconds):

@@ -43,7 +43,25 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))
     assert speed > 1
     assert re.match(r"about \d+ s, without validation", found["time"])
-    assert re.match(r"about [\d.]+ [KMG]iB of [\d.]+ GiB", found["memory"])
+    size = r"[\d.]+ [KMG]iB"
+    assert re.match(rf"about {size} of {size} \({size} free\)$", found["memory"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "parts", "text"),
+    [
+        (1, 1, "64 tokens per side"),
+        (4, 1, "64 tokens per side, split into 4 sequential parts"),
+        (4, 2, "64 tokens per side, split into 4 sequential x 2 parallel parts"),
+    ],
+)
+def test_plan_describes_the_parts_of_a_batch(recipe, monkeypatch, steps, parts, text):
+    settings = {"gradient_accumulation_steps": steps, "parallel_parts": parts}
+    changed = recipe.training.model_copy(update=settings)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
+    found = plan_training(recipe.model_copy(update={"training": changed}))
+    assert found["batch"] == text
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
@@ -84,7 +102,7 @@ def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
     monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
     found = plan_training(staged)
     # 10 x 64 + 5 x 128 tokens are 16 epochs of 80 tokens.
-    assert found["steps"] == "15 in stages of 10, 5, about 16 epochs"
+    assert found["steps"] == "15 (stages: 10 + 5), about 16 epochs"
     expected = f"{seconds / 60:.0f} min"
     assert found["time"] == f"about {expected}, without validation"
 
