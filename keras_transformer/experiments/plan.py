@@ -206,9 +206,8 @@ def _describe_memory(memory, machine):
     text = f"about {format_bytes(memory)}"
     if machine.gpus:
         total = machine.gpus[0].memory
-        return (
-            f"{text} of {format_bytes(total)} per GPU" if total else f"{text} per GPU"
-        )
+        text += f" of {format_bytes(total)}" if total else ""
+        return f"{text} per GPU"
     total, free = format_bytes(machine.memory), format_bytes(free_memory())
     return f"{text} of {total} ({free} free)"
 
