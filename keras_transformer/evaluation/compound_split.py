@@ -38,7 +38,7 @@ def compound_split_bleu(hypotheses, references, language="de") -> Result:
     """Computes tokenized, case-sensitive, unsmoothed BLEU with split compounds.
 
     The score is usually higher than sacreBLEU's for the same text. Use it only to
-    compare with the paper and its contemporaries.
+    compare with the paper and with other papers of that time.
 
     Args:
         hypotheses: List of str, untokenized.

@@ -1,4 +1,4 @@
-"""Filter of a noisy parallel corpus by rules and a model's score."""
+"""Filter for noisy parallel corpora, by rules and by a model's score."""
 
 from collections import Counter
 
@@ -23,13 +23,14 @@ class PairFilter:
     """Scores sentence pairs, selects the good ones, and counts the others by reason.
 
     Args:
-        translator: `Translator`.
-        max_ratio: Maximum ratio of the longer side's subwords to the shorter side's.
+        translator: `Translator` that computes the scores.
+        max_ratio: Maximum number of subwords on the longer side per subword on the
+            shorter side.
         max_length: Maximum number of subwords on a side.
         keep_identical: Whether both sides of a pair may have the same text.
 
     Attributes:
-        dropped: Counter of the keys of `FILTER_REASONS`.
+        dropped: `Counter` of dropped pairs by reason, a key of `FILTER_REASONS`.
         num_kept: Number of pairs kept.
     """
 
@@ -55,17 +56,17 @@ class PairFilter:
             float32 `[len(pairs)]`, NaN for pairs that break a rule.
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
-        texts = [i for i, reason in enumerate(reasons) if reason is None]
+        remaining = [i for i, reason in enumerate(reasons) if reason is None]
         tokenizers = self.translator.tokenizer, self.translator.target_tokenizer
         # For each side, the number of subwords of each text.
         lengths = (
-            map(len, encode_texts(tokenizer, [pairs[i][side] for i in texts]))
+            map(len, encode_texts(tokenizer, [pairs[i][side] for i in remaining]))
             for side, tokenizer in enumerate(tokenizers)
         )
-        for i, *sides in zip(texts, *lengths, strict=True):
-            reasons[i] = self._reason_of_lengths(*sides)
+        for i, *sizes in zip(remaining, *lengths, strict=True):
+            reasons[i] = self._reason_of_lengths(*sizes)
         self.dropped.update(reason for reason in reasons if reason is not None)
-        scored = [i for i in texts if reasons[i] is None]
+        scored = [i for i in remaining if reasons[i] is None]
         log_probs = np.full(len(pairs), np.nan, "float32")
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
         scores = self.translator.score(sources, targets)
@@ -81,22 +82,22 @@ class PairFilter:
             threshold: Natural log-probability per target subword.
 
         Returns:
-            bool `[len(scores)]`.
+            bool `[len(scores)]`, whether each pair is selected.
         """
         passed = scores >= threshold  # false for NaN
         self._count(scores, passed)
         return passed
 
     def select_best(self, scores, fraction):
-        """Selects the pairs with the highest scores; among ties, the earlier ones.
+        """Selects the pairs with the highest scores. Of ties, earlier pairs come first.
 
         Args:
             scores: Results of `score` for all pairs, concatenated.
-            fraction: Fraction in (0, 1] of the pairs that have a score.
+            fraction: Fraction of the pairs with a score to select, in (0, 1].
 
         Returns:
-            `(passed, threshold)`: bool `[len(scores)]`, and the lowest score that
-            passed, or `None` if no pair passed.
+            `(passed, threshold)`: bool `[len(scores)]`, whether each pair is selected,
+            and the lowest selected score, or `None` if no pair is selected.
         """
         order = np.argsort(-scores, kind="stable")  # NaN comes last
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))

@@ -11,20 +11,20 @@ from keras_transformer.decoding.scoring import score_ids
 
 
 def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
-    """Computes a model's perplexity per target subword, like the paper's Table 3.
+    """Computes a model's perplexity per target subword, as in the paper's Table 3.
 
     All subwords have the same weight, regardless of their batch. The end of a sentence
-    counts as a subword, padding does not. Unlike in training, labels are not smoothed.
+    counts as a subword; padding does not. Unlike in training, labels are not smoothed.
 
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits, or a
             `PairScorer`, which is compiled only once for several calls.
         dataset: Finite iterable of batches `({"source_ids": ..., "target_ids": ...},
             labels)`, integer ids `[batch, length]`. Labels are shifted by one position:
-            `target_ids` begin with the start id, `labels` end with the end id.
+            `target_ids` begin with the start id, and `labels` end with the end id.
         pad_id: Label that is not counted. Ignored if `model` is a `PairScorer`.
-        unknown_id: Replaces labels for which the model has no logits. Ignored if
-            `model` is a `PairScorer`.
+        unknown_id: Id that replaces labels for which the model has no logits. Ignored
+            if `model` is a `PairScorer`.
 
     Raises:
         ValueError: If the dataset contains no target subword.
@@ -41,12 +41,12 @@ def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
 
 
 class PairScorer:
-    """Log-probabilities of given translations by one model, compiled once.
+    """Scorer of given translations by a model, compiled once for several calls.
 
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits.
         pad_id: Label that is not counted.
-        unknown_id: Replaces labels for which the model has no logits.
+        unknown_id: Id that replaces labels for which the model has no logits.
     """
 
     def __init__(self, model, pad_id=0, unknown_id=1):
@@ -56,7 +56,7 @@ class PairScorer:
         )
 
     def __call__(self, source_ids, target_ids, labels):
-        """Returns the log-probabilities of given translations: float32 `[batch]`.
+        """Returns the log-probabilities of given translations, float32 `[batch]`.
 
         The arguments are integer ids `[batch, length]`, as in `perplexity`.
         """

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER by sacreBLEU, with its signatures."""
+"""BLEU, chrF and TER, computed by sacreBLEU, with sacreBLEU's signatures."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from sacrebleu.metrics import TER
 
 
 class Result(NamedTuple):
-    """A corpus score from 0 to 100. Lower TER is better, and it may exceed 100."""
+    """A corpus score from 0 to 100. A lower TER is better, and a TER may exceed 100."""
 
     metric: str  # sacreBLEU's name, such as "chrF2"
     score: float
-    signature: str  # version, tokenizer and case, for comparable scores
+    signature: str  # version, tokenizer, case; equal for comparable scores
     text: str  # the line that sacreBLEU prints
 
 
@@ -42,7 +42,7 @@ def chrf(hypotheses, references, lowercase=False) -> Result:
 
 
 def ter(hypotheses, references, case_sensitive=False) -> Result:
-    """Computes the corpus translation edit rate; by default it ignores case."""
+    """Computes the corpus translation edit rate. By default, case is ignored."""
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 
@@ -52,7 +52,7 @@ def score_corpus(metric, hypotheses, references) -> Result:
     references = list(references)
     if len(hypotheses) != len(references) or not references:
         raise ValueError(
-            "Each translation must have one reference, and there must be at least one. "
+            "There must be one reference per translation, and at least one of each. "
             f"Received: {len(hypotheses)} translations, {len(references)} references."
         )
     score = metric.corpus_score(hypotheses, [references])

@@ -44,7 +44,7 @@ def bleu_interval(
     Args:
         hypotheses: List of str, one translation per sentence.
         references: List of str, one reference per sentence.
-        tokenize: sacreBLEU's tokenizer.
+        tokenize: Name of a sacreBLEU tokenizer.
         lowercase: Whether to ignore case.
         num_samples: Number of resamples of the sentences.
         seed: Seed of the resampling.
@@ -65,19 +65,19 @@ def compare_seeds(
     num_samples=1000,
     seed=12345,
 ):
-    """Tests the difference in mean BLEU over seeds between each system and the first.
+    """Tests whether the mean BLEU over seeds differs from the first system's.
 
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
-    the same resamples of the sentences. The p-value is computed as in sacreBLEU: the
-    fraction of resamples whose absolute difference, minus the mean absolute difference,
-    exceeds the observed absolute difference, with 1 added to both counts. It is 1 if
-    the mean scores are equal.
+    the same resamples of the sentences. The p-value is (c + 1) / (n + 1), as in
+    sacreBLEU. Of the n resamples, c have an absolute difference that exceeds the mean
+    absolute difference by more than the observed one. If the mean scores are equal, the
+    p-value is 1.
 
     Args:
         systems: Mapping of names to lists of runs, one run per seed. A run is a list of
             str, one translation per sentence. The first system is the baseline.
         references: List of str, one reference per sentence.
-        tokenize: sacreBLEU's tokenizer.
+        tokenize: Name of a sacreBLEU tokenizer.
         lowercase: Whether to ignore case.
         num_samples: Number of resamples of the sentences.
         seed: Seed of the resampling.
@@ -106,8 +106,8 @@ def compare_seeds(
 
 
 def _p_value(differences, observed):
-    # A tie is no difference, as in `compare_systems`. The means of tied systems may
-    # differ by rounding errors.
+    # Equal scores are not a significant difference, as in `compare_systems`. Rounding
+    # errors may separate means that should be equal.
     if abs(observed) < 1e-9:
         return 1.0
     sizes = np.abs(differences)

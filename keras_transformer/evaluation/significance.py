@@ -1,4 +1,4 @@
-"""Paired significance tests of systems, by sacreBLEU."""
+"""Paired significance tests of systems, with sacreBLEU."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics import TER
 from sacrebleu.significance import PairedTest
 
-# sacreBLEU's names and default numbers of samples.
+# For each test, sacreBLEU's name and default number of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}
 _SEED = "SACREBLEU_SEED"
 
@@ -21,8 +21,8 @@ class SystemScore(NamedTuple):
     name: str
     score: float
     p_value: float | None  # of the difference from the baseline, None for the baseline
-    # Mean and half the width of the 95% interval of the score over the resamples of the
-    # bootstrap. `None` for randomization.
+    # Mean of the score over the bootstrap resamples, and half the width of its 95%
+    # interval. Both are `None` for randomization.
     mean: float | None
     interval: float | None
 
@@ -48,15 +48,15 @@ def compare_systems(
     """Tests systems against the first one (Koehn 2004, Riezler and Maxwell 2005).
 
     Args:
-        systems: Mapping of at least two names to lists of str. The first system is the
-            baseline.
+        systems: Mapping of system names to lists of str, one translation per sentence.
+            There must be at least two systems. The first is the baseline.
         references: List of str, one reference per sentence.
-        metrics: Sequence of "bleu", "chrf" and "ter".
-        test: "bootstrap", or "randomization" for approximate randomization.
+        metrics: Sequence of one or more of "bleu", "chrf" and "ter".
+        test: "bootstrap" (Koehn) or "randomization" (Riezler and Maxwell).
         num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
             and 10,000 for randomization.
         seed: Seed of the resampling, an int of at least 0.
-        tokenize: sacreBLEU's tokenizer for BLEU.
+        tokenize: Name of the sacreBLEU tokenizer for BLEU.
         lowercase: Whether BLEU and chrF ignore case.
 
     Returns:
@@ -76,7 +76,8 @@ def compare_systems(
     if len(systems) < 2 or set(lengths) != {len(references)} or not references:
         raise ValueError(
             "There must be at least two systems, each with one translation per "
-            f"reference. Received: {lengths} and {len(references)} references."
+            f"reference. Received: {lengths} translations for {len(references)} "
+            "references."
         )
     # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
     # text.
@@ -119,7 +120,8 @@ def compare_systems(
 
 
 def _p_value(system, baseline):
-    # sacreBLEU does not count ties, so a difference of 0 would be significant.
+    # sacreBLEU counts resamples with a larger difference than the observed one. Between
+    # equal systems there may be none, and the difference 0 would be significant.
     is_tie = system is not baseline and system.score == baseline.score
     return 1.0 if is_tie else _number(system.p_value)
 
