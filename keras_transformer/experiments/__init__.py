@@ -1,4 +1,4 @@
-"""Training runs from recipes, which are files of settings, and the runs of Table 3."""
+"""Training runs from recipes (files of settings), and runs of the paper's Table 3."""
 
 from keras_transformer._imports import lazy_modules
 

@@ -1,4 +1,4 @@
-"""Averages the checkpoints of a run (section 6.1)."""
+"""Averages the checkpoints of a run (section 6.1 of the paper)."""
 
 import pathlib
 
@@ -15,13 +15,13 @@ def average_run(folder, last=5, output=None):
     Args:
         folder: The run folder, the `output` of `train`.
         last: Number of checkpoints to average.
-        output: Path of the `.keras` file. If `None`, `model.keras` in the run folder.
+        output: Path of the `.keras` file. Defaults to `model.keras` in the run folder.
 
     Returns:
         The path of the file and the paths of the averaged checkpoints.
 
     Raises:
-        RecipeError, DataError: If the recipe or the tokenizer of the run is unusable.
+        RecipeError, DataError: If the run's recipe or tokenizer cannot be used.
         CheckpointError: If no checkpoint can be read, or one does not fit the model.
         StorageError: If the disk is full.
     """

@@ -1,7 +1,7 @@
 """Builds the training model that a recipe describes.
 
 A recipe contains the settings of a training run. It may divide the run into stages,
-which differ in some training settings.
+which differ in some training settings. Section numbers are the paper's.
 """
 
 import keras
@@ -35,7 +35,8 @@ def build_training_model(recipe, tokenizer, initial=None):
         guided_alignment=_guided_alignment(recipe, tokenizer),
     )
     # `set_regularization` creates the random generators that a stage needs. Checkpoints
-    # store them all, so every stage is applied once, the first stage last.
+    # store all of them, so all stages are set here. The first stage is set last, since
+    # training starts with it.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))
     optimizer = _optimizer(settings, _schedule(stages, model.d_model))
@@ -74,7 +75,7 @@ def _optimizer(settings, schedule):
             weight_decay=weight_decay,
             **average,
         )
-    # Adam still updates vectors, embeddings (which `Muon` recognizes by their name) and
+    # `Muon` uses Adam for vectors, for embeddings (which it recognizes by name) and for
     # learned positions (excluded below).
     return keras.optimizers.Muon(
         schedule,
@@ -115,14 +116,14 @@ def _stage_schedule(settings, d_model):
 
 
 def _guided_alignment(recipe, tokenizer):
-    """Returns the loss that trains a parser's head to attend to the next word.
+    """Returns the loss that trains an attention head to attend to the next word.
 
-    If the recipe has no `guided_alignment`, returns `None`.
+    The loss is for parsers. If the recipe has no `guided_alignment`, returns `None`.
     """
     weight = recipe.training.guided_alignment
     if not weight:
         return None
-    # The schema allows the loss only for data with trees, which has `words`.
+    # The schema allows this loss only for `data.kind: trees`, which has `data.words`.
     begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
     # After the last word, the head attends to the end id.
     begins[tokenizer.end_id] = True

@@ -1,8 +1,8 @@
 """Prepares the vocabulary and the encoded text of a run.
 
 The stages of a run can differ in `TextOptions`: whether the training text is read in
-one direction or in both, and how the tokenizer samples its subwords. Stages with the
-same `TextOptions` share one encoded text.
+one direction or in both, and how the tokenizer samples subwords. Stages with the same
+`TextOptions` share one encoded text.
 """
 
 import shutil
@@ -18,7 +18,8 @@ from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.untrusted import read_text
 
-# File in the tokenizer's folder with the fingerprint of its training text.
+# File in the tokenizer's folder. It contains the fingerprint of the text from which
+# the vocabulary was learned.
 _TEXT_FINGERPRINT = "text.sha256"
 
 
@@ -123,11 +124,15 @@ def _check_sides(settings, tokenizer):
     is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
     if is_separate == settings.shared:
         needed = "false" if is_separate else "true"
-        raise DataError(f"the ids of data.train need tokenizer.shared={needed}")
+        raise DataError(
+            "the tokenizer must match the ids in data.train. Set "
+            f"tokenizer.shared={needed}"
+        )
     size = tokenizer.vocabulary_size
     if is_separate and size != settings.source_vocabulary_size:
         raise DataError(
-            f"the ids of data.train need tokenizer.source_vocabulary_size={size}. "
+            "the tokenizer must match the ids in data.train. Set "
+            f"tokenizer.source_vocabulary_size={size}. "
             f"Received: {settings.source_vocabulary_size}"
         )
 
@@ -157,7 +162,7 @@ def _train_tokenizer(settings, pairs):
 
 
 def _load_models(settings):
-    """Returns the tokenizer of `tokenizer.model` and `tokenizer.source_model`."""
+    """Loads `tokenizer.model` and, if not shared, `tokenizer.source_model`."""
     target = _load_sentencepiece(settings, "")
     if settings.shared:
         return target
@@ -166,7 +171,7 @@ def _load_models(settings):
 
 
 def _load_sentencepiece(settings, side):
-    """Loads a SentencePiece file. `side` is its keys' prefix: "" or "source_"."""
+    """Loads a SentencePiece file. `side` prefixes its recipe keys: "" or "source_"."""
     path = getattr(settings, f"{side}model")
     label = f"tokenizer.{side}model {path}"
     try:
@@ -197,8 +202,8 @@ def load_pairs(recipe):
     data = recipe.data
     if data.kind == "none":
         raise DataError(
-            "data.kind none: an imported model has no text to train on. Train another "
-            "recipe with --from MODEL"
+            "the recipe of an imported model (data.kind: none) has no training text. "
+            "Train another recipe with --from MODEL"
         )
     if data.kind == "phrases":
         splits = phrases(

@@ -20,7 +20,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
         settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
             and `value_dim`, as in `PRESETS`, and optionally `attention_window` and
             `variations`.
-        vocabulary_size: Number of ids that the model predicts, and so of logits.
+        vocabulary_size: Number of ids that the model predicts, one logit each.
         source_lengths: Number of source ids of each pair, int array `[pairs]`.
         target_lengths: Number of target ids of each pair, int array `[pairs]`.
 
@@ -36,8 +36,8 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     def attention(num_queries, num_keys, window=np.inf):
         # Each query has a query projection (of key width) and an output projection (of
-        # value width). Each key has a key and a value projection. Over all heads,
-        # either two are `width` wide together.
+        # value width). Each key has a key projection and a value projection. Over all
+        # heads, the widths of either pair add up to `width`.
         projections = (num_queries + num_keys) * width
         products = num_queries * np.minimum(num_keys, window) * width
         return 2 * (d_model * projections + products).sum()
@@ -56,7 +56,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Returns three times `forward_flops`: the backward pass takes twice as many."""
+    """Returns three times `forward_flops`: a backward pass costs two forward ones."""
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
@@ -87,10 +87,10 @@ def count_run_flops(recipe, settings, num_outputs, corpora, steps):
 
 
 def training_cost(recipe, model, corpora, progress, devices):
-    """Returns a line with the training cost: counted, and estimated as in Table 2.
+    """Returns a line with the training cost, counted and estimated as in Table 2.
 
-    The estimate is the training time, times the number of devices, times the measured
-    rate of a device.
+    As in the paper, the estimate is the training time, times the number of devices,
+    times the rate of a device. The rate is measured.
 
     Args:
         recipe: A `Recipe`.
@@ -99,7 +99,7 @@ def training_cost(recipe, model, corpora, progress, devices):
         progress: `Progress` of the run.
         devices: Number of devices.
     """
-    # "auto_bfloat16" computes matrix products in bfloat16 as well.
+    # The setting "auto_bfloat16" also computes matrix products in bfloat16.
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),

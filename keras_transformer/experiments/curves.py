@@ -56,7 +56,7 @@ def draw_curves(folders, path):
     has_legend = len(runs) > 1
     legend_rows = math.ceil(len(runs) / _LEGEND_COLUMNS) if has_legend else 1
     height = 1.9 * len(panels) + 0.4 + 0.2 * legend_rows
-    # Not pyplot, which uses the user's backend and may need a display.
+    # Pyplot would use the user's backend, which may need a display.
     figure = Figure(figsize=(7.5, height), layout="constrained")
     axes = figure.subplots(len(panels), 2, squeeze=False, sharex="col", sharey="row")
     for row, (title, split, key, is_logarithmic) in zip(axes, panels, strict=True):
@@ -122,14 +122,14 @@ def _mark_stages(axes, rows_of_runs):
 def _curves_of_run(folder, rows):
     """Returns a dict from (split, key) to curve.
 
-    A curve is a dict of steps, minutes and values.
+    A curve is a dict with the keys `steps`, `minutes` and `values`.
     """
     curves = {}
     for _, split, key, _ in _PANELS:
         points = [
             (row["step"], row["seconds"] / 60, row[key])
             for row in rows
-            # Numbers that are not finite are stored as null.
+            # metrics.jsonl has null in place of numbers that are not finite.
             if row["split"] == split and None not in (row.get(key), row.get("seconds"))
         ]
         if points:

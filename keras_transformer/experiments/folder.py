@@ -88,8 +88,9 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
 
     Args:
         folder: The run folder.
-        lock_name: Same as `name` of `lock`.
-        runs: Folders of runs inside `folder`. Their logs and checkpoints also count.
+        lock_name: Name of the lock file.
+        runs: Run folders inside `folder`. If any has a log or a checkpoint, nothing is
+            removed.
 
     Raises:
         RunBusy: If another process has locked the folder.
@@ -228,7 +229,7 @@ def clean(folder, restart=False):
         restart: Whether to remove all output of the run, including its vocabulary.
 
     Raises:
-        RunError: Same as in `check_outputs`.
+        RunError: If `check_outputs` finds an invalid output.
     """
     for name in _OUTPUT if restart else ():
         _remove(folder / name)
@@ -237,7 +238,8 @@ def clean(folder, restart=False):
         for path in list(folder.glob(pattern)):
             if path.parent == folder or not path.parent.is_symlink():
                 _remove(path)
-    # A process that is killed between writing data and index leaves only the data.
+    # A checkpoint's data is written before its index. Data without an index comes from
+    # a killed process.
     for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
         if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():
             _remove(path)
@@ -249,7 +251,7 @@ def _has_begun(folder):
 
 
 def claim(folder, recipe, allow_changes=False):
-    """Writes the recipe into the folder, unless it contains a different run.
+    """Writes the recipe into the folder, unless the folder contains another run.
 
     Args:
         folder: The run folder.

@@ -176,7 +176,7 @@ def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):
     result = run(
         *("train", imported / "config.yaml", "--output", tmp_path / "run"), code=2
     )
-    assert "data.kind none" in result.stderr
+    assert "(data.kind: none) has no training text" in result.stderr
     result = run(
         "update-vocabulary",
         imported,

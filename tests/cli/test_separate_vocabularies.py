@@ -264,10 +264,10 @@ def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
 
     write([369], [379, 4])
     assert prepare(separate_recipe(data), "run") == [[369, 3], [379, 4, 3]]
-    with pytest.raises(DataError, match=r"need tokenizer.shared=false"):
+    with pytest.raises(DataError, match=r"Set tokenizer.shared=false"):
         prepare(small_recipe(data), "shared")
     other = separate_recipe(data, "tokenizer.source_vocabulary_size=380")
-    with pytest.raises(DataError, match=r"need tokenizer.source_vocabulary_size=370"):
+    with pytest.raises(DataError, match=r"Set tokenizer.source_vocabulary_size=370"):
         prepare(other, "other")
     write([370], [4])
     with pytest.raises(DataError, match="has ids outside the vocabulary"):
