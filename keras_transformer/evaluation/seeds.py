@@ -65,13 +65,13 @@ def compare_seeds(
     num_samples=1000,
     seed=12345,
 ):
-    """Tests whether the mean BLEU over seeds differs from the first system's.
+    """Tests whether a system's mean BLEU over seeds differs from the baseline's.
 
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
     the same resamples of the sentences. The p-value is (c + 1) / (n + 1), as in
-    sacreBLEU. Of the n resamples, c have an absolute difference that exceeds the mean
-    absolute difference by more than the observed one. If the mean scores are equal, the
-    p-value is 1.
+    sacreBLEU. Here n is the number of resamples. In c of them, the absolute difference
+    exceeds its mean by more than the observed absolute difference. If the scores are
+    equal, the p-value is 1.
 
     Args:
         systems: Mapping of names to lists of runs, one run per seed. A run is a list of
