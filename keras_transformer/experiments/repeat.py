@@ -1,4 +1,4 @@
-"""Repeated training with different seeds, with a report of the mean and spread."""
+"""Training with several seeds, and a report of the mean scores and their spread."""
 
 import contextlib
 import json
@@ -89,9 +89,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
             f"--jobs {jobs}: must be at most the number of cores, {len(_cores())}"
         )
     if recipe.data.kind == "trees":
-        raise RecipeError("data.kind trees: `repeat` scores translators only")
+        raise RecipeError("`repeat` cannot be used with data.kind: trees")
     if getattr(recipe.data, "test", True) is None:
-        raise RecipeError("data.test must be given: the models are scored on it")
+        raise RecipeError("data.test must be given, to score the models on it")
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     with run_folder.create_and_lock(output, ".repeat.lock", folders.values()):
         _store_or_check_recipe(output, recipe)
@@ -113,8 +113,8 @@ def read_translations(output):
         output: Output folder of `repeat`, a `pathlib.Path`.
 
     Returns:
-        Tuple `(translations, references)`: a list of texts per seed of the report, and
-        the list of references.
+        Tuple `(translations, references)`. `translations` has one list of texts per
+        seed.
 
     Raises:
         RunError: If there is no report, a file cannot be read, or the numbers of lines

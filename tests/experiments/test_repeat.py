@@ -154,7 +154,7 @@ def test_repeat_needs_test_data(tmp_path):
 def test_repeat_refuses_trees(tmp_path):
     trees = "data={kind: trees, train: {trees: a}}"
     recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
-    with pytest.raises(RecipeError, match=r"data\.kind trees: .* translators only"):
+    with pytest.raises(RecipeError, match=r"cannot be used with data\.kind: trees"):
         repeat(recipe, [1], tmp_path / "seeds")
 
 

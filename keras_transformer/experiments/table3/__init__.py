@@ -1,4 +1,4 @@
-"""Trains the model variations of Table 3 on any translation data."""
+"""Trains the model variations of the paper's Table 3 on any translation data."""
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.table3.rows import expand_rows

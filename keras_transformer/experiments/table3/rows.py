@@ -1,7 +1,7 @@
-"""Recipes for the rows of Table 3.
+"""Recipes for the rows of the paper's Table 3.
 
-The paper names groups of rows A to E. Here, each row also has a number within its
-group, such as `C2`, except the only row of group E.
+The paper labels its groups of rows with the letters A to E. Here, the rows of a group
+are also numbered, such as `C2`. Group E has a single row, `E`.
 """
 
 from typing import NamedTuple

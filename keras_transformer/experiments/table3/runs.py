@@ -1,4 +1,4 @@
-"""Trains and evaluates each row of Table 3 once."""
+"""Trains and evaluates the rows of the paper's Table 3."""
 
 import json
 import os
@@ -65,11 +65,11 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         RecipeError: If there is no validation data, the data are trees, or `output`
             contains rows with different settings.
         RunBusy: If no row is finished and other processes are training all of them.
-        RunError, DataError, TrainingFault: See `train`.
+        RunError, DataError, TrainingFault: If the training of a row fails.
     """
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
-        raise RecipeError("data.validation must be given: the rows are evaluated on it")
+        raise RecipeError("data.validation must be given, to evaluate the rows on it")
     if recipe.data.kind == "trees":
         raise RecipeError("data.kind must not be trees: Table 3 is about translation")
     # All recipes and stored results are checked before hours of training.
@@ -110,7 +110,7 @@ def _train_row(folder, job, row, seed, progress):
     result = _read_result(folder, job)
     if result is not None:
         return result
-    # A second lock, since `train` releases the run's lock before the row is evaluated.
+    # `train` releases its lock before the row is evaluated, so a second lock is needed.
     with run_folder.create_and_lock(folder, ".row.lock"):
         result = _read_result(folder, job)
         if result is None:
@@ -145,7 +145,7 @@ def _read_result(folder, recipe):
 def _read_recipe(stored):
     """Returns the recipe of a stored result, or `None` if it is invalid.
 
-    Keys that are newer than the result have their defaults.
+    Keys that did not exist when the result was stored have their defaults.
     """
     try:
         return Recipe.model_validate(stored["recipe"])
