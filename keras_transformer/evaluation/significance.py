@@ -75,9 +75,8 @@ def compare_systems(
     lengths = [len(hypotheses) for hypotheses in systems.values()]
     if len(systems) < 2 or set(lengths) != {len(references)} or not references:
         raise ValueError(
-            "There must be at least two systems, each with one translation per "
-            f"reference. Received: {lengths} translations for {len(references)} "
-            "references."
+            "Each of two or more systems must have one translation per reference. "
+            f"Received: {lengths} translations and {len(references)} references."
         )
     # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
     # text.
