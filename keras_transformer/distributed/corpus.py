@@ -64,7 +64,7 @@ def encode_with_beam(
         max_length: Maximum number of ids per side, including the end id. Longer pairs
             are dropped.
         max_ratio: Maximum number of ids on the longer side per id on the shorter side,
-            including end ids. Other pairs are dropped. If `None`, there is no limit.
+            including end ids. Pairs above it are dropped. If `None`, there is no limit.
         deduplicate: Whether to drop repetitions of a pair.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
 

@@ -30,7 +30,7 @@ class PairFilter:
         keep_identical: Whether both sides of a pair may have the same text.
 
     Attributes:
-        dropped: `Counter` of dropped pairs by reason, a key of `FILTER_REASONS`.
+        dropped: Number of dropped pairs by reason, a `Counter`. See `FILTER_REASONS`.
         num_kept: Number of pairs kept.
     """
 
