@@ -139,7 +139,7 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
         result = run_command("compare", "-r", files / "ref", *systems)
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
-    with pytest.raises(ValueError, match=r"\[1, 2\] and 1"):
+    with pytest.raises(ValueError, match=r"\[1, 2\] translations and 1"):
         compare_systems({"a": ["x"], "b": ["x", "y"]}, ["x"])
     systems = {"a": ["x"], "b": ["y"]}
     for unknown in ({"metrics": ["bleu", "rouge"]}, {"test": "sign"}):
