@@ -159,9 +159,12 @@ class Signatures:
 
     def translate_n_best(self, inputs):
         inputs = self._require_batch_size(inputs)
-        return self._text_search.translate(
+        found = self._text_search.translate(
             inputs, n_best=self._beam_size, num_places=self._num_results
         )
+        for name in ("translations", "scores"):
+            found[name].set_shape([None, self._beam_size])
+        return found
 
     def translate_ids(self, source_ids):
         source_ids = self._check_and_truncate(source_ids)

@@ -38,10 +38,11 @@ class TextSearch:
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         )
-        # A function of its own, so that all signatures share one graph.
-        self._segments = tf.function(
-            self.segments,
-            input_signature=[tf.TensorSpec([None], tf.string)],
+        # All signatures share this graph, because it is large and takes time to load.
+        number = tf.TensorSpec([], tf.int32)
+        self.translate = tf.function(
+            self._translate,
+            input_signature=[tf.TensorSpec([None], tf.string), number, number],
             autograph=False,
         )
 
@@ -58,14 +59,15 @@ class TextSearch:
         is_cut = tf.strings.length(texts) > limit
         return found._replace(truncated=found.truncated | is_cut)
 
-    def translate(self, texts, n_best, num_places):
+    def _translate(self, texts, n_best, num_places):
         """Translates texts segment by segment.
 
         Args:
             texts: string `[batch]`.
-            n_best: Number of translations per text.
-            num_places: Number of hypotheses per segment, at least `n_best`. Hypotheses
-                with the same text are merged, so extra ones can take their places.
+            n_best: int32 scalar, the number of translations per text.
+            num_places: int32 scalar, the number of hypotheses per segment, at least
+                `n_best`. Hypotheses with the same text are merged, so extra ones can
+                take their places.
 
         Returns:
             Dict of tensors: `translations`, string `[batch, n_best]`, best first;
@@ -73,7 +75,7 @@ class TextSearch:
             of translations found; and `truncated`, bool `[batch]`. Unused places have
             empty texts and `EMPTY_SCORE`.
         """
-        segments = self._segments(texts)
+        segments = self.segments(texts)
         found, scores, counts = self._translate_segments(
             segments.ids, n_best, num_places
         )
@@ -90,7 +92,6 @@ class TextSearch:
         joined = tf.strings.unsorted_segment_join(written, text_index, batch)
         scores = tf.math.unsorted_segment_sum(scores, text_index, batch)
         counts = tf.math.unsorted_segment_max(counts, text_index, batch)
-        joined.set_shape([None, num_places])
         scores = tf.where(ranks < counts[:, None], scores, EMPTY_SCORE)
         joined, scores, counts = merge_n_best(joined, scores, n_best)
         return {
@@ -133,7 +134,7 @@ class TextSearch:
                 tf.concat([scores, new_scores], axis=0),
             )
 
-        lists = tf.TensorShape([None, num_places])
+        lists = tf.TensorShape([None, None])
         _, texts, scores = tf.while_loop(
             lambda start, *_: start < num_rows,
             search_some,
