@@ -7,7 +7,7 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords. A search generates none of them except `end`.
+    """Ids that do not stand for subwords. Of these, a search generates only `end`.
 
     If there is no id for unknown subwords, `unknown` is `None`.
     """
@@ -51,10 +51,9 @@ class BeamSearch:
         length_penalty: Exponent alpha of the length penalty, at least 0.
         length_penalty_kind: `"gnmt"` for `((5 + length) / 6) ** alpha`, as in the
             paper, or `"power"` for `length ** alpha`.
-        patience: The search for a sentence stops once no better hypothesis is possible,
-            or earlier, once `patience * beam_size` hypotheses have finished (Kasai et
-            al., 2022). fairseq and CTranslate2 use 1. If `None`, only the first rule
-            applies.
+        patience: Stop early once `patience * beam_size` hypotheses have finished (Kasai
+            et al., 2022). The search always stops when no better hypothesis is
+            possible; if `None`, it stops only then. fairseq and CTranslate2 use 1.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 

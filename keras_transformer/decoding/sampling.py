@@ -33,7 +33,7 @@ def sample(
 ):
     """Draws sequences token by token from the model's distribution.
 
-    The arguments that are not listed here match `beam_search`.
+    The other arguments are the same as for `beam_search`.
 
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.

@@ -1,6 +1,6 @@
 """Beam search and sampling that translate source ids with a model.
 
-`Translator` and the exports compile these functions.
+`Translator` and exported models compile these functions.
 """
 
 from keras import ops
@@ -42,7 +42,9 @@ def translate_ids(
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`.
-        n_best: Number of hypotheses to find per sentence, at most `beam_size`.
+        n_best: Number of best hypotheses to find per sentence, at most `beam_size`. The
+            search for a sentence continues until they are final, or until `patience`
+            stops it.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
         next_states: int32 `[num_states, vocabulary]`, the table from
@@ -51,7 +53,10 @@ def translate_ids(
         vocabulary_size: If given, only ids below this number are generated.
         drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: Number of hypotheses to return per sentence (see `beam_search`).
+        num_results: Number of hypotheses to return per sentence, at least `n_best`.
+            Those after the first `n_best` are the next best that the search found
+            before it stopped. Defaults to `n_best` if that is an int, and to
+            `beam_size` if it is a tensor.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
@@ -93,14 +98,15 @@ def sample_ids(
 ):
     """Returns translations drawn at random.
 
-    The arguments that are not listed here match `translate_ids`.
+    The other arguments are the same as for `translate_ids`.
 
     Args:
         sampling: `Sampling`.
         seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`.
 
     Returns:
-        `(sequences, scores)` (see `sample`). Lengths match `translate_ids`.
+        `(sequences, scores)` (see `sample`). The sequences are as long as those of
+        `translate_ids`.
     """
     arguments = _begin(
         _decoder_of(model, drop_finished),
@@ -128,7 +134,8 @@ def _decoder_of(model, drop_finished):
         return EnsembleDecoder(
             [_decoder_of(each, drop_finished) for each in model.models]
         )
-    # With static shapes, XLA would arrange the weights again at every step.
+    # The weights are arranged in advance only for dynamic shapes: with static shapes,
+    # XLA would do this again at every step.
     is_dynamic = has_dynamic_shapes(drop_finished)
     return IncrementalDecoder(model, arrange_weights(model) if is_dynamic else None)
 
