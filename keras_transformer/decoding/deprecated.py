@@ -32,11 +32,11 @@ def take_renamed(options, old, new, value):
 
 
 def replace_fields(settings, options, argument):
-    """Returns `settings` with fields that were passed as old keyword arguments.
+    """Returns a copy of `settings` in which old keyword arguments replace fields.
 
     Args:
         settings: `BeamSearch` or `Sampling`.
-        options: Mapping of field names to values.
+        options: The old arguments, a mapping of field names to values.
         argument: Name of the argument that takes `settings` now.
 
     Raises:
@@ -54,8 +54,8 @@ def replace_fields(settings, options, argument):
 def accept_line_numbers(method):
     """Decorates a method of `Translator` so that it also accepts line numbers.
 
-    In warnings, lines are counted from `first_line`, or have the numbers in the list
-    `line_numbers`.
+    The old arguments set the line numbers in warnings. `first_line` is the number of
+    the first line, and `line_numbers` is a list with the number of each line.
     """
 
     @functools.wraps(method)
@@ -73,7 +73,7 @@ def accept_line_numbers(method):
 
 
 def _renumber_lines(translator, numbers):
-    """Returns a copy of a translator, with `numbers` as line numbers in warnings."""
+    """Returns a copy of a translator whose warnings use `numbers` as line numbers."""
     renumbered = copy.copy(translator)
     renumbered.warn = lambda index, text: translator.warn(numbers[index] - 1, text)
     return renumbered
