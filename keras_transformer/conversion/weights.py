@@ -4,8 +4,8 @@ In a positional encoding, other toolkits put all sines before all cosines. This 
 alternates them, as in section 3.5 of the paper. So the `d_model` dimensions of the
 residual stream must be permuted. The stream consists of the vectors that pass from the
 embeddings through all residual connections to the logits. The permutation applies to
-the columns of matrices that write the stream, the rows of matrices that read it, and
-the scales and biases of its layer normalizations. Logits do not change.
+the columns of matrices that write to the stream, the rows of matrices that read it,
+and the scales and biases of its layer normalizations. Logits do not change.
 """
 
 import keras
@@ -19,19 +19,19 @@ _PROJECTIONS = ("query", "key", "value", "output")
 
 
 def build_transformer(arguments, arrays):
-    """Builds a `Transformer`, unless the file has far too few weights for it.
+    """Builds a `Transformer`, unless the weight file is far too small for it.
 
     Args:
         arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
-        arrays: `Arrays` of the file.
+        arrays: `Arrays` of the weight file to import.
 
     Raises:
-        ModelError: If the file has too few weights.
+        ModelError: If the file has far too few weights.
     """
     from keras_transformer.transformer import Transformer
 
-    # The file may lack the rows of padding and start. So they are not counted in the
-    # target embeddings. The factor 2 allows for missing rows in other matrices.
+    # The file may lack the embeddings of padding and start. So the vocabulary is
+    # counted without them. The factor 2 allows for missing rows in other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -43,7 +43,7 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """Permutation of the stream from sines before cosines to alternating ones.
+    """Permutation from sines-first order to alternating sines and cosines.
 
     Args:
         d_model: Width of the stream.
@@ -66,8 +66,8 @@ class StreamOrder:
             array: Array with one or two axes.
             reads: Whether to reorder the first axis, for kernels `[d_model, outputs]`
                 that read the stream.
-            writes: Whether to reorder the last axis, for kernels `[inputs, d_model]`
-                that write the stream, embeddings, and vectors `[d_model]`.
+            writes: Whether to reorder the last axis, for embeddings, vectors
+                `[d_model]`, and kernels `[inputs, d_model]` that write to the stream.
         """
         return _take(array, self._order, reads, writes)
 
@@ -149,8 +149,8 @@ def to_numpy(tensor):
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
     """Sets the embeddings and the output projection of an imported model.
 
-    The vector of padding becomes zeros. So does the vector of start, unless `start` is
-    given.
+    The embedding of the padding id is set to zeros, and so is that of the start id
+    unless `start` is given.
 
     Args:
         model: `Transformer` whose last two ids, after the subwords of the file, are
@@ -187,7 +187,7 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
 def _denses(layer):
     """Yields each projection's name, its `Dense` layer, and arguments of `reorder`.
 
-    The arguments state whether the projection reads or writes the stream.
+    The arguments state whether the projection reads or writes to the stream.
     """
     for attention in _ATTENTIONS:
         if hasattr(layer, attention):
