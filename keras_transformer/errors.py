@@ -50,7 +50,7 @@ class StorageError(UserError):
 
 
 class CheckpointError(UserError):
-    """No checkpoint can be read, or none matches the model."""
+    """No checkpoint can be read, or one does not match the model."""
 
 
 class TrainingFault(UserError):

@@ -64,7 +64,7 @@ def train(
         recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
         output: The run folder, which is created if it does not exist.
         progress: Whether to show progress on standard error.
-        allow_changes: Whether to resume although the recipe, the training text or the
+        allow_changes: Whether to resume even if the recipe, the training text or the
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker counts as lost.
@@ -82,8 +82,8 @@ def train(
             with a different recipe, text or number of replicas, or a model without
             checkpoints.
         StorageError: If `output` cannot be written, or the disk is full.
-        CheckpointError: If `output` contains checkpoints, but none can be read or
-            matches the model, or if all checkpoints were lost.
+        CheckpointError: If `output` contains checkpoints but none can be read, if the
+            newest readable one does not match the model, or if all were lost.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
         TrainingFault: If too many consecutive steps are invalid, for example because
@@ -191,8 +191,8 @@ class _Run:
         """Returns a `Trainer` with the state of the newest checkpoint.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or matches the
-                model, or if all checkpoints were lost.
+            CheckpointError: If checkpoints exist but none can be read, if the newest
+                readable one does not match the model, or if all were lost.
             RunError: If the text or the number of replicas has changed.
         """
         with self.workers.strategy.scope():
@@ -238,7 +238,7 @@ class _Run:
         return self.recipe.training.steps > progress.step or progress.validation_due
 
     def _training_text(self, data, options):
-        """Returns the training text with `TextOptions`: `EncodedCorpus` and `Pairs`."""
+        """Returns the `EncodedCorpus` and the `Pairs` for `TextOptions`."""
         name = options.cache_name(default_text_options(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, options)
 
@@ -253,8 +253,9 @@ class _Run:
         """
         progress = trainer.progress
         for number, stage in enumerate(self._stages, 1):
-            is_left = progress.step < stage.end
-            if is_left or (progress.step == stage.end and progress.validation_due):
+            has_steps_left = progress.step < stage.end
+            is_validation_left = progress.step == stage.end and progress.validation_due
+            if has_steps_left or is_validation_left:
                 if self.recipe.training.stages:
                     is_new = progress.step == stage.start
                     trainer.begin_stage(number, len(self._stages), is_new)

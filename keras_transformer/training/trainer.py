@@ -76,8 +76,8 @@ class Trainer:
             The step of the checkpoint, or 0 if no checkpoint was ever written.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none is readable and matches the
-                model, or if all checkpoints were lost.
+            CheckpointError: If checkpoints exist but none can be read, if the newest
+                readable one does not match the model, or if all were lost.
         """
         stored = self.checkpoints.restore(self._progress_schema())
         if stored is not None:
