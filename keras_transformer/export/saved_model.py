@@ -227,7 +227,7 @@ def _write_version(write, folder, card, limits):
         write: Function that writes a SavedModel to a path.
         folder: Parent folder of the versions.
         card: Content of `MODEL_CARD.md`, or `None`.
-        limits: `ExportLimits`.
+        limits: `ExportLimits` to store with the export.
     """
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Processes in

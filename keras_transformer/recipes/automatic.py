@@ -100,7 +100,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
         values: Sections by name. Changed in place.
         keys: Dotted keys (see `automatic_keys`).
         text: `TextSize`, or `None` if the size is unknown.
-        machine: `Machine`.
+        machine: `Machine` that trains the model.
 
     Returns:
         A `Choice` for each key.

@@ -140,7 +140,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
         path: Path of the file.
         allow_unsafe: Whether to skip the checks and Keras's safe mode. The file can
             then run any code, and may contain a model of any class.
-        limits: `FileLimits`.
+        limits: `FileLimits` that the file must respect.
 
     Returns:
         The model, a `Transformer` unless `allow_unsafe` is true.
@@ -323,7 +323,7 @@ def count_stored_parameters(file, size, limits):
     Args:
         file: Seekable binary file.
         size: Size of the file in bytes.
-        limits: `FileLimits`.
+        limits: `FileLimits` that the file must respect.
 
     Returns:
         `(num_arrays, num_parameters)`: the number of arrays of weights, and the number

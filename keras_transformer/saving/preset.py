@@ -170,7 +170,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
 
     Args:
         folder: The preset's folder.
-        limits: `FileLimits`.
+        limits: `FileLimits` that the preset's files must respect.
         **changes: Arguments of `Transformer` that override the preset's.
 
     Returns:

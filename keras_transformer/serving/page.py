@@ -15,7 +15,7 @@ def render_page(model, limits):
 
     Args:
         model: `ServedModel`, or an object with its `name`, `version` and `inputs`.
-        limits: `Limits`.
+        limits: `Limits` of the server.
     """
     settings = {
         "name": model.name,

@@ -37,7 +37,7 @@ def parse_request(body, signatures, limits):
         body: The request's JSON, as bytes.
         signatures: Mapping of each signature's name to its inputs, a mapping of names
             to `Input`.
-        limits: `Limits`.
+        limits: `Limits` that the request must respect.
 
     Returns:
         `Request`.

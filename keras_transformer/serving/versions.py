@@ -18,7 +18,7 @@ class Versions:
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
-        limits: `Limits`.
+        limits: `Limits` of the server.
 
     Attributes:
         model: The current version.
