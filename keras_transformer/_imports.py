@@ -23,8 +23,8 @@ class _Finder:
     """Finder that wraps the loaders found by the later finders in `sys.meta_path`.
 
     Loaders are wrapped instead of modified, since pytest uses one loader for all
-    modules. The finder stays installed, since `importlib.util.find_spec` finds a module
-    without importing it.
+    modules. The finder stays installed after it has found a module, since the module is
+    not always imported then: `importlib.util.find_spec` only finds it.
 
     Attributes:
         actions: Dict of module names to functions. Each function is called with the
