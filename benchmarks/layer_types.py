@@ -2,9 +2,10 @@
 
     python benchmarks/layer_types.py
 
-The script times a forward and backward pass of one layer and fits exponents to the
-larger half of the sizes. Its table shows them next to the exponents of Table 1. It
-writes benchmarks/results/layer_types.csv, .png, .json and .md.
+The script times a forward and backward pass of one layer. It fits the exponents with
+which the time grows to the larger half of the sizes. The table shows them next to the
+exponents of Table 1. The results are written to benchmarks/results/layer_types.csv,
+.png, .json and .md.
 """
 
 import argparse
