@@ -23,11 +23,12 @@ _STEP = {
 def take_renamed(options, old, new, value):
     """Removes the argument `old` from `options`, warns, and returns its value.
 
-    If `options` does not contain `old`, returns `value`.
+    If `options` does not contain `old`, returns `value`. The warning names `new`, the
+    code that replaces the argument.
     """
     if old not in options:
         return value
-    warn_deprecated(f"{old}=", f"{new}=")
+    warn_deprecated(f"{old}=", new)
     return options.pop(old)
 
 
@@ -115,14 +116,15 @@ def _convert(arguments, options):
     if not options.keys().isdisjoint(_STEP):
         step = {"step": arguments.get("decoder")}
         for old, new in _STEP.items():
-            step[new] = take(old, f"StepDecoder({new})", step.get(new))
+            step[new] = take(old, f"decoder=StepDecoder({new}=...)", step.get(new))
         arguments["decoder"] = StepDecoder(**step)
     ids = arguments["ids"]
     changes = {}
     for old, new in _IDS.items():
         number = getattr(ids, new)
-        changes[new] = take(old, f"SpecialIds({new})", number)
-    forbidden = take("forbidden_ids", "SpecialIds(unknown)", (ids.unknown,))
+        changes[new] = take(old, f"ids=SpecialIds({new}=...)", number)
+    new = "ids=SpecialIds(unknown=...)"
+    forbidden = take("forbidden_ids", new, (ids.unknown,))
     if len(forbidden) > 1:
         raise ValueError(
             f"`forbidden_ids` must have at most one id. Received: {forbidden}."
@@ -130,6 +132,6 @@ def _convert(arguments, options):
     changes["unknown"] = forbidden[0] if forbidden else None
     arguments["ids"] = ids._replace(**changes)
     drop_finished = arguments["drop_finished"]
-    arguments["drop_finished"] = take("compaction", "drop_finished", drop_finished)
+    arguments["drop_finished"] = take("compaction", "drop_finished=", drop_finished)
     name = "search" if "search" in arguments else "sampling"
     arguments[name] = replace_fields(arguments[name], options, name)

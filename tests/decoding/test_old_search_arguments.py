@@ -95,7 +95,7 @@ def test_beam_search_accepts_old_functions():
         logits, cache = table_step(3)(*arguments)
         return keras.ops.log_softmax(logits) - 1.0, cache
 
-    with deprecated(r"StepDecoder\(reorder\)"):
+    with deprecated(r"`decoder=StepDecoder\(reorder=\.\.\.\)`"):
         found = beam_search(
             **start(3),
             next_token_logits=log_probs,
@@ -121,15 +121,15 @@ def test_warning_names_the_callers_line():
 
 
 @pytest.mark.parametrize(
-    ("old", "ids"),
+    ("old", "ids", "new"),
     [
-        ({"pad_id": 1, "forbidden_ids": (0,)}, SpecialIds(1, 0, START, END)),
-        ({"start_id": 5, "end_id": 4}, SpecialIds(start=5, end=4)),
-        ({"forbidden_ids": ()}, SpecialIds(unknown=None)),
+        ({"pad_id": 1, "forbidden_ids": (0,)}, SpecialIds(1, 0, START, END), "pad"),
+        ({"start_id": 5, "end_id": 4}, SpecialIds(start=5, end=4), "end"),
+        ({"forbidden_ids": ()}, SpecialIds(unknown=None), "unknown"),
     ],
 )
-def test_beam_search_accepts_old_ids(old, ids):
-    with deprecated("SpecialIds"):
+def test_beam_search_accepts_old_ids(old, ids, new):
+    with deprecated(rf"Use `ids=SpecialIds\({new}=\.\.\.\)`"):
         found = beam_search(table_step(3), **start(3), beam_size=3, **old)
     expected = beam_search(table_step(3), **start(3), search=BeamSearch(3), ids=ids)
     assert_same(found, expected)
