@@ -48,12 +48,10 @@ def parse_request(body, signatures, limits):
     fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(name, str):
-        raise invalid("'signature_name' key must be a string value.")
+        raise invalid("'signature_name' must be a string")
     name = name or DEFAULT_SIGNATURE
     if name not in signatures:
-        raise invalid(
-            f"Serving signature name: {_quote(name)} not found in signature def"
-        )
+        raise invalid(f"Signature {_quote(name)} not found")
     unknown = sorted(set(fields) - _KEYS)
     if unknown:
         raise invalid(f"Unknown key in request: {_quote(unknown[0])}")
@@ -90,6 +88,7 @@ def format_response(outputs, by_row):
 
 
 def error_body(message):
+    """Returns the body of an error response, as bytes."""
     # Names in a request may contain lone surrogates, which UTF-8 cannot encode.
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -130,7 +129,9 @@ def _columns_of_instances(fields, inputs):
     named = [isinstance(each, dict) and not _is_bytes(each) for each in instances]
     if not any(named):
         if len(inputs) > 1:
-            raise invalid(f"Each instance must name its inputs: {_names(inputs)}")
+            raise invalid(
+                f"Each instance must be an object with the keys: {_names(inputs)}"
+            )
         return {next(iter(inputs)): instances}
     if not all(named):
         raise invalid("Instances must be either all objects or all plain values")
@@ -143,7 +144,7 @@ def _columns_of_inputs(fields, inputs):
     columns = fields["inputs"]
     if not isinstance(columns, dict) or _is_bytes(columns):
         if len(inputs) > 1:
-            raise invalid(f"'inputs' must name its inputs: {_names(inputs)}")
+            raise invalid(f"'inputs' must be an object with the keys: {_names(inputs)}")
         columns = {next(iter(inputs)): columns}
     _check_names(columns, inputs)
     for name in inputs:
@@ -187,7 +188,7 @@ def _encode_text(name, value, limits):
             raise invalid(f"'b64' of input {name} must be base64") from None
     else:
         raise invalid(
-            f"Each row of input {name} must be a string. Received: {_type_name(value)}"
+            f"Each row of input {name} must be a string. Received: {_describe(value)}"
         )
     # An invalid or incomplete sequence of bytes counts as one character.
     length = len(value.decode("utf-8", "replace"))
@@ -209,7 +210,7 @@ def _check_ids(name, rows, kind, limits):
             if type(value) is not int or not -(2**31) <= value < 2**31:
                 raise invalid(
                     f"Input {name} must contain 32-bit integers. Received: "
-                    f"{_type_name(value)}"
+                    f"{_describe(value)}"
                 )
     if not rows[0]:
         raise invalid(f"Input {name} must have at least one column")
@@ -222,10 +223,12 @@ def _is_bytes(value):
     return isinstance(value, dict) and list(value) == ["b64"]
 
 
-def _type_name(value):
-    if isinstance(value, bool) or value is None:
-        return json.dumps(value)
-    names = {str: "a string", int: "a number", float: "a number", list: "a list"}
+def _describe(value):
+    """Returns a number, boolean or null as short JSON, and the type of other values."""
+    if value is None or isinstance(value, int | float):
+        shown = json.dumps(value)
+        return shown if len(shown) <= 40 else f"{shown[:37]}..."
+    names = {str: "a string", list: "a list"}
     return names.get(type(value), "an object")
 
 
