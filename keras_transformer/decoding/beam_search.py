@@ -72,8 +72,8 @@ def beam_search(
         search: `BeamSearch`; its `extra_length` is not used here.
         ids: `SpecialIds`. Of these, only the end id is generated. Log-probabilities
             are still relative to the model's whole vocabulary.
-        n_best: Number of hypotheses to find per sentence, at most `beam_size`. An int
-            or a scalar int32 tensor.
+        n_best: Number of best hypotheses to find per sentence, at most `beam_size`. An
+            int or a scalar int32 tensor.
         vocabulary_size: If given, only ids below this number are generated. Needed if
             the output matrix has more rows than the tokenizer has ids.
         buffer_length: Length of the returned sequences. Defaults to the largest
@@ -264,7 +264,7 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         index: Index of the step, from 0.
         search: `BeamSearch`.
         end_id: The end id.
-        n_best: Number of hypotheses to find per sentence.
+        n_best: Number of best hypotheses to find per sentence.
 
     Returns:
         `(state, parents)`: `BeamState` with hypotheses of `index + 1` tokens, and the
