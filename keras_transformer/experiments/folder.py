@@ -83,8 +83,8 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
     """Creates and locks a run folder inside the context.
 
     If a `UserError` is raised inside the context before a training step is logged or
-    saved, the output that did not exist at the start is removed. So are empty folders
-    that this function created.
+    saved, the context removes the output that did not exist at the start, and empty
+    folders that this function created.
 
     Args:
         folder: The run folder.
