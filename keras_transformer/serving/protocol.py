@@ -48,10 +48,13 @@ def parse_request(body, signatures, limits):
     fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(name, str):
-        raise invalid("'signature_name' must be a string")
+        # TF-Serving's texts.
+        raise invalid("'signature_name' key must be a string value.")
     name = name or DEFAULT_SIGNATURE
     if name not in signatures:
-        raise invalid(f"Signature {_quote(name)} not found")
+        raise invalid(
+            f"Serving signature name: {_quote(name)} not found in signature def"
+        )
     unknown = sorted(set(fields) - _KEYS)
     if unknown:
         raise invalid(f"Unknown key in request: {_quote(unknown[0])}")

@@ -139,7 +139,7 @@ BAD = {
     '{"inputs": [' + "9" * 5000 + "]}": "invalid number",
     '{"inputs": ' + "[" * 9000 + "}": "nested too deeply",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
-    '{"signature_name": 1, "inputs": ["a"]}': "'signature_name' must be a string",
+    '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
     '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
     '{"signature_name": "\\ud800", "inputs": ["a"]}': r'"\ud800" not found',
     '{"inputs": ["a"], "\\ud800": 1}': "Unknown key in request",
