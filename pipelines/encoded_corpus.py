@@ -15,7 +15,7 @@ from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 
 FACTS = "corpus.json"
-# File with the dropped pairs' positions in the text, counted from 0.
+# File with the dropped pairs' positions among all pairs read, counted from 0.
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
 DROP_REASONS = {
@@ -35,38 +35,42 @@ class _Facts(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    num_read: NonNegativeInt  # number of pairs in the text
-    num_pairs: PositiveInt  # number of kept pairs, not times `segmentations`
+    num_read: NonNegativeInt  # number of kept and dropped pairs
+    # Number of kept pairs. The number of rows is `segmentations` times as large.
+    num_pairs: PositiveInt
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
-    fingerprint: str | None
+    fingerprint: str | None  # hash of text, tokenizers and options
     ids: str | None = None  # hash of the ids
-    # Older versions did not store the special ids, which were equal in all tokenizers.
+    # Older versions did not store these ids, because all tokenizers had the same ones.
     pad_id: NonNegativeInt = Tokenizer.pad_id
     start_id: NonNegativeInt = Tokenizer.start_id
 
 
 class EncodedCorpus:
-    """Sentence pairs as ids, in the order of the text. Written by `encode_corpus`.
+    """Sentence pairs as ids, in the order in which `encode_corpus` read the pairs.
 
-    With BPE-dropout, a pair can be stored in several segmentations, which are different
-    splits of its texts into subwords.
+    A row is a pair of id sequences, source and target. With BPE-dropout, each pair can
+    have several rows, one per segmentation (split of its texts into subwords).
 
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Called with an array of pairs' positions in the text, counted from 1.
-            It returns the weights of these pairs (see `Pairs.weights`). If `None`, an
+        weights: Function that receives an array of pair numbers (see `numbers`) and
+            returns the weights of these pairs (see `Pairs.weights`). If `None`, an
             epoch contains each row once.
 
     Attributes:
-        num_pairs: Number of rows. Each kept pair has one row per segmentation.
+        num_pairs: Number of rows, which is the number of kept pairs times the number
+            of segmentations.
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
         dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
             `count` and `first`, a list of the first locations, such as "file:line" or
             "pair 7".
-        inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
-        fingerprint: `inputs`, a colon, and a hash of the ids.
+        inputs: Fingerprint of the text, the tokenizers and the options, or `None` if
+            the source of the pairs has no fingerprint.
+        fingerprint: `inputs`, a colon, and a hash of the ids. Equals `inputs` if that
+            is `None`, or if version 0.1 wrote the corpus.
         report: A line with the numbers of kept and dropped pairs.
         pad_id: Id of padding.
         start_id: Id that begins the decoder's input.
@@ -143,13 +147,15 @@ class EncodedCorpus:
         )
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the position in the text of each row's pair.
+        """Returns the number of each row's pair: its position among all pairs read.
+
+        Dropped pairs count, too, so `Pairs.locate` accepts these numbers.
 
         Args:
-            indices: int array of rows, counted from 0.
+            indices: int array of row indices, counted from 0.
 
         Returns:
-            int64 array, counted from 1.
+            int64 array of pair numbers, counted from 1.
         """
         indices = indices // self._segmentations
         # dropped[i] - i pairs were kept before the i-th dropped pair.
@@ -182,7 +188,7 @@ class EncodedCorpus:
 
         Args:
             side: "source" or "target".
-            indices: int array of rows.
+            indices: int array of row indices.
             length: Number of columns, at least the length of the longest row.
         """
         starts = self._offsets[side][indices]
