@@ -55,7 +55,7 @@ class SavedModelHandler(ModelHandler):
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
             found = run(inputs=tf.constant(batch))
-            # Older exports do not report truncated lines.
+            # Exports made before release 0.1 do not report truncated lines.
             num_cut = np.count_nonzero(found.get("truncated", []))
             Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
             return [_one_line(text) for text in found["translations"].numpy()]

@@ -81,14 +81,14 @@ def export_saved_model(
             CPU that serves a few large requests, use the number of cores and one
             thread per operation (TF_NUM_INTRAOP_THREADS=1).
         jit_compile: Whether to compile the search with XLA for single texts of up to
-            64 subwords. Lengths are padded to a multiple of 16, and the first text of
-            each padded length compiles a program. Kernels are stored packed; unpacking
-            takes 10 ms per batch for a base model. Do not use with TF-Serving, whose
-            builds lack XLA.
+            64 subwords. Lengths are padded to a multiple of 16. The first text of each
+            padded length triggers the compilation of a program. Kernels are stored
+            packed; unpacking takes 10 ms per batch for a base model. Do not use with
+            TF-Serving, whose builds lack XLA.
         **old_options: Fields of `search`, as keyword arguments (deprecated).
 
     Returns:
-        Path of the version's folder.
+        Path of the new version's folder.
 
     Raises:
         ValueError: If the tokenizer and the model do not match, or a size is out of
@@ -179,7 +179,7 @@ def export_translator(
             `export_saved_model`).
 
     Returns:
-        Path of the version's folder.
+        Path of the new version's folder.
 
     Raises:
         ExportError: If the model is an ensemble, or `tokenizer_ops` is `"core"` and

@@ -31,7 +31,7 @@ def write_warmup_requests(version, max_batch_size):
     a warning is logged.
 
     Args:
-        version: Path of the version's folder.
+        version: Path of the folder of one version.
         max_batch_size: Maximum number of rows in a request.
     """
     path = version / _PATH

@@ -161,7 +161,7 @@ def _reason(path):
         progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
         reason = parse_json(progress, _Progress, "progress", finite=False).reason
     # Damaged checkpoints are reported later, when their weights are read. Checkpoints
-    # of early versions store no reason.
+    # of version 0.1 store no reason.
     except Exception:
         return SCHEDULE
     return reason if reason in (END, INTERRUPTION) else SCHEDULE

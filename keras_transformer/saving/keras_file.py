@@ -146,7 +146,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
         The model, a `Transformer` unless `allow_unsafe` is true.
 
     Raises:
-        ModelError: If the file is refused or damaged.
+        ModelError: If the file fails the checks or is damaged.
     """
     settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
     import keras

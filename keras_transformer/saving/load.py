@@ -43,8 +43,8 @@ def recipe_keys(path, allow_unsafe=False):
         `"model"` and `"tokenizer"`.
 
     Raises:
-        ModelError: If there is no model or no tokenizer, or the model is refused or
-            damaged.
+        ModelError: If there is no model or no tokenizer, or the model fails the checks
+            or is damaged.
         RecipeError: If the run's `config.yaml` is invalid.
     """
     path = locate_model(path)
@@ -177,8 +177,8 @@ def load_model(path, allow_unsafe=False):
         `(path, tokenizer, model)`, with the path of the file or folder that was read.
 
     Raises:
-        ModelError: If there is no model, it is refused or damaged, or does not match
-            the tokenizer.
+        ModelError: If there is no model, or if the model fails the checks, is damaged,
+            or does not match the tokenizer.
         DataError: If the tokenizer is missing or damaged.
         CheckpointError: If a run has no `model.keras`, and none of its checkpoints can
             be read.
@@ -216,8 +216,8 @@ def load_preset_model(preset, **changes):
         **changes: Arguments of `Transformer` that override the preset's.
 
     Raises:
-        ModelError: If there is no preset, it is refused or damaged, or its weights do
-            not match the changed model.
+        ModelError: If there is no preset, or if the preset fails the checks, is
+            damaged, or its weights do not match the changed model.
         DataError: If its tokenizer is damaged.
     """
     folder = locate_model(preset)

@@ -177,8 +177,8 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
         `Preset`.
 
     Raises:
-        ModelError: If a file is refused or damaged, or the weights do not match the
-            model.
+        ModelError: If a file fails the checks or is damaged, or the weights do not
+            match the model.
         DataError: If the tokenizer is damaged.
     """
     from keras_transformer.transformer import Transformer

@@ -17,7 +17,7 @@ from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Path of the limits in a version's folder.
+# File with the limits, relative to the folder of a version.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
 
 
@@ -30,7 +30,7 @@ class ExportLimits(BaseModel):
     Attributes:
         max_batch_size: Maximum number of rows per batch.
         max_source_length: Maximum number of subwords of a source, including the end id.
-            `None` in early exports.
+            `None` in exports of version 0.1.
     """
 
     max_batch_size: _Limit
@@ -38,9 +38,9 @@ class ExportLimits(BaseModel):
 
 
 def read_limits(path):
-    """Returns the `ExportLimits` of an export, given its version's folder.
+    """Returns the `ExportLimits` stored in `path`, the folder of one version.
 
-    Returns `None` for an early export, which has no limits.
+    Returns `None` if `limits.json` is missing, as in exports made before release 0.1.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -52,7 +52,7 @@ def read_limits(path):
 
 
 def limit_batch_size(path, batch_size):
-    """Returns `batch_size`, or the maximum of the export if that is smaller.
+    """Returns `batch_size`, or the maximum batch size of the export if smaller.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -80,12 +80,12 @@ def load_saved_model(path, allow_unsafe=False):
     """Checks an export and loads it with `tf.saved_model.load`.
 
     Args:
-        path: The version's folder.
+        path: Folder of one version of the export.
         allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
             code.
 
     Raises:
-        ModelError: If the SavedModel is damaged, refused, or not an export.
+        ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
@@ -118,7 +118,7 @@ class ExportedTranslator:
     It has the methods of `Translator` that an export supports.
 
     Args:
-        path: The version's folder.
+        path: Folder of one version of the export.
         allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
             code.
         parallel_parts: Number of batches that are computed in parallel.
@@ -126,7 +126,7 @@ class ExportedTranslator:
             default, warnings are logged (see `Translator`).
 
     Raises:
-        ModelError: If the export is damaged or refused.
+        ModelError: If the export fails the checks or is damaged.
     """
 
     batch_size = 64
@@ -168,8 +168,9 @@ class ExportedTranslator:
         n = beam_size if n is None else n
         if n > beam_size:
             raise ModelError(
-                f"{self.path}: was exported with a beam size of {beam_size}. Received: "
-                f"an n-best list of {n}. Export the model with a larger beam."
+                f"{self.path}: cannot return an n-best list of {n}, because it was "
+                f"exported with a beam size of {beam_size}. Export the model with a "
+                "larger beam."
             )
         found, cut = [None] * len(lines), []
         for rows, outputs in self._run(serve, {self._input_name: lines}):
@@ -266,7 +267,8 @@ class ExportedTranslator:
         """Returns the signature `name`.
 
         Raises:
-            ModelError: If the export lacks it. Early exports have fewer signatures.
+            ModelError: If the export lacks it. Exports made before release 0.1 can have
+                fewer signatures.
         """
         if name not in self._loaded.signatures:
             raise ModelError(
@@ -318,7 +320,10 @@ class ExportedTranslator:
 
 
 def _truncated(rows, outputs):
-    """Returns the rows that the export cut. Early exports report none."""
+    """Returns the rows whose text the export cut.
+
+    Exports made before release 0.1 do not report such rows.
+    """
     if "truncated" not in outputs:
         return []
     is_cut = outputs["truncated"].numpy()

@@ -84,7 +84,7 @@ def test_commands_reject_options_that_a_saved_model_lacks(
     tiny_export, run_command, tmp_path
 ):
     for command, message in {
-        ("translate", "--n-best", "5"): "was exported with a beam size of 4",
+        ("translate", "--n-best", "5"): "an n-best list of 5, because it was exported",
         ("translate", "--prefix", "x"): "a SavedModel cannot use prefixes",
         ("translate", "--ensemble", tiny_export): "is a SavedModel, whose weights",
         ("export", tmp_path / "other"): "a SavedModel cannot be exported",

@@ -244,7 +244,7 @@ def test_commands_reject_options_that_a_saved_model_lacks(folder, trained, run_c
         assert "a SavedModel cannot search with other settings" in result.stderr
     result = run_command("translate", trained[2], "--n-best", "5", stdin="x\n")
     assert result.exit_code == 2
-    assert "was exported with a beam size of 4" in result.stderr
+    assert "because it was exported with a beam size of 4" in result.stderr
     result = run_command("export", trained[2], folder / "other")
     assert (result.exit_code, "cannot be exported" in result.stderr) == (2, True)
 
