@@ -12,7 +12,9 @@ POSITION_RATES = ("paper", "tensor2tensor")
 
 @dataclass(frozen=True)
 class Variations:
-    """Details in which other toolkits differ from the paper, which is the default.
+    """Details in which other toolkits differ from the paper.
+
+    The defaults match the paper.
 
     Args:
         num_decoder_layers: Number of decoder layers. If `None`, the same as in the
@@ -21,8 +23,8 @@ class Variations:
             biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Number added to the variance in all layer normalizations.
-        position_rates: Wavelengths of sinusoidal positions: `"paper"` (section 3.5) or
-            `"tensor2tensor"` (see `sinusoids`).
+        position_rates: Frequencies of the sinusoids, `"paper"` (section 3.5) or
+            `"tensor2tensor"` (see `sinusoids`). Only for `positions="sinusoidal"`.
         first_position: Index of the first position. Only for
             `positions="sinusoidal"`.
         zero_start_id: Start id, if its embedding is always zero. If `None`, the start

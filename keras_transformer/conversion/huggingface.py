@@ -81,7 +81,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     if engine == "huggingface":
         card_rows["closer to Marian"] = (
             "import with --engine marian, for Marian's normalization epsilon and "
-            "position rates"
+            "frequencies of the sinusoids"
         )
     decoding = _decoding(folder, config)
     return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))

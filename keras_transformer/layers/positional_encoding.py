@@ -12,13 +12,13 @@ def sinusoids(positions, d_model, rates="paper"):
     `PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, and `PE(pos, 2i+1)` is the cosine of
     the same angle.
 
-    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so the slowest
-    rate is exactly 1/10000, as in the library tensor2tensor and in Marian.
+    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so the lowest
+    frequency is exactly 1/10000, as in the library tensor2tensor and in Marian.
 
     Args:
         positions: `[length]`, non-negative integers.
         d_model: Width of the encoding. If it is odd, the last component is a sine.
-        rates: `"paper"` or `"tensor2tensor"`.
+        rates: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"`.
 
     Returns:
         `[length, d_model]`, float32, sines and cosines interleaved.

@@ -129,7 +129,7 @@ def test_ctranslate2_converts_marian_exports(tmp_path):
         str(folder / "model.npz"), [str(folder / "vocab.yml")] * 2
     )
     converter.convert(str(tmp_path / "converted"))
-    # CTranslate2 runs Marian models with Hugging Face's position rates and epsilon.
+    # CTranslate2 runs Marian models with Hugging Face's sinusoids and epsilon.
     imported = import_marian(folder, "huggingface")
     tokens = split(imported.tokenizer, SENTENCES)
     results = open_ctranslate2(tmp_path / "converted").score_batch(tokens, tokens[::-1])
