@@ -33,7 +33,8 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of locations of pairs in a message. `metrics.jsonl` contains them all.
+# Maximum number of sentence pairs of a skipped batch whose locations, such as file and
+# line, a message lists. `metrics.jsonl` lists all of them.
 _MAX_LOCATIONS = 3
 
 
@@ -186,9 +187,10 @@ class Trainer:
                 `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped (see `TrainingModel`). Each skip is reported.
-            locate_batch: Called with the number of a skipped step, from 1. It returns a
-                list of str, the locations of the pairs in the step's batch, for
-                messages. If `None`, messages about skipped steps contain no locations.
+            locate_batch: Function that receives the number of a skipped step, from 1,
+                and returns the locations of the sentence pairs in its batch (list of
+                str, such as "file:line"). They are reported with the skip. If `None`,
+                no locations are reported.
 
         Raises:
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
