@@ -108,7 +108,7 @@ def logits(arrays, source, target, engine="marian", activation="swish"):
     """Returns the logits after the start and after each id of `target`.
 
     Args:
-        arrays: Arrays by Marian's names.
+        arrays: Dict of arrays keyed by Marian's names.
         source: Ids with the end id.
         target: Ids without start and end.
         engine: "marian" or "huggingface".

@@ -105,7 +105,7 @@ def _read_json(path):
 
 
 def _check_supported(path, config):
-    """Raises a `ModelError` for models that this package cannot compute."""
+    """Raises a `ModelError` for models that this package cannot run."""
     for name, value in _REQUIRED.items():
         if config.get(name, value) != value:
             raise ModelError(

@@ -175,7 +175,7 @@ def _model_settings(arrays):
 
 
 def _check_supported(file, settings):
-    """Raises a `ModelError` for models that this package cannot compute."""
+    """Raises a `ModelError` for models that this package cannot run."""
 
     def refuse(name, received):
         raise ModelError(

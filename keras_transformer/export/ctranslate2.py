@@ -138,7 +138,7 @@ def _specification(model, max_length, num_targets):
 
 
 def _check(model):
-    """Raises `ExportError` unless CTranslate2 can compute the model."""
+    """Raises `ExportError` unless CTranslate2 can run the model."""
     attention = model.encoder.layers[0].self_attention
     if attention.value_dim not in (None, attention.key_dim):
         raise ExportError(

@@ -143,7 +143,8 @@ def _notes(translator):
     notes += length_penalty_notes(translator.search, "transformers")
     if translator.tokenizer.kind == "bpe":
         notes += [
-            "Texts with U+2581 or U+F8FE are split into different subwords.",
+            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
+            "keras_transformer.",
             "Spaces at both ends of a translation are removed.",
         ]
     notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
@@ -151,7 +152,7 @@ def _notes(translator):
 
 
 def _check(model, tokenizer):
-    """Raises `ExportError` unless transformers can compute the model."""
+    """Raises `ExportError` unless transformers can run the model."""
     check_common_parts(model, "transformers")
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
@@ -209,7 +210,7 @@ def _num_ids(model):
 
 
 def _tensors(model, tokenizer):
-    """Returns the arrays by their names in transformers.
+    """Returns a dict of arrays keyed by their names in transformers.
 
     transformers stores all sines before all cosines, so the axis `d_model` of every
     array is permuted. Linear weights are `[outputs, inputs]`.

@@ -38,14 +38,15 @@ _VARIATIONS = (
 )
 _NOTES = """## Use with Marian
 
-`source.spm` and `target.spm` split texts into subwords, for example with `spm_encode`.
+Split source texts into subwords with `source.spm`, and join the subwords of
+translations with `target.spm`, for example by means of `spm_encode` and `spm_decode`.
 Marian reads and writes subwords with spaces between them:
 `marian-decoder --config decoder.yml`. If `source.spm` and `target.spm` are missing,
 Marian's input and output are words, separated by spaces.
 
-Marian's results differ from keras_transformer's by the rounding of floats.
+Marian's results can differ slightly from keras_transformer's because of floating-point
+rounding.
 """
-_DIFFERENCES = "The other differences are:"
 
 
 def export_marian(translator, folder, *, scores=(), license=None):
@@ -71,7 +72,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
         Path of the folder.
 
     Raises:
-        ExportError: If the folder exists, Marian cannot compute the model, or the
+        ExportError: If the folder exists, Marian cannot run the model, or the
             tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
     """
@@ -81,7 +82,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
     folder = pathlib.Path(folder)
     if folder.exists():
         raise ExportError(f"{folder}: already exists. Choose another folder")
-    ids = {side: _kept_ids(tokenizer) for side, tokenizer in sides.items()}
+    ids = {side: _exported_ids(tokenizer) for side, tokenizer in sides.items()}
     pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
     settings = _settings(model, [len(each) for each in ids.values()])
     arrays = _arrays(model, ids["source"], ids["target"])
@@ -105,7 +106,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
 
 
 def _check(model, source, target):
-    """Raises `ExportError` unless Marian can compute the model."""
+    """Raises `ExportError` unless Marian can run the model."""
     check_common_parts(model, "Marian")
     if source.kind not in ("bpe", "marian"):
         raise ExportError(
@@ -151,8 +152,8 @@ def _check_training(model, source, target):
     raise ExportError(f"Marian's format needs {keys}. Received: {found}. {advice}")
 
 
-def _kept_ids(tokenizer):
-    """Returns the ids that Marian keeps, in its order."""
+def _exported_ids(tokenizer):
+    """Returns the ids to export, in Marian's order."""
     if tokenizer.kind == "marian":
         return list(range(tokenizer.num_outputs))
     first = [tokenizer.end_id, tokenizer.unknown_id]
@@ -174,7 +175,10 @@ def _pieces(tokenizer, ids):
 
 
 def _arrays(model, source_ids, target_ids):
-    """Returns the arrays by Marian's names. Vectors have the shape `[1, size]`."""
+    """Returns a dict of arrays keyed by Marian's names.
+
+    Vectors have the shape `[1, size]`.
+    """
     order = StreamOrder(model.d_model)
 
     def rows(matrix, ids):
@@ -193,8 +197,8 @@ def _arrays(model, source_ids, target_ids):
         arrays["decoder_Wemb"] = rows(embedding.embeddings, target_ids)
     if not embedding.tied:
         arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
-    # Ids that occur only in sources, such as those of the words that a parser reads,
-    # have no logits.
+    # Ids that occur only in sources have no logits, such as the input words of a
+    # parsing model.
     bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
     bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
     arrays["decoder_ff_logit_out_b"] = bias[target_ids]
@@ -284,8 +288,9 @@ def _notes(translator):
     notes = length_penalty_notes(translator.search, "Marian")
     if tokenizer.kind == "bpe":
         notes += [
-            "The padding and start ids have no logits.",
-            "Texts with U+2581 or U+F8FE are split into different subwords.",
+            "The padding and start ids are omitted, so they have no logits.",
+            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
+            "keras_transformer.",
         ]
     else:
         if tokenizer.normalization is not None:
@@ -295,7 +300,7 @@ def _notes(translator):
     if not notes:
         return _NOTES
     items = "".join(f"- {note}\n" for note in notes)
-    return f"{_NOTES}{_DIFFERENCES}\n\n{items}"
+    return f"{_NOTES}\nAlso note:\n\n{items}"
 
 
 def _write_npz(path, arrays, settings):

@@ -1,4 +1,4 @@
-"""Checks that another library can compute a model."""
+"""Checks that another library can run a model."""
 
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
