@@ -80,7 +80,7 @@ def automatic_keys(values: dict) -> list[str]:
         values: Sections by name.
 
     Raises:
-        RecipeError: If there are such keys and `data.kind` is not a kind of text.
+        RecipeError: If there are such keys and `data.kind` is not one of `TEXT_KINDS`.
     """
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Sections whose missing keys come from the recipe of the run, or else from `files`.
+# Sections whose missing keys are taken from the run's recipe, or else from the shipped
+# recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Keys outside `data` whose values are paths.
 _PATHS = (
@@ -64,10 +65,10 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     `training.initial_model` are resolved against the current directory. In `data`,
     `${NAME}` is replaced by the environment variable NAME.
 
-    If `data.kind` is a kind of text and the recipe has no section `model`, keys missing
-    from `tokenizer`, `model` and `training` are taken from the recipe stored in `run`,
-    or else from the recipe `files`. Keys that are `auto` get values that fit the text
-    and the machine. GPUs are found only if TensorFlow has been imported.
+    If `data.kind` is one of `TEXT_KINDS` and the recipe has no section `model`, keys
+    missing from `tokenizer`, `model` and `training` are taken from the recipe stored in
+    `run`, or else from the shipped recipe `files`. Keys that are `auto` get values that
+    fit the text and the machine. GPUs are found only if TensorFlow has been imported.
 
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.
@@ -165,15 +166,15 @@ def _values_of_run(run):
 
 
 def _has_checkpoint(folder):
-    """Returns whether a run folder, or a run of a seed inside it, has a checkpoint."""
+    """Returns whether a run folder, or a `seed-*` run inside it, has a checkpoint."""
     patterns = ("checkpoints/ckpt-*.index", "seed-*/checkpoints/ckpt-*.index")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _add_template(values: dict, stored) -> None:
-    """If `data.kind` is a kind of text, adds missing keys from a stored recipe.
+    """If `data.kind` is one of `TEXT_KINDS`, adds missing keys from a stored recipe.
 
-    If `stored` is `None`, the keys are taken from the recipe `files`.
+    If `stored` is `None`, the keys are taken from the shipped recipe `files`.
     """
     data = values.get("data")
     if not isinstance(data, dict) or data.get("kind", "files") not in TEXT_KINDS:
@@ -286,8 +287,8 @@ def _expand_variables(value, key):
         name = match.group(1)
         if not os.environ.get(name):
             raise RecipeError(
-                f"{key}: the environment variable {name} is not set (in {value}). "
-                f"Set it to the data folder, or pass --set {key}=PATH"
+                f"{key}: the environment variable {name} is not set, but {value} "
+                f"uses it. Set {name} to the data folder, or pass --set {key}=PATH"
             )
         return os.environ[name]
 
