@@ -337,12 +337,14 @@ def _one_line(error: ValidationError, values: dict) -> str:
         kind = values["data"]["kind"]
         return f"data.kind must be one of {kinds}. Received: {kind!r}"
     message = first["msg"].removeprefix("Value error, ")
-    message = message.removeprefix("Input should be ")
     if kind == "value_error":
         return f"{key}: {message}" if key else message
     if kind in ("model_type", "model_attributes_type"):
-        message = "a section (a mapping of keys to values)"
-    return f"{key} must be {message}. Received: {received!r}"
+        message = "Input should be a section (a mapping of keys to values)"
+    expected = message.removeprefix("Input should be ")
+    # Other messages are sentences, such as "List should have at least 1 item".
+    start = f"{key}:" if expected == message else f"{key} must be"
+    return f"{start} {expected}. Received: {received!r}"
 
 
 def _location(loc):

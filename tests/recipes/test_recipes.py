@@ -224,6 +224,8 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
         ("data.kind=tfds", "data.name must be given"),
         ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
+        ("data.train.source=[]", "data.train.source: List should have at least 1 item"),
+        ("data.train.source=['']", "data.train.source.0: String should have at least"),
         (
             "data.train.source=[a, b]",
             "data.train: source and target must have",
