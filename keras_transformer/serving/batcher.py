@@ -90,9 +90,9 @@ class Batcher:
     A signature is any hashable key. Only requests with equal signatures share a batch.
 
     Args:
-        run: Function `(signature, columns) -> outputs`. `columns` maps inputs to lists
-            with one value per row. `outputs` maps names to arrays with the rows as
-            leading axis.
+        run: Function `(signature, columns) -> outputs`. `columns` maps input names to
+            lists with one value per row. `outputs` maps output names to arrays with the
+            rows as leading axis.
         can_merge: Called with a signature. Returns whether its requests can share a
             batch.
         max_batch_size: Maximum number of rows per batch, or a function that is called
@@ -127,7 +127,8 @@ class Batcher:
         self._observe = observe or (lambda *_: None)
         self._jobs = collections.deque()
         self._changed = threading.Condition()
-        self._close_by = None  # set by `drain`: when `close` fails unfinished requests
+        # Set by `drain`: time at which `close` gives up on unfinished requests.
+        self._close_by = None
         self._worker = threading.Thread(target=self._work, name="model", daemon=True)
         self._worker.start()
 
@@ -152,7 +153,7 @@ class Batcher:
 
         Args:
             signature: Hashable key, passed to `run`.
-            columns: Dict from inputs to lists of equal length, one value per row.
+            columns: Dict from input names to lists of equal length, one value per row.
             timeout: Seconds after which rows that are still in the queue are dropped.
 
         Returns:
@@ -177,8 +178,8 @@ class Batcher:
     def drain(self, timeout=math.inf):
         """Refuses new requests. Queued requests still run.
 
-        `close` fails the requests that are unfinished `timeout` seconds after the first
-        call of `drain`.
+        Requests that are still unfinished `timeout` seconds after the first call of
+        `drain` are failed by `close`.
         """
         with self._changed:
             if self._close_by is None:
