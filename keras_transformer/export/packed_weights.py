@@ -1,4 +1,4 @@
-"""Packed decoder kernels in an export, for XLA programs that search one sentence.
+"""Packed decoder kernels in an export, for XLA programs that translate one sentence.
 
 A packed kernel is divided into blocks of columns. Each block is contiguous in memory,
 so XLA reads it faster. See `numerics.matrices.pack_kernel`.
@@ -19,9 +19,9 @@ from keras_transformer.numerics.matrices import unpack_kernel
 class PackedWeights:
     """The decoder's kernels, stored once, in the packed layout that XLA programs read.
 
-    If the kernels were stored unpacked, XLA would pack them at every step. All other
-    functions of the export unpack them at each call, which takes as long as copying
-    them.
+    If the kernels were stored unpacked, XLA would pack them at every step. Functions of
+    the export that XLA does not compile unpack the kernels at each call, which takes as
+    long as copying them.
 
     Args:
         model: `Transformer`.
@@ -40,7 +40,10 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """Whether all kernels are packed, so that the layers' need not be stored."""
+        """Whether all kernels are packed.
+
+        If so, the layers' own kernels need not be stored.
+        """
         return all(self._stored)
 
     def packed(self):
@@ -83,5 +86,5 @@ class PackedWeights:
         return map(decoder_denses, self._model.decoder.layers)
 
     def _kernels(self):
-        """Returns the kernels of these `Dense` layers, in order."""
+        """Returns the kernels of all `Dense` layers in the decoder, in order."""
         return [dense.kernel for layer in self._layers() for dense in layer]

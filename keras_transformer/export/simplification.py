@@ -44,7 +44,7 @@ def simplify_function(function):
     """
     nodes = {node.name: node for node in function.node_def}
     merged = {}  # maps a node's name to the name of the equal node that stays
-    first = {}  # maps a computation to the name of the first node with it
+    first = {}  # maps a computation to the name of the first node that performs it
     order = _sort_topologically(nodes)
     for name in order:
         node = nodes[name]
@@ -113,9 +113,10 @@ def _rename(reference, merged):
 
 
 def _original_indices(reference, nodes):
-    """Returns the indices in `where(indices < 0, indices + size, indices)`.
+    """Removes the support for negative indices from a `GatherV2` input.
 
-    Any other reference is returned unchanged.
+    If `reference` names a node `where(indices < 0, indices + size, indices)`, returns
+    the reference to `indices`. Otherwise, returns `reference`.
     """
 
     def find_node(reference, op):
