@@ -102,7 +102,7 @@ def consistency_loss(
         second: Like `first`, for the second pass.
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
-        weights: `[tokens]`, float32, 0 for padding.
+        weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
         loss_weights: `LossWeights` of the terms of the loss.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         chunk_tokens: Number of tokens per chunk.

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_transformer._deprecated import warn_deprecated
 
-# Keeps the logarithm finite if the aligned positions have no attention weight.
+# Keeps the logarithm finite if the attention scores of the aligned positions are 0.
 _EPSILON = 1e-6
 
 
@@ -13,9 +13,9 @@ class GuidedAlignment:
 
     An alignment assigns source positions to target positions.
 
-    The loss is the negative logarithm of the total attention weight on the aligned
-    source positions. The loss constrains neither the division of the weight among these
-    positions nor other heads.
+    The loss of a target position is the negative logarithm of the sum of the attention
+    scores at the aligned source positions. The loss constrains neither the division of
+    this sum among the positions nor other heads.
 
     Args:
         aligned: Function that returns the alignment of a batch. Its argument is a dict
@@ -67,9 +67,10 @@ class GuidedAlignment:
 
         Args:
             scores: `[batch, num_heads, target_length, source_length]`, float32, the
-                layer's cross-attention weights (after the softmax).
+                cross-attention scores (after the softmax) of the guided layer.
             inputs: The argument of `aligned`, with `source_ids` and `target_ids`.
-            weights: `[batch, target_length]`, float32, 0 for padding.
+            weights: `[batch, target_length]`, float32, the weights of the target
+                tokens, 0 for padding.
 
         Returns:
             Scalar, float32.
@@ -86,9 +87,9 @@ def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
     The function is for parsers, whose targets are linearized trees with one symbol per
-    source word. A target position is aligned with the subwords of the first word whose
-    symbol is not yet in the decoder's input up to this position. From the symbol of the
-    last word on, positions are aligned with the end id of the source.
+    source word. Each target position is aligned with the subwords of the next word to
+    be parsed: the first word whose symbol the decoder has not yet received. Once it has
+    received the symbols of all words, positions are aligned with the source's end id.
 
     Args:
         begins_word: `[vocabulary_size]`, bool, true for ids that begin a source word,

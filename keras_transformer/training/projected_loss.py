@@ -17,7 +17,7 @@ def projected_loss(
         vectors: `[tokens, d_model]`, float32, the decoder output.
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
-        weights: `[tokens]`, float32, 0 for padding.
+        weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         chunk_tokens: Number of tokens per chunk.
 
@@ -123,7 +123,7 @@ def subtract_targets(
         vectors: `[tokens, d_model]`, float32, the decoder output.
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
-        weights: `[tokens]`, float32, 0 for padding.
+        weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
 
     Returns:
