@@ -79,6 +79,7 @@ def prepare_corpus(
     """
     _load_beam(model)
     from keras_transformer.distributed import corpus
+    from keras_transformer.pipelines.sources.records import describe_dropped
 
     metadata = corpus.encode_with_beam(
         source,
@@ -91,12 +92,9 @@ def prepare_corpus(
         deduplicate=deduplicate,
         beam_options=[f"--{each}" for each in beam_option],
     )
-    dropped = "".join(
-        f", {count:,} {reason}" for reason, count in metadata["dropped"].items()
-    )
-    console.print_status(
-        f"{metadata['num_pairs']:,} of {metadata['num_read']:,} pairs kept{dropped}"
-    )
+    kept = f"{metadata['num_pairs']:,} of {metadata['num_read']:,} pairs kept"
+    dropped = describe_dropped(metadata["dropped"])
+    console.print_status(f"{kept}; dropped: {dropped}" if dropped else kept)
 
 
 @app.command("translate")

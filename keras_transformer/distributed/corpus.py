@@ -29,14 +29,18 @@ from apache_beam.options.pipeline_options import SetupOptions
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import opened_lines
+from keras_transformer.pipelines.sources.records import DROP_REASONS
+from keras_transformer.pipelines.sources.records import EMPTY
 from keras_transformer.pipelines.sources.records import FORMAT
+from keras_transformer.pipelines.sources.records import INVALID
 from keras_transformer.pipelines.sources.records import RECORDS
+from keras_transformer.pipelines.sources.records import REPEATED
+from keras_transformer.pipelines.sources.records import TOO_LONG
+from keras_transformer.pipelines.sources.records import UNEVEN
+from keras_transformer.pipelines.sources.records import describe_dropped
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
-# Reasons to drop a pair, the keys of `dropped` in `records.json`.
-INVALID, EMPTY, TOO_LONG = "invalid_utf8", "empty", "too_long"
-UNEVEN, REPEATED = "uneven", "repeated"
 _MISSING = object()
 
 
@@ -350,10 +354,9 @@ def _read_metadata(path):
         metadata = json.loads(file.read())
     if not metadata["num_pairs"]:
         FileSystems.delete([path])
-        dropped = [f"{count} {reason}" for reason, count in metadata["dropped"].items()]
         raise DataError(
-            f"no training examples: {metadata['num_read']} pairs read, dropped: "
-            f"{', '.join(dropped) or 'none'}."
+            f"no training examples: {metadata['num_read']:,} pairs read, dropped: "
+            f"{describe_dropped(metadata['dropped']) or 'none'}."
         )
     return metadata
 
@@ -363,11 +366,7 @@ def _write_metadata(metadata, path, shards, counts):
         **metadata,
         "num_read": counts.get("num_read", 0),
         "num_pairs": sum(shard["num_pairs"] for shard in shards),
-        "dropped": {
-            reason: counts[reason]
-            for reason in (INVALID, EMPTY, REPEATED, TOO_LONG, UNEVEN)
-            if reason in counts
-        },
+        "dropped": {name: counts[name] for name in DROP_REASONS if name in counts},
         "shards": sorted(shards, key=lambda shard: shard["name"]),
     }
     write_file(path, [json.dumps(metadata, indent=1).encode()])

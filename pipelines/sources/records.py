@@ -24,6 +24,16 @@ from keras_transformer.untrusted import require_regular
 
 RECORDS = "records.json"
 FORMAT = 1
+# Reasons to drop a pair, the keys of `dropped` in `records.json`, and their texts.
+INVALID, EMPTY, REPEATED = "invalid_utf8", "empty", "repeated"
+TOO_LONG, UNEVEN = "too_long", "uneven"
+DROP_REASONS = {
+    INVALID: "not UTF-8",
+    EMPTY: "with an empty side",
+    REPEATED: "repeated",
+    TOO_LONG: "longer than max_length",
+    UNEVEN: "above max_ratio",
+}
 _CHUNK_PAIRS = 8192
 # Errors raised for damaged records. TensorFlow's message quotes the record, so decoding
 # the message may raise a `UnicodeDecodeError`.
@@ -159,6 +169,13 @@ class RecordFolder(Pairs):
                 return f"{path}:{record}"
             record -= num_pairs
         raise IndexError(f"There is no pair {number}.")
+
+
+def describe_dropped(counts: dict[str, int]) -> str:
+    """Returns the counts of dropped pairs with the texts of their reasons."""
+    return ", ".join(
+        f"{count:,} {DROP_REASONS[reason]}" for reason, count in counts.items()
+    )
 
 
 def _count_readable(path, features):

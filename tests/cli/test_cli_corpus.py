@@ -78,7 +78,7 @@ def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
         NEW_OPTIONS.get(option, option) for option in OLD_COMMANDS["prepare"][3:]
     ]
     result = run_command("corpus", "prepare", tmp_path / "model", *options)
-    assert result.stderr == "1,000 of 1,002 pairs kept, 2 empty\n"
+    assert result.stderr == "1,000 of 1,002 pairs kept; dropped: 2 with an empty side\n"
     tokenizer = tmp_path / "model" / "tokenizer"
     assert called == [
         (

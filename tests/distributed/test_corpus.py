@@ -228,7 +228,9 @@ def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
         (folder / name).touch()
     with pytest.raises(DataError, match=r"0 pairs read, dropped: none\.$"):
         encode(folder, tmp_path / "d", names=["empty{}"])
-    with pytest.raises(DataError, match=r"1 pairs read, dropped: 1 too_long\.$"):
+    with pytest.raises(
+        DataError, match=r"1 pairs read, dropped: 1 longer than max_length\.$"
+    ):
         (folder / "long.en").write_text("Hund " * 99 + "\n")
         (folder / "long.de").write_text("Hund\n")
         encode(folder, tmp_path / "c", names=["long{}"])
