@@ -1,4 +1,4 @@
-"""keras-transformer corpus prepare, translate and score"""
+"""Commands `keras-transformer corpus prepare`, `translate` and `score`."""
 
 import enum
 import pathlib
@@ -20,7 +20,7 @@ app = typer.Typer(
 
 TokenizerModel = Annotated[
     pathlib.Path,
-    Argument(metavar="MODEL", help="Run folder, or folder of a tokenizer."),
+    Argument(metavar="MODEL", help="Run folder or tokenizer folder."),
 ]
 Export = Annotated[pathlib.Path, Argument(metavar="MODEL", help="SavedModel folder.")]
 Sources = Annotated[
@@ -77,7 +77,7 @@ def prepare_corpus(
     keras-transformer corpus prepare runs/sample --output ids \\
       -s a.en.gz -t a.de.gz -s b.en.gz -t b.de.gz
     """
-    _load_beam(model)
+    _check_and_load(model)
     from keras_transformer.distributed import corpus
     from keras_transformer.pipelines.sources.records import describe_dropped
 
@@ -136,7 +136,7 @@ def score_pairs(
 
 
 def _run(task, model, source, target, output, batch_size, beam_option):
-    _load_beam(model)
+    _check_and_load(model)
     from keras_transformer.distributed import inference
     from keras_transformer.saving.saved_model import newest_version
 
@@ -156,7 +156,8 @@ def _run(task, model, source, target, output, batch_size, beam_option):
     )
 
 
-def _load_beam(model):
+def _check_and_load(model):
+    """Checks that the model and Apache Beam exist, and loads TensorFlow."""
     console.require_exists(model)
     console.require_extra("beam", "apache_beam")
     console.load_tensorflow()
@@ -181,7 +182,7 @@ def beam(
 ):
     """Old name of the command `corpus`."""
     name = "prepare" if task is Task.encode else task.value
-    console.warn(f"beam {task.value} is now called corpus {name}")
+    console.warn(f"`beam {task.value}` is now `corpus {name}`")
     if model is None:
         raise UserError("give the model with --model MODEL")
     if task is Task.encode:

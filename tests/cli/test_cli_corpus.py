@@ -63,7 +63,7 @@ def test_beam_matches_corpus_commands(run_command, called, tmp_path, name):
     _, task, _, *options = OLD_COMMANDS[name]
     old = run_command("beam", task, "--model", tmp_path / "model", *options)
     assert old.exit_code == 0, old.stderr
-    warning = f"warning: beam {task} is now called corpus {name}\n"
+    warning = f"warning: `beam {task}` is now `corpus {name}`\n"
     assert old.stderr.startswith(warning)
     renamed = [NEW_OPTIONS.get(option, option) for option in options]
     new = run_command("corpus", name, tmp_path / "model", *renamed)
