@@ -41,7 +41,7 @@ _PATHS = (
     ("training", "initial_model"),
 )
 # Maps a dotted key to its alternative in the same section. Setting the key removes the
-# alternative. A key of a template is added only if its alternative is not given.
+# alternative. A missing key is filled in only if its alternative is not given.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
