@@ -153,7 +153,7 @@ class Batcher:
 
         Args:
             signature: Hashable key, passed to `run`.
-            columns: Dict from input names to lists of equal length, one value per row.
+            columns: Dict of input names to lists of equal length, one value per row.
             timeout: Seconds after which rows that are still in the queue are dropped.
 
         Returns:
