@@ -75,7 +75,7 @@ def export(
             min=1,
             max=1_000,
             metavar="N",
-            help="Number of parts into which a batch is split, to be searched in "
+            help="Number of parts into which a batch is split, to be translated in "
             "parallel.",
         ),
     ] = 1,

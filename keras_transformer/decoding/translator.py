@@ -70,7 +70,7 @@ class Translator:
             If `None`, 4096, or fewer if there are more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. If a phrase ends
             with `*`, its last word stands for all words that begin with it.
-        parallel_parts: Number of batches that are searched or scored in parallel, one
+        parallel_parts: Number of batches that are translated or scored in parallel, one
             thread each. For CPUs, with TensorFlow only.
         warn: Called with the index of a text, from 0, and a warning. If `None`, the
             logger "keras_transformer" receives warnings that number texts from 1.

@@ -77,8 +77,8 @@ def export_saved_model(
             id.
         card: Content of `MODEL_CARD.md`. If `None`, the file is not written.
         max_batch_size: Maximum number of rows per batch.
-        parallel_parts: Number of parts of a batch that are searched in parallel. For a
-            CPU that serves a few large requests, use the number of cores and one
+        parallel_parts: Number of parts of a batch that are translated in parallel. For
+            a CPU that serves a few large requests, use the number of cores and one
             thread per operation (TF_NUM_INTRAOP_THREADS=1).
         jit_compile: Whether to compile the search with XLA for single texts of up to
             64 subwords. Lengths are padded to a multiple of 16. The first text of each
@@ -173,7 +173,7 @@ def export_translator(
         license: License for the model card (see `describe_translator`).
         tokenizer_ops: `"text"` for operations of tensorflow-text, or `"core"` for
             core TensorFlow (see `CoreOpsBytePairTokenizer`).
-        parallel_parts: Number of parts of a batch that are searched in parallel (see
+        parallel_parts: Number of parts of a batch that are translated in parallel (see
             `export_saved_model`).
         jit_compile: Whether to compile the search with XLA for single short texts (see
             `export_saved_model`).

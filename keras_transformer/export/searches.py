@@ -16,7 +16,7 @@ ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of translations to find per row, `n_best`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
 # A single row is padded to a multiple of `JIT_STEP`, because compiling a program for
-# another length takes seconds. Rows above `JIT_MAX_LENGTH` are searched without XLA,
+# another length takes seconds. Rows above `JIT_MAX_LENGTH` are translated without XLA,
 # because they are rare and gain less from it.
 JIT_STEP, JIT_MAX_LENGTH = 16, 64
 
@@ -99,7 +99,7 @@ def dispatch_search(
         shared: Called once per batch. Returns a tuple of the further inputs of
             `search`, which are the same for all parts of the batch.
         search_row: Called with `SEARCH_INPUTS`. Returns the same results as `search`,
-            but uses static shapes only. If `None`, single rows are searched like
+            but uses static shapes only. If `None`, single rows are translated like
             batches.
         extra_length: Number of columns that sequences have more than the source rows.
             Only used with `search_row`.

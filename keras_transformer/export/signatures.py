@@ -35,7 +35,7 @@ class Signatures:
             entries.
         max_source_length: Maximum length of a row of source ids, including its end id.
         max_batch_size: Maximum number of rows per batch.
-        parallel_parts: Number of parts of a batch that are searched in parallel.
+        parallel_parts: Number of parts of a batch that are translated in parallel.
         jit_compile: Whether XLA compiles the search of single texts.
     """
 

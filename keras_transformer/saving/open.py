@@ -26,7 +26,7 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
         ensemble: Paths of further runs, `.keras` files and presets with the same
             vocabulary. The probabilities of all models are averaged.
         allow_unsafe: Whether to read files unchecked. Such files can run any code.
-        parallel_parts: Number of batches that are searched or scored in parallel (see
+        parallel_parts: Number of batches that are translated or scored in parallel (see
             `Translator`).
         warn: Called with a text's index and a message if a text is too long. By
             default, warnings are logged (see `Translator`).

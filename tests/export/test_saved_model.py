@@ -81,7 +81,7 @@ def test_export_with_parts_and_xla_matches_plain_export(
 ):
     """Covers single rows around the lengths that XLA compiles for, and split batches.
 
-    With `parallel_parts`, a batch is split into parts, which are searched in parallel.
+    With `parallel_parts`, a batch is split into parts that are translated in parallel.
     The batches have no rows, fewer rows than parts, or a number of rows that is not
     divisible by the number of parts. The patched constants pack each kernel of the
     decoder into several blocks, and the largest kernels into several arrays of blocks.

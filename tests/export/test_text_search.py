@@ -1,6 +1,6 @@
 """Texts of any length in an export, against the `Translator`.
 
-A text that is too long for the model is split into segments, which are searched
+A text that is too long for the model is split into segments, which are translated
 separately.
 """
 
