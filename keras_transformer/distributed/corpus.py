@@ -29,7 +29,7 @@ from apache_beam.options.pipeline_options import SetupOptions
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import opened_lines
-from keras_transformer.pipelines.sources.records import DROP_REASONS
+from keras_transformer.pipelines.sources.records import DROP_TEXTS
 from keras_transformer.pipelines.sources.records import EMPTY
 from keras_transformer.pipelines.sources.records import FORMAT
 from keras_transformer.pipelines.sources.records import INVALID
@@ -366,7 +366,7 @@ def _write_metadata(metadata, path, shards, counts):
         **metadata,
         "num_read": counts.get("num_read", 0),
         "num_pairs": sum(shard["num_pairs"] for shard in shards),
-        "dropped": {name: counts[name] for name in DROP_REASONS if name in counts},
+        "dropped": {name: counts[name] for name in DROP_TEXTS if name in counts},
         "shards": sorted(shards, key=lambda shard: shard["name"]),
     }
     write_file(path, [json.dumps(metadata, indent=1).encode()])

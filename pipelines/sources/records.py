@@ -27,7 +27,7 @@ FORMAT = 1
 # Reasons to drop a pair, the keys of `dropped` in `records.json`, and their texts.
 INVALID, EMPTY, REPEATED = "invalid_utf8", "empty", "repeated"
 TOO_LONG, UNEVEN = "too_long", "uneven"
-DROP_REASONS = {
+DROP_TEXTS = {
     INVALID: "not UTF-8",
     EMPTY: "with an empty side",
     REPEATED: "repeated",
@@ -174,7 +174,7 @@ class RecordFolder(Pairs):
 def describe_dropped(counts: dict[str, int]) -> str:
     """Returns the counts of dropped pairs with the texts of their reasons."""
     return ", ".join(
-        f"{count:,} {DROP_REASONS[reason]}" for reason, count in counts.items()
+        f"{count:,} {DROP_TEXTS[reason]}" for reason, count in counts.items()
     )
 
 
