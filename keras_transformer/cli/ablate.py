@@ -25,7 +25,7 @@ def ablate(
     scale: Annotated[
         int, Option(min=1, help="Factor by which all widths are divided.")
     ] = 1,
-    seeds: Annotated[int, Option(min=1, help="Number of runs per row.")] = 1,
+    seeds: Annotated[int, Option(min=1, max=1_000, help="Number of runs per row.")] = 1,
     overrides: options.Overrides = (),
 ):
     """Train the model variations of the paper's Table 3.

@@ -80,6 +80,14 @@ def test_sizes_beyond_any_memory_are_refused(run_command, model_path, option, va
     assert f"equal to {value - 1}" in " ".join(result.stderr.split())
 
 
+def test_ablate_refuses_more_seeds_than_anybody_trains(run_command, tmp_path):
+    arguments = ("phrases", "--output", tmp_path / "out", "--seeds", 1_001)
+    result = run_command("ablate", *arguments)
+    assert result.exit_code == 2
+    assert "equal to 1000" in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_exhausted_memory_is_an_error_in_one_line(
     run_command, model_path, translator, tmp_path, monkeypatch
 ):
