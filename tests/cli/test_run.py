@@ -333,7 +333,7 @@ def test_translate_names_checkpoints_of_another_shape(folder, trained, run_comma
 
 def test_open_model_rejects_other_files(folder, trained):
     (folder / "empty").mkdir()
-    with pytest.raises(ModelError, match="empty: no model"):
+    with pytest.raises(ModelError, match="empty: contains no model"):
         open_model(folder / "empty")
     with pytest.raises(ModelError, match="nowhere: no such file"):
         open_model(folder / "nowhere")
