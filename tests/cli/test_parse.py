@@ -348,7 +348,9 @@ def test_parse_rejects_a_translation_model(trained, tmp_path):
     model = open_model(trained)
     assert model.data == recipe.data
     model.data = load_recipe("phrases").data
-    with pytest.raises(ModelError, match=r"data\.kind: trees. Received: data\.kind: phrases"):
+    with pytest.raises(
+        ModelError, match=r"data\.kind: trees. Received: data\.kind: phrases"
+    ):
         parse_sentences(model, [("a",)])
     model.data = None
     with pytest.raises(ModelError, match="parsing needs the recipe"):

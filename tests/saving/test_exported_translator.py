@@ -42,7 +42,9 @@ def test_n_best_matches_the_translator(exported, translator, monkeypatch):
                 [each.score for each in others],
                 atol=1e-4,
             )
-    with pytest.raises(ModelError, match=r"n-best list of 5, because .* beam size of 4"):
+    with pytest.raises(
+        ModelError, match=r"n-best list of 5, because .* beam size of 4"
+    ):
         exported.n_best(TEXTS, 5)
     with pytest.raises(ValueError, match=r"Pass \[text\] instead"):
         exported.n_best("Hund")
