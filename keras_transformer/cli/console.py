@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -99,12 +100,19 @@ def _user_message(error):
     if isinstance(error, OSError) and error.strerror:
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
-    if isinstance(error, MemoryError):
-        return f"not enough memory: {error}" if str(error) else "not enough memory"
+    if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
+        # TensorFlow's messages begin with the node in braces.
+        reason = re.sub(r"^\{\{.*?\}\} *", "", str(error).partition("\n")[0])
+        return f"not enough memory: {reason}" if reason else "not enough memory"
     if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
         word = next(filter(SURROGATES.search, error.object.split()))
         return f"{word}: must be UTF-8"
     return None
+
+
+def _tensorflow_memory_errors():
+    tensorflow = sys.modules.get("tensorflow")
+    return () if tensorflow is None else (tensorflow.errors.ResourceExhaustedError,)
 
 
 def _is_unnamed(error):
