@@ -276,13 +276,18 @@ def numerics(result):
     return table(list(result["rows"][0]), rows)
 
 
+def numerics_runs(result):
+    return numerics(result)
+
+
 TABLES = {
     function.__name__: function
     for function in (
         *(training, decoding, pipeline, pipeline_millions, scaling, scaling_position),
         *(layer_types, restricted_attention, startup, serving_load, workers),
-        *(agreement, attention_examples, parsing_baselines, numerics),
+        *(agreement, attention_examples, parsing_baselines),
         *(marian_agreement, huggingface_agreement, fine_tuning),
+        *(numerics, numerics_runs),
     )
 }
 

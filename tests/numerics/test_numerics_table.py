@@ -1,5 +1,6 @@
 """The tables in the docstring of `keras_transformer.numerics` are complete."""
 
+import json
 import pathlib
 import re
 
@@ -36,9 +37,22 @@ def test_table_has_every_function_with_its_formula():
 
 
 def test_table_names_existing_tests_and_benchmarks():
-    entries = [name for name, _, _ in rows(3) if name != "its gradient"]
+    entries = [name for name, _ in rows(3) if name != "its gradient"]
     assert entries == [name for name, _, _ in rows(1)]
-    tests = {test.strip("`") for _, test, _ in rows(3)}
+    tests = {test.strip("`") for _, test in rows(3)}
     assert tests <= public_names("tests/numerics")
     scripts = set(re.findall(r"`(\w+\.py)`", numerics.__doc__))
     assert scripts and all((ROOT / "benchmarks" / name).is_file() for name in scripts)
+
+
+def test_speedups_match_the_stored_results():
+    results = {}
+    for name in ("numerics", "numerics_runs"):
+        path = ROOT / "benchmarks" / "results" / f"{name}.json"
+        results[name] = json.loads(path.read_text())["rows"]
+    alone = {row["speedup"].rstrip("x") for row in results["numerics"]}
+    in_runs = {row["speedup"].rstrip("x") for row in results["numerics_runs"]}
+    assert len(rows(5)) > 5
+    for _, one, other, _ in rows(5):
+        assert one in alone
+        assert other in in_runs
