@@ -40,7 +40,8 @@ def serve(
         int, Option(min=1, help="Maximum rows per batch of the model.")
     ] = 32,
     max_wait_ms: Annotated[
-        float, Option(min=0, help="Milliseconds to wait for a batch to fill up.")
+        float,
+        Option(min=0, max=60_000, help="Milliseconds to wait for a batch to fill up."),
     ] = 5,
     queue_size: Annotated[
         int, Option(min=1, help="Maximum queued rows; further requests get 503.")
@@ -59,7 +60,7 @@ def serve(
         int, Option(min=1, help="Maximum bytes per request; larger ones get 413.")
     ] = 1 << 20,
     timeout: Annotated[
-        float, Option(min=0.1, help="Seconds before a request gets 504.")
+        float, Option(min=0.1, max=86_400, help="Seconds before a request gets 504.")
     ] = 60,
     no_reload: Annotated[
         bool, Option("--no-reload", help="Keep the version loaded at startup.")

@@ -83,6 +83,15 @@ def test_sizes_beyond_any_memory_are_refused(run_command, model_path, option, va
     assert f"equal to {value - 1}" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("option", "limit"), [("max-wait-ms", 60_000), ("timeout", 86_400)]
+)
+def test_serve_refuses_waits_without_end(run_command, tmp_path, option, limit):
+    result = run_command("serve", tmp_path, f"--{option}", "1e30")
+    assert result.exit_code == 2
+    assert f"equal to {limit}" in " ".join(result.stderr.split())
+
+
 def test_ablate_refuses_more_seeds_than_anybody_trains(run_command, tmp_path):
     arguments = ("phrases", "--output", tmp_path / "out", "--seeds", 1_001)
     result = run_command("ablate", *arguments)
