@@ -2,6 +2,7 @@
 
 import enum
 import pathlib
+import re
 from typing import Annotated
 
 import typer
@@ -77,6 +78,7 @@ def prepare_corpus(
     keras-transformer corpus prepare runs/sample --output ids \\
       -s a.en.gz -t a.de.gz -s b.en.gz -t b.de.gz
     """
+    beam_options = _command_line_options(beam_option)
     _check_and_load(model)
     from keras_transformer.distributed import corpus
     from keras_transformer.pipelines.sources.records import describe_dropped
@@ -90,7 +92,7 @@ def prepare_corpus(
         max_length=max_length,
         max_ratio=max_ratio,
         deduplicate=deduplicate,
-        beam_options=[f"--{each}" for each in beam_option],
+        beam_options=beam_options,
     )
     kept = f"{metadata['num_pairs']:,} of {metadata['num_read']:,} pairs kept"
     dropped = describe_dropped(metadata["dropped"])
@@ -136,6 +138,7 @@ def score_pairs(
 
 
 def _run(task, model, source, target, output, batch_size, beam_option):
+    beam_options = _command_line_options(beam_option)
     _check_and_load(model)
     from keras_transformer.distributed import inference
     from keras_transformer.saving.saved_model import newest_version
@@ -152,8 +155,15 @@ def _run(task, model, source, target, output, batch_size, beam_option):
         output,
         target,
         batch_size=batch_size,
-        beam_options=[f"--{each}" for each in beam_option],
+        beam_options=beam_options,
     )
+
+
+def _command_line_options(options):
+    for each in options:
+        if not re.fullmatch(r"\w+(=.*)?", each):
+            raise UserError(f"--beam-option {each}: must have the form NAME=VALUE")
+    return [f"--{each}" for each in options]
 
 
 def _check_and_load(model):

@@ -16,19 +16,20 @@ import itertools
 import json
 import os
 import tempfile
-import uuid
 import zlib
 
 import apache_beam as beam
 import tensorflow as tf
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.options.pipeline_options import SetupOptions
 
+from keras_transformer.distributed.beam_run import make_folder
+from keras_transformer.distributed.beam_run import open_lines
+from keras_transformer.distributed.beam_run import output_folder
+from keras_transformer.distributed.beam_run import run_beam
+from keras_transformer.distributed.beam_run import write_file
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.lines import opened_lines
 from keras_transformer.pipelines.sources.records import DROP_TEXTS
 from keras_transformer.pipelines.sources.records import EMPTY
 from keras_transformer.pipelines.sources.records import FORMAT
@@ -91,11 +92,7 @@ def encode_with_beam(
         )
     if shards < 1:
         raise DataError(f"shards must be at least 1. Received: {shards}.")
-    metadata_path = FileSystems.join(output, RECORDS)
-    if FileSystems.exists(metadata_path):
-        raise DataError(f"{output}: already contains a corpus. Choose another folder.")
     tokenizer = load_tokenizer(tokenizer_folder)
-    make_folder(output)
     metadata = {
         "format": FORMAT,
         "tokenizer": tokenizer.fingerprint(),
@@ -119,9 +116,15 @@ def encode_with_beam(
             )
         )
 
-    _copy_tokenizer(tokenizer, tokenizer_folder, output)
-    run_beam(build, beam_options)
-    return _read_metadata(metadata_path)
+    with output_folder(output):
+        metadata_path = FileSystems.join(output, RECORDS)
+        if FileSystems.exists(metadata_path):
+            raise DataError(
+                f"{output}: already contains a corpus. Choose another folder."
+            )
+        _copy_tokenizer(tokenizer, tokenizer_folder, output)
+        run_beam(build, beam_options)
+        return _read_metadata(metadata_path)
 
 
 def _read_pairs(pipeline, files, deduplicate):
@@ -164,67 +167,6 @@ def _write_shards(pairs, counts, encode, output, shards):
         | "list counts" >> beam.combiners.ToDict()
     )
     return written, totals
-
-
-def run_beam(build, beam_options=()):
-    """Runs the pipeline that `build` creates and waits until it ends.
-
-    Args:
-        build: Called with a `beam.Pipeline`, to which it adds steps.
-        beam_options: Command-line options of Beam and its runner, a sequence of str.
-
-    Returns:
-        Beam's `PipelineResult`, with the counters of all workers.
-
-    Raises:
-        DataError: If a worker raised a `DataError`.
-    """
-    # Later options override earlier ones, so a caller can request more messages.
-    options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
-    # Workers import this package, so they do not need the caller's session.
-    options.view_as(SetupOptions).save_main_session = False
-    try:
-        with beam.Pipeline(options=options) as pipeline:
-            build(pipeline)
-        return pipeline.result
-    except DataError:
-        raise
-    except Exception as error:
-        # Runners report a worker's error as text that also names its origin.
-        _, found, text = str(error).rpartition("DataError: ")
-        if not found:
-            raise
-        raise DataError(
-            text.partition(" [while running")[0].partition("\n")[0]
-        ) from error
-
-
-def open_lines(path, errors="drop"):
-    """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems.
-
-    Raises:
-        DataError: If the file cannot be read, or is a truncated or damaged .gz file.
-    """
-    try:
-        file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
-    with file:
-        yield from opened_lines(file, path, errors)
-
-
-def write_file(path, chunks):
-    """Writes a file on any of Beam's filesystems, first under a temporary name."""
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    with FileSystems.create(
-        temporary, compression_type=CompressionTypes.UNCOMPRESSED
-    ) as file:
-        for chunk in chunks:
-            file.write(chunk)
-    if FileSystems.exists(path):
-        # If the runner repeats a task, the first attempt wrote the same content.
-        FileSystems.delete([path])
-    FileSystems.rename([temporary], [path])
 
 
 def line_pairs(source, target, errors="drop"):
@@ -370,22 +312,6 @@ def _write_metadata(metadata, path, shards, counts):
         "shards": sorted(shards, key=lambda shard: shard["name"]),
     }
     write_file(path, [json.dumps(metadata, indent=1).encode()])
-
-
-def make_folder(path):
-    """Creates a folder on any of Beam's filesystems, unless it exists.
-
-    Raises:
-        DataError: If it cannot be created.
-    """
-    if os.path.isfile(path):
-        raise DataError(f"{path}: is a file, not a folder.")
-    if FileSystems.exists(path):
-        return
-    try:
-        FileSystems.mkdirs(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be created ({error}).") from error
 
 
 def _copy_tokenizer(tokenizer, folder, output):

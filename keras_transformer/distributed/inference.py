@@ -18,7 +18,11 @@ from apache_beam.ml.inference.base import KeyedModelHandler
 from apache_beam.ml.inference.base import ModelHandler
 from apache_beam.ml.inference.base import RunInference
 
-from keras_transformer.distributed import corpus as beam_corpus
+from keras_transformer.distributed.beam_run import open_lines
+from keras_transformer.distributed.beam_run import output_folder
+from keras_transformer.distributed.beam_run import run_beam
+from keras_transformer.distributed.beam_run import write_file
+from keras_transformer.distributed.corpus import line_pairs
 from keras_transformer.errors import DataError
 from keras_transformer.saving.saved_model import limit_batch_size
 from keras_transformer.saving.saved_model import load_saved_model
@@ -91,14 +95,14 @@ def run_with_beam(
         ModelError: If the export is damaged or unsafe (see `check_saved_model`).
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
-    written = _output_files(task, sources, targets, os.fspath(output))
+    output, names = os.fspath(output), _output_names(task, sources, targets)
     # Reports a damaged export before any worker starts.
     load_saved_model(pathlib.Path(model))
     batch_size = limit_batch_size(pathlib.Path(model), batch_size)
     handler = SavedModelHandler(model, task, batch_size)
-    files = list(zip(written, sources, targets or sources, strict=True))
 
     def lines(pipeline):
+        files = list(zip(written, sources, targets or sources, strict=True))
         return (
             pipeline
             | "files" >> beam.Create(files)
@@ -112,7 +116,12 @@ def run_with_beam(
             | "write" >> beam.ParDo(_WriteLines())
         )
 
-    result = beam_corpus.run_beam(lines, beam_options)
+    with output_folder(output, kept=names):
+        written = [FileSystems.join(output, name) for name in names]
+        for path in written:
+            if FileSystems.exists(path):
+                raise DataError(f"{path}: already exists. Choose another folder.")
+        result = run_beam(lines, beam_options)
     counted = result.metrics().query(MetricsFilter().with_name(_TRUNCATED))["counters"]
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
@@ -121,12 +130,12 @@ def run_with_beam(
         )
     for path in written:
         if not FileSystems.exists(path):  # the source has no lines
-            beam_corpus.write_file(path, [])
+            write_file(path, [])
     return written
 
 
-def _output_files(task, sources, targets, output):
-    """Checks the paths, creates the output folder and returns the files to write."""
+def _output_names(task, sources, targets):
+    """Checks the paths of the input files and returns the names of the outputs."""
     if task == SCORE and len(sources) != len(targets):
         raise DataError(
             "source and target must have the same number of files. "
@@ -140,12 +149,7 @@ def _output_files(task, sources, targets, output):
             "the input files must have different names, and at least one is needed. "
             f"Received: {', '.join(names) or 'none'}."
         )
-    beam_corpus.make_folder(output)
-    written = [FileSystems.join(output, name) for name in names]
-    for path in written:
-        if FileSystems.exists(path):
-            raise DataError(f"{path}: already exists. Choose another folder.")
-    return written
+    return names
 
 
 class _ReadLines(beam.DoFn):
@@ -157,10 +161,10 @@ class _ReadLines(beam.DoFn):
     def process(self, files):
         written, source, target = files
         if self._task == SCORE:
-            for line, *pair in beam_corpus.line_pairs(source, target, "replace"):
+            for line, *pair in line_pairs(source, target, "replace"):
                 yield (written, line), tuple(pair)
         else:
-            for line, text in enumerate(beam_corpus.open_lines(source, "replace"), 1):
+            for line, text in enumerate(open_lines(source, "replace"), 1):
                 yield (written, line), text
 
 
@@ -170,7 +174,7 @@ class _WriteLines(beam.DoFn):
     def process(self, element):
         path, lines = element
         lines = (f"{text}\n".encode() for _, text in sorted(lines))
-        beam_corpus.write_file(path, lines)
+        write_file(path, lines)
 
 
 def _one_line(text):

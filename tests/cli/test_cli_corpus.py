@@ -120,3 +120,12 @@ def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
         result = run_command(*command, *files)
         assert result.exit_code == 2
         assert message in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["=", "", "-x", "two words=1"])
+def test_beam_options_must_be_names_with_values(run_command, tmp_path, option):
+    arguments = ("-s", "a", "-t", "b", "-o", tmp_path / "out", "--beam-option", option)
+    result = run_command("corpus", "prepare", tmp_path, *arguments)
+    assert result.exit_code == 2
+    message = f"error: --beam-option {option}: must have the form NAME=VALUE"
+    assert message in result.stderr

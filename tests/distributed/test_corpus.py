@@ -234,7 +234,31 @@ def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
         (folder / "long.en").write_text("Hund " * 99 + "\n")
         (folder / "long.de").write_text("Hund\n")
         encode(folder, tmp_path / "c", names=["long{}"])
+    # A failed preparation removes its folder, unless the folder existed before.
+    assert not any((tmp_path / name).exists() for name in "abcd")
+    (tmp_path / "c").mkdir()
+    with pytest.raises(DataError, match="1 longer than max_length"):
+        encode(folder, tmp_path / "c", names=["long{}"])
     with pytest.raises(DataError, match=r"records.json: no such file"):
         RecordFolder(tmp_path / "c")
     with pytest.raises(DataError, match="no readable encoded corpus"):
         EncodedCorpus.load(tmp_path / "c")
+
+
+def test_corpus_reports_only_the_cause_of_an_error(corpus, tmp_path):
+    folder, *_ = corpus
+    with pytest.raises(DataError, match=r"missing\.en: cannot be read \(.*\)\.$"):
+        encode(folder, tmp_path / "a", names=["missing{}"])
+
+
+def test_corpus_rejects_an_invalid_beam_runner(corpus, tmp_path):
+    folder, *_ = corpus
+    with pytest.raises(DataError, match="Beam rejects the options '--runner=Nope'"):
+        encode(folder, tmp_path / "a", options=["runner=Nope"])
+    assert not (tmp_path / "a").exists()
+
+
+def test_corpus_names_a_filesystem_that_is_missing(corpus):
+    folder, *_ = corpus
+    with pytest.raises(DataError, match=r"^none://bucket/a: cannot be created \("):
+        encode(folder, "none://bucket/a")

@@ -1,0 +1,126 @@
+"""Runs of Apache Beam pipelines, and files on any of Beam's filesystems."""
+
+import contextlib
+import os
+import uuid
+
+import apache_beam as beam
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import SetupOptions
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import opened_lines
+
+
+def run_beam(build, beam_options=()):
+    """Runs the pipeline that `build` creates and waits until it ends.
+
+    Args:
+        build: Called with a `beam.Pipeline`, to which it adds steps.
+        beam_options: Command-line options of Beam and its runner, a sequence of str.
+
+    Returns:
+        Beam's `PipelineResult`, with the counters of all workers.
+
+    Raises:
+        DataError: If an option is invalid, or if a worker raised a `DataError`.
+    """
+    try:
+        # Later options override earlier ones, so a caller can request more messages.
+        options = PipelineOptions(
+            ["--default_sdk_harness_log_level=ERROR", *beam_options]
+        )
+        # Workers import this package, so they do not need the caller's session.
+        options.view_as(SetupOptions).save_main_session = False
+        new_pipeline = beam.Pipeline(options=options)
+    except ValueError as error:
+        given = " ".join(beam_options)
+        raise DataError(f"Beam rejects the options {given!r}: {error}") from None
+    try:
+        with new_pipeline as pipeline:
+            build(pipeline)
+        return pipeline.result
+    except Exception as error:
+        # Runners append the step to a worker's error, or report it as text that also
+        # names its origin.
+        _, found, text = str(error).rpartition("DataError: ")
+        if not found and not isinstance(error, DataError):
+            raise
+        raise DataError(
+            text.partition(" [while running")[0].partition("\n")[0]
+        ) from error
+
+
+@contextlib.contextmanager
+def output_folder(path, kept=()):
+    """Context that creates a folder, and removes it again if the block fails.
+
+    A folder that existed before is not removed.
+
+    Args:
+        path: The folder, on any of Beam's filesystems.
+        kept: Names of files. If the folder contains one of them, it is not removed.
+
+    Raises:
+        DataError: If the folder cannot be created.
+    """
+    existed = make_folder(path)
+    try:
+        yield
+    except BaseException:
+        paths = (FileSystems.join(path, name) for name in kept)
+        if not existed and not any(map(FileSystems.exists, paths)):
+            with contextlib.suppress(OSError):
+                FileSystems.delete([path])
+        raise
+
+
+def make_folder(path):
+    """Creates a folder on any of Beam's filesystems, unless it exists.
+
+    Returns:
+        Whether the folder already existed.
+
+    Raises:
+        DataError: If it cannot be created.
+    """
+    if os.path.isfile(path):
+        raise DataError(f"{path}: is a file, not a folder.")
+    try:
+        if FileSystems.exists(path):
+            return True
+        FileSystems.mkdirs(path)
+    except (OSError, ValueError) as error:
+        # Beam raises ValueError if the filesystem's package is not installed.
+        raise DataError(f"{path}: cannot be created ({error}).") from error
+    return False
+
+
+def open_lines(path, errors="drop"):
+    """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems.
+
+    Raises:
+        DataError: If the file cannot be read, or is a truncated or damaged .gz file.
+    """
+    try:
+        file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}).") from None
+    with file:
+        yield from opened_lines(file, path, errors)
+
+
+def write_file(path, chunks):
+    """Writes a file on any of Beam's filesystems, first under a temporary name."""
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    with FileSystems.create(
+        temporary, compression_type=CompressionTypes.UNCOMPRESSED
+    ) as file:
+        for chunk in chunks:
+            file.write(chunk)
+    if FileSystems.exists(path):
+        # If the runner repeats a task, the first attempt wrote the same content.
+        FileSystems.delete([path])
+    FileSystems.rename([temporary], [path])
