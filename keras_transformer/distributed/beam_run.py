@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import uuid
 
 import apache_beam as beam
@@ -57,7 +58,8 @@ def run_beam(build, beam_options=()):
 def output_folder(path, kept=()):
     """Context that creates a folder, and removes it again if the block fails.
 
-    A folder that existed before is not removed.
+    Only a local folder that did not exist before is removed. On object stores, a
+    folder does not exist even if its files do.
 
     Args:
         path: The folder, on any of Beam's filesystems.
@@ -70,10 +72,9 @@ def output_folder(path, kept=()):
     try:
         yield
     except BaseException:
-        paths = (FileSystems.join(path, name) for name in kept)
-        if not existed and not any(map(FileSystems.exists, paths)):
-            with contextlib.suppress(OSError):
-                FileSystems.delete([path])
+        is_kept = any(os.path.exists(os.path.join(path, name)) for name in kept)
+        if not existed and not is_kept and os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
         raise
 
 

@@ -18,6 +18,7 @@ from keras_transformer.saving.load import load_run
 
 pytest.importorskip("apache_beam")
 
+from keras_transformer.distributed import beam_run
 from keras_transformer.distributed import corpus as beam_corpus
 
 WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
@@ -256,6 +257,20 @@ def test_corpus_rejects_an_invalid_beam_runner(corpus, tmp_path):
     with pytest.raises(DataError, match="Beam rejects the options '--runner=Nope'"):
         encode(folder, tmp_path / "a", options=["runner=Nope"])
     assert not (tmp_path / "a").exists()
+
+
+def test_failed_preparation_deletes_nothing_on_an_object_store(monkeypatch):
+    deleted = []
+    # On an object store, a folder with files does not exist.
+    monkeypatch.setattr(beam_run.FileSystems, "exists", lambda path: False)
+    monkeypatch.setattr(beam_run.FileSystems, "mkdirs", lambda path: None)
+    monkeypatch.setattr(beam_run.FileSystems, "delete", deleted.append)
+    with (
+        pytest.raises(DataError, match="failed"),
+        beam_run.output_folder("store://bucket/ids/"),
+    ):
+        raise DataError("failed")
+    assert not deleted
 
 
 def test_corpus_names_a_filesystem_that_is_missing(corpus):
