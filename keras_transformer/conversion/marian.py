@@ -359,8 +359,8 @@ def _decoding(decoder):
             )
     if values["word-penalty"]:
         raise ModelError(
-            f"{decoder['path']}: word-penalty must be 0. Others are not supported. "
-            f"Received: {values['word-penalty']}"
+            f"{decoder['path']}: word-penalty must be 0. Received: "
+            f"{values['word-penalty']}"
         )
     # Marian's defaults. `normalize` is the exponent of the length penalty.
     normalize = values["normalize"] or 0

@@ -40,10 +40,7 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """Whether all kernels are packed.
-
-        If so, the layers' own kernels need not be stored.
-        """
+        """True if all kernels are packed, so the layers' own need not be stored."""
         return all(self._stored)
 
     def packed(self):
