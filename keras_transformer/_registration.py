@@ -15,6 +15,7 @@ CLASSES = {
     "layers.add_norm": ("AddNorm",),
     "layers.decoder": ("Decoder",),
     "layers.decoder_layer": ("DecoderLayer",),
+    "layers.dense": ("Dense",),
     "layers.encoder": ("Encoder",),
     "layers.encoder_layer": ("EncoderLayer",),
     "layers.feed_forward": ("FeedForward",),
@@ -23,9 +24,6 @@ CLASSES = {
     "layers.restricted_attention": ("RestrictedSelfAttention",),
     "layers.token_embedding": ("TokenEmbedding",),
     "numerics.activations": ("quick_gelu",),
-    "numerics.dropout": ("Dropout",),
-    "numerics.matrices": ("Dense",),
-    "numerics.normalization": ("LayerNormalization",),
     "training.fused_adam": ("FusedAdam",),
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("Perplexity", "TokenAccuracy"),
@@ -37,6 +35,10 @@ CLASSES = {
     ),
     "transformer": ("Transformer",),
 }
+
+
+# Keras's classes that replace former classes of this package, under the same names.
+REPLACED_BY_KERAS = ("Dropout", "LayerNormalization")
 
 
 class _Unloaded:
@@ -61,6 +63,8 @@ def _register(keras):
     for module, names in CLASSES.items():
         for name in names:
             registered.setdefault(f"{_PACKAGE}>{name}", _Unloaded(module, name))
+    for name in REPLACED_BY_KERAS:
+        registered[f"{_PACKAGE}>{name}"] = getattr(keras.layers, name)
 
 
 def register_classes():

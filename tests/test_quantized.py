@@ -6,7 +6,7 @@ import pytest
 from layer_checks import numpy
 
 import keras_transformer as kt
-from keras_transformer.numerics.matrices import Dense
+from keras_transformer.layers.dense import Dense
 from keras_transformer.saving.keras_file import read
 
 IDS = {

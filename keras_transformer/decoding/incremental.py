@@ -10,13 +10,13 @@ fused product computes queries, keys, and values.
 from typing import Any
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from keras_transformer.decoding import cache as kv_cache
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.numerics.matrices import pack_kernel
 from keras_transformer.numerics.matrices import packed_matmul
+from keras_transformer.numerics.matrices import swap_middle_axes
 from keras_transformer.numerics.softmax import mask_to_bias
 from keras_transformer.numerics.softmax import weighted_values
 
@@ -294,24 +294,11 @@ def _attend(attention, query, parts, biases):
     for (key, _), bias in zip(parts, biases, strict=True):
         part = ops.cast(attention.attention_logits(query, key), "float32")
         logits.append(part if bias is None else part + bias)
-    x = _swap_middle_axes(weighted_values(logits, [value for _, value in parts]))
+    x = swap_middle_axes(weighted_values(logits, [value for _, value in parts]))
     return ops.reshape(x, (-1, x.shape[2] * x.shape[3]))
 
 
 def _split_heads(x, beam_size, num_heads):
     """Splits `[batch * beam, heads * dim]` into `[batch, heads, beam, dim]`."""
     dim = x.shape[-1] // num_heads
-    return _swap_middle_axes(ops.reshape(x, (-1, beam_size, num_heads, dim)))
-
-
-def _swap_middle_axes(x):
-    """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
-
-    Floats are viewed as integers first: for small float tensors, TensorFlow calls
-    oneDNN, whose overhead exceeds the work.
-    """
-    bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    if dtype not in bits:
-        return ops.transpose(x, (0, 2, 1, 3))
-    return ops.view(ops.transpose(ops.view(x, bits[dtype]), (0, 2, 1, 3)), dtype)
+    return swap_middle_axes(ops.reshape(x, (-1, beam_size, num_heads, dim)))

@@ -2,9 +2,9 @@
 
 import keras
 
+from keras_transformer.layers.dense import Dense
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
-from keras_transformer.numerics.matrices import Dense
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -8,12 +8,11 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.renamed import rename_score
 from keras_transformer.layers.renamed import take_score_mode
-from keras_transformer.numerics.dropout import Dropout
-from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.softmax import masked_softmax
 
 SCORE_MODES = ("scaled_dot", "dot", "additive")
@@ -30,14 +29,13 @@ def attention(logits, value, mask=None, dropout=None, training=None):
         value: `[batch, num_heads, ..., source_length, value_dim]`.
         mask: Bool that broadcasts to the logits, True = attend, or `None`.
         dropout: `Dropout` layer that is applied to the scores, or `None`.
-        training: Whether dropout is applied and the softmax has its custom gradient
-            (see `masked_softmax`).
+        training: Whether dropout is applied.
 
     Returns:
         `[batch, num_heads, ..., target_length, value_dim]` in the dtype of `value`, and
         the scores before dropout, float32, with the shape of the logits.
     """
-    scores = masked_softmax(logits, mask, training)
+    scores = masked_softmax(logits, mask)
     weights = ops.cast(scores, value.dtype)
     if dropout is not None:
         weights = dropout(weights, training=training)
@@ -111,7 +109,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_dense = self._dense(num_heads * key_dim, "query")
         self.key_dense = self._dense(num_heads * key_dim, "key")
         self.value_dense = self._dense(num_heads * (value_dim or key_dim), "value")
-        self.dropout_layer = Dropout(
+        self.dropout_layer = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="attention_dropout"
         )
 

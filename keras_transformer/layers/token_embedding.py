@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.numerics.matrices import apply_flattened
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -99,9 +98,7 @@ class TokenEmbedding(keras.layers.Layer):
             `[batch, length, output_size or vocabulary_size]` in float32.
         """
         if reverse:
-            kernel = self.output_kernel()
-            vectors = ops.cast(inputs, "float32")
-            logits = apply_flattened(lambda rows: ops.matmul(rows, kernel), vectors)
+            logits = ops.matmul(ops.cast(inputs, "float32"), self.output_kernel())
             return self.add_bias(logits)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         if self.zero_id is not None:

@@ -12,32 +12,6 @@ BLOCK_COLUMNS = 64
 MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
 
-def apply_flattened(function, x):
-    """Flattens the leading axes of `x` to rows, applies `function`, and restores them.
-
-    To multiply a 3D array by a matrix, Keras adds about six operations more than this
-    function, which enlarge exported graphs.
-
-    Args:
-        function: Function from `[rows, width]` to `[rows, new_width]`.
-        x: `[..., width]` with a static width.
-
-    Returns:
-        `[..., new_width]`.
-    """
-    if len(x.shape) == 2:
-        return function(x)
-    result = function(ops.reshape(x, (-1, x.shape[-1])))
-    leading = x.shape[1:-1]
-    # If all leading axes but the first are static and not empty, `reshape` infers the
-    # first without another operation.
-    if None in leading or 0 in leading:
-        first, *leading = ops.shape(x)[:-1]
-    else:
-        first = -1
-    return ops.reshape(result, (first, *leading, result.shape[-1]))
-
-
 def pack_kernel(kernel):
     """Packs a kernel into contiguous blocks of columns.
 
@@ -95,54 +69,14 @@ def packed_matmul(rows, kernel):
     return products[0] if len(products) == 1 else ops.concatenate(products, axis=1)
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` that flattens leading axes with `apply_flattened`.
+def swap_middle_axes(x):
+    """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
 
-    Arguments, weights and results match `keras.layers.Dense`.
+    Floats are viewed as integers first: for small float tensors, TensorFlow calls
+    oneDNN, whose overhead exceeds the work.
     """
-
-    def call(self, inputs, training=None):
-        """Projects `[..., width]` to `[..., units]`."""
-        return apply_flattened(super().call, inputs)
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        """Like `keras.layers.Dense.quantize`, which refuses subclasses."""
-        return super().quantize(mode, type_check=False, config=config)
-
-    def check_quantization(self):
-        """Checks that the weights, once saved, can be loaded again.
-
-        Raises:
-            ValueError: If the layer is quantized in any way other than
-                `quantize("int8")`.
-        """
-        mode, config = self.quantization_mode, self.quantization_config
-        default = keras.quantizers.Int8QuantizationConfig()
-        is_default = config is None or config.get_config() == default.get_config()
-        if mode is not None and not (mode == "int8" and is_default):
-            raise ValueError(
-                'A quantized model can only be saved after `quantize("int8")` without '
-                f"a `config`. Received: mode={mode!r}."
-            )
-
-    def save_own_variables(self, store):
-        """Like `keras.layers.Dense.save_own_variables`, after `check_quantization`.
-
-        Raises:
-            ValueError: If the layer is quantized in any way other than
-                `quantize("int8")`.
-        """
-        self.check_quantization()
-        super().save_own_variables(store)
-
-    def load_own_variables(self, store):
-        """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
-
-        If the stored weights are int8, this layer is quantized first, because the
-        config of the layer that contains it does not record the quantization.
-        """
-        is_int8 = "0" in store and store["0"].dtype == "int8"
-        if self.built and self.quantization_mode is None and is_int8:
-            self.quantize("int8")
-        super().load_own_variables(store)
+    bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if dtype not in bits:
+        return ops.transpose(x, (0, 2, 1, 3))
+    return ops.view(ops.transpose(ops.view(x, bits[dtype]), (0, 2, 1, 3)), dtype)

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.numerics.matrices import Dense
+from keras_transformer.layers.dense import Dense
 
 OPTIONS = {"num_heads": 2, "key_dim": 4}
 STACK = {**OPTIONS, "d_ff": 12}
