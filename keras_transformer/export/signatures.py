@@ -13,6 +13,7 @@ from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.packed_weights import PackedWeights
+from keras_transformer.export.searches import ROWS
 from keras_transformer.export.searches import dispatch_search
 from keras_transformer.export.searches import noinline_function
 from keras_transformer.export.searches import shared_encoder
@@ -70,6 +71,14 @@ class Signatures:
         self._max_bytes = _MARGIN * longest * self.max_target_length
         self.kernels = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)
+        # Signatures share these graphs, because large graphs take time to load.
+        texts = tf.TensorSpec([None], tf.string)
+        self._pairs = tf.function(
+            self._encode_pairs, input_signature=[texts, texts], autograph=False
+        )
+        self._decode = tf.function(
+            self._decode_rows, input_signature=[ROWS, ROWS], autograph=False
+        )
         self._search_ids = self._build_search(search, parallel_parts)
         self._text_search = TextSearch(
             tokenizer,
@@ -185,23 +194,18 @@ class Signatures:
 
         def score_rows(start, log_probs):
             rows = slice(start, start + num_rows)
-            logits = self._model.decode(
-                target_ids[rows],
-                self._encode(source_ids[rows]),
-                source_ids[rows] != self._model.pad_id,
-                training=False,
-            )
+            decoder_output, _ = self._decode(source_ids[rows], target_ids[rows])
+            logits = self._model.token_embedding(decoder_output, reverse=True)
             found = sequence_log_probs(logits, labels[rows], ids.pad, ids.unknown)
             return start + num_rows, tf.concat([log_probs, found], axis=0)
 
-        with self._exported_kernels():
-            _, log_probs = tf.while_loop(
-                lambda start, _: start < batch,
-                score_rows,
-                (0, tf.zeros([0])),
-                shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-                parallel_iterations=1,
-            )
+        _, log_probs = tf.while_loop(
+            lambda start, _: start < batch,
+            score_rows,
+            (0, tf.zeros([0])),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            parallel_iterations=1,
+        )
         is_token = tf.cast(labels != ids.pad, tf.int32)
         return {
             "log_probs": log_probs,
@@ -211,15 +215,7 @@ class Signatures:
 
     def attend(self, inputs, targets):
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
-        with self._exported_kernels():
-            _, scores = self._model.decoder(
-                self._model.embed_target(target_ids, training=False),
-                self._encode(source_ids),
-                source_mask=source_ids != self._model.pad_id,
-                return_attention_scores=True,
-                training=False,
-            )
-        scores = mean_cross_attention(scores)
+        _, scores = self._decode(source_ids, target_ids)
         source_pieces, source_membership = self._surfaces.units(source_ids)
         target_pieces, target_membership = self._target_surfaces.units(labels)
         # Attention to a source unit is summed over its subwords. Attention from a
@@ -233,7 +229,23 @@ class Signatures:
             "truncated": truncated,
         }
 
-    def _pairs(self, inputs, targets):
+    def _decode_rows(self, source_ids, target_ids):
+        """Returns the decoder's output and its mean cross-attention.
+
+        A signature that uses only one of them does not compute the other, because
+        TensorFlow removes unused operations.
+        """
+        with self._exported_kernels():
+            output, scores = self._model.decoder(
+                self._model.embed_target(target_ids, training=False),
+                self._encode(source_ids),
+                source_mask=source_ids != self._model.pad_id,
+                return_attention_scores=True,
+                training=False,
+            )
+        return output, mean_cross_attention(scores)
+
+    def _encode_pairs(self, inputs, targets):
         """Tokenizes pairs of texts and truncates each side to its maximum length.
 
         Returns:
