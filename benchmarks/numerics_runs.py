@@ -1,18 +1,20 @@
-"""Measures what the entries of `keras_transformer.numerics` for speed gain in a search.
+"""Measures what the entries of `keras_transformer.numerics` for speed gain in a run.
 
-    python benchmarks/numerics_runs.py
+    KERAS_TRANSFORMER_DATA=... python benchmarks/numerics_runs.py
 
-A run searches for the translation of one sentence. In its variant, a plain formula
-replaces one entry. The package and the variant take turns in one process. Ids are
-random and weights untrained, so every search has its maximum length. The script writes
-benchmarks/results/numerics_runs.json and .md.
+A run is a training step, or the search for the translation of one sentence. In its
+variant, plain formulas replace entries. The package and the variant take turns. In a
+search, ids are random and weights untrained, so it has its maximum length. The script
+writes benchmarks/results/numerics_runs.json and .md.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
 from unittest import mock
 
+import interleaved
 import keras
 import machine
 import numpy as np
@@ -29,8 +31,8 @@ from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import shared_encoder
 
 ROUNDS = 15
-# Searches per turn.
-CALLS = 4
+# Searches and training steps per turn.
+CALLS, STEPS = 4, 18
 SOURCE_LENGTH, EXTRA_LENGTH = 16, 16
 
 
@@ -64,9 +66,10 @@ def plain_transposition(x):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-# Run: arguments of `search_run`, its entry, the entry's attribute in
+TRAINING = "training step, tiny", "`Dropout`, `LayerNormalization`"
+# Search: arguments of `search_run`, its entry, the entry's attribute in
 # `decoding.incremental`, and the plain function that replaces it.
-RUNS = {
+SEARCHES = {
     "search of a sentence, base, XLA": (
         ("base", True),
         "`pack_kernel`, `packed_matmul`",
@@ -82,7 +85,30 @@ RUNS = {
 }
 
 
-def measure(arguments, name, plain, rounds):
+def measure_training(rounds):
+    """Returns the median seconds of our and the plain training step, and the ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        lengths = workload.save_batches(folder, (rounds + 1) * STEPS)
+        script = "peers/train_ours.py", "tiny", folder
+        systems = [
+            interleaved.System("ours", *script),
+            interleaved.System("plain layers", *script, "plain layers"),
+        ]
+
+        def turn(number):
+            first = number * STEPS
+            tokens = sum(int(each.sum()) for _, each in lengths[first : first + STEPS])
+            return {"first": first, "steps": STEPS, "tokens": tokens}
+
+        interleaved.take_turns(systems, rounds, turn)
+        for system in systems:
+            system.close()
+    times = [[each["seconds"] / STEPS for each in one.turns] for one in systems]
+    ratios = [plain / ours for ours, plain in zip(*times, strict=True)]
+    return *map(statistics.median, times), statistics.median(ratios)
+
+
+def measure_search(arguments, name, plain, rounds):
     """Returns the median seconds of ours and the plain search, and the median ratio."""
     searches = []
     for function in (getattr(incremental, name), plain):
@@ -111,11 +137,15 @@ def main():
     arguments = parser.parse_args()
     head = "run", "entry", "seconds", "seconds without", "speedup"
     rows = []
-    for run, (options, entry, name, plain) in RUNS.items():
-        *medians, ratio = measure(options, name, plain, arguments.rounds)
-        row = run, entry, *(f"{each:.3f}" for each in medians), f"{ratio:.2f}x"
+
+    def add(run, entry, ours, plain, ratio):
+        row = run, entry, f"{ours:.3f}", f"{plain:.3f}", f"{ratio:.2f}x"
         rows.append(dict(zip(head, row, strict=True)))
         print(*row, sep="\t", flush=True)
+
+    add(*TRAINING, *measure_training(arguments.rounds))
+    for run, (options, entry, name, plain) in SEARCHES.items():
+        add(run, entry, *measure_search(options, name, plain, arguments.rounds))
         keras.backend.clear_session()
     result = {"machine": machine.description(), "versions": report.versions()}
     report.write(arguments.output, "numerics_runs", {**result, "rows": rows})

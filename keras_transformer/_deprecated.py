@@ -16,7 +16,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Moved modules: old and new paths (see `_parse_table`).
+# Moved modules: old and new paths, relative to the package.
 _MODULES = """
 ablation -> experiments.table3
 ablation.rows -> experiments.table3.rows
@@ -48,9 +48,9 @@ layers.attention_scores -> numerics.softmax
 layers.block -> layers.stack
 layers.cached_attention -> decoding.incremental
 layers.decoding_cache -> decoding.cache
-layers.dropout -> keras.layers
-layers.layer_normalization -> keras.layers
-layers.own_gradient -> keras.ops
+layers.dropout -> numerics.dropout
+layers.layer_normalization -> numerics.normalization
+layers.own_gradient -> numerics.gradients
 training.automatic_precision -> training.devices
 training.averaging -> saving.checkpoints
 training.device_rate -> experiments.cost
@@ -137,8 +137,6 @@ exported_model.open_saved_model -> saving.open.open_model
 layers.decoding_cache.SETTLE_STEPS -> decoding.cache.COMPACT_INTERVAL
 layers.decoding_cache.slots_in_use -> decoding.cache.reachable_slots
 layers.decoding_cache.take_slots -> decoding.cache.gather_slots
-layers.Dropout -> keras.layers.Dropout
-layers.LayerNormalization -> keras.layers.LayerNormalization
 layers.dense.BLOCK -> numerics.matrices.BLOCK_COLUMNS
 layers.multi_head_attention.SCORES -> layers.multi_head_attention.SCORE_MODES
 recipes.schema.FilesData -> recipes.data_sections.FilesData
@@ -177,9 +175,7 @@ layers.attention_scores.logit_bias -> numerics.softmax.mask_to_bias
 layers.dense.in_blocks -> numerics.matrices.pack_kernel
 layers.dense.product -> numerics.matrices.packed_matmul
 layers.dense.whole -> numerics.matrices.unpack_kernel
-layers.own_gradient.own_gradient -> keras.ops.custom_gradient
-layers.dropout.Dropout -> keras.layers.Dropout
-layers.layer_normalization.LayerNormalization -> keras.layers.LayerNormalization
+layers.own_gradient.own_gradient -> numerics.gradients.custom_gradient
 run_folder.prepare -> experiments.folder.create
 run_folder.locked -> experiments.folder.lock
 safe_loading.check_keras_file -> saving.keras_file.check
@@ -214,15 +210,9 @@ pipelines.trees.words_of -> parsing.trees.split_words
 
 
 def _parse_table(text):
-    """Returns a dict of full dotted paths, old to new, from lines of `old -> new`.
-
-    The paths are relative to the package, except those that start with `keras.`.
-    """
+    """Returns a dict of full dotted paths, old to new, from lines of `old -> new`."""
     pairs = (line.split(" -> ") for line in text.splitlines() if " -> " in line)
-    return {
-        f"{_PACKAGE}.{old}": new if new.startswith("keras.") else f"{_PACKAGE}.{new}"
-        for old, new in pairs
-    }
+    return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
 
 
 def warn_deprecated(old, new):

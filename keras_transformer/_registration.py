@@ -24,6 +24,8 @@ CLASSES = {
     "layers.restricted_attention": ("RestrictedSelfAttention",),
     "layers.token_embedding": ("TokenEmbedding",),
     "numerics.activations": ("quick_gelu",),
+    "numerics.dropout": ("Dropout",),
+    "numerics.normalization": ("LayerNormalization",),
     "training.fused_adam": ("FusedAdam",),
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("Perplexity", "TokenAccuracy"),
@@ -35,10 +37,6 @@ CLASSES = {
     ),
     "transformer": ("Transformer",),
 }
-
-
-# Keras's classes that replace former classes of this package, under the same names.
-REPLACED_BY_KERAS = ("Dropout", "LayerNormalization")
 
 
 class _Unloaded:
@@ -63,8 +61,6 @@ def _register(keras):
     for module, names in CLASSES.items():
         for name in names:
             registered.setdefault(f"{_PACKAGE}>{name}", _Unloaded(module, name))
-    for name in REPLACED_BY_KERAS:
-        registered[f"{_PACKAGE}>{name}"] = getattr(keras.layers, name)
 
 
 def register_classes():

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Decoder
+from keras_transformer.layers import Dropout
 from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
@@ -15,6 +16,7 @@ from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import constructor_arguments
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
+from keras_transformer.numerics.normalization import LayerNormalization
 from keras_transformer.presets import PresetMixin
 from keras_transformer.variations import Variations
 
@@ -108,9 +110,7 @@ class Transformer(PresetMixin, keras.Model):
         self.output_size = output_size
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
-        self.dropout_layer = self._layer(
-            keras.layers.Dropout, "embedding_dropout", dropout
-        )
+        self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
         # The remaining arguments of the layers, such as `d_model`, are read from the
         # attributes of the model.
         options = constructor_arguments(
@@ -161,7 +161,7 @@ class Transformer(PresetMixin, keras.Model):
         if variations.embedding_norm:
             self.source_norm, self.target_norm = (
                 self._layer(
-                    keras.layers.LayerNormalization,
+                    LayerNormalization,
                     f"{side}_norm",
                     epsilon=variations.layer_norm_epsilon,
                 )

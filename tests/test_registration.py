@@ -106,21 +106,6 @@ try:
 except TypeError as error:
     print("Absent" in str(error))
 """
-# A model of version 0.1 with its `Dropout` and `LayerNormalization`, which are now
-# Keras's. Each row of the input is 0, 1, 2, 3 plus a constant, so its mean is 1.5 plus
-# the constant and its standard deviation sqrt(1.25). The factors are 0.5, 1, 1.5, 2.
-CUSTOM_LAYERS = ROOT / "tests" / "frozen" / "v0_1" / "custom_layers.keras"
-REPLACED = f"""
-import numpy as np
-import keras_transformer, keras
-model = keras.saving.load_model({str(CUSTOM_LAYERS)!r})
-x = np.arange(8, dtype="float32").reshape(1, 2, 4)
-row = np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1.25) * [0.5, 1, 1.5, 2]
-np.testing.assert_allclose(np.asarray(model(x)), [[row, row]], rtol=1e-4)
-model.save("replaced.keras")
-layers = keras.saving.load_model("replaced.keras").layers
-print(*(f"{{type(layer).__module__}}.{{type(layer).__name__}}" for layer in layers))
-"""
 # Runs each program in its own fork and prints a list of exit codes and outputs. To save
 # time, Keras's dependencies are imported before the fork, but Keras is not.
 FORKS = """
@@ -176,14 +161,7 @@ def folder(tmp_path_factory):
 def printed(folder):
     """Function that returns the last line that one of the programs printed."""
     programs = [WRITE, WRITE_MINE, *(f"{each}\n{LOAD}" for each in IMPORTS)]
-    programs += [
-        LOAD_MINE,
-        WRITE_FUNCTION,
-        LOAD_FUNCTION,
-        PLACEHOLDERS,
-        UNKNOWN,
-        REPLACED,
-    ]
+    programs += [LOAD_MINE, WRITE_FUNCTION, LOAD_FUNCTION, PLACEHOLDERS, UNKNOWN]
     results = json.loads(run(FORKS, folder, stdin=json.dumps(programs)))
     results = dict(zip(programs, results, strict=True))
 
@@ -285,11 +263,3 @@ def test_imported_classes_replace_their_placeholders(printed):
 
 def test_unknown_classes_are_still_refused(printed):
     assert printed(UNKNOWN) == "True"
-
-
-def test_layers_that_keras_replaced_still_load(printed):
-    normalization = "keras.src.layers.normalization.layer_normalization"
-    assert printed(REPLACED) == (
-        "keras.src.layers.regularization.dropout.Dropout "
-        f"{normalization}.LayerNormalization"
-    )

@@ -1,7 +1,8 @@
 """Benchmark system: this package's Trainer with pipeline, metrics and progress bar.
 
-training.py starts it, and `interleaved` sends it turns. Options are "N parts" and
-"auto_bfloat16" (see `OPTIONS` in training.py).
+training.py and numerics_runs.py start it, and `interleaved` sends it turns. Options are
+"N parts", "auto_bfloat16" (see `OPTIONS` in training.py) and "plain layers": Keras's
+dropout and layer normalization.
 """
 
 import sys
@@ -15,6 +16,9 @@ import keras_transformer as kt
 from keras_transformer import training
 
 size, folder, *options = sys.argv[1:]
+if "plain layers" in options:
+    for layer_class in (kt.layers.Dropout, kt.layers.LayerNormalization):
+        layer_class.call = layer_class.__base__.call
 counts = [int(each.split()[0]) for each in options if "part" in each]
 parts = counts[0] if counts else interleaved.THREADS
 parallel = min(parts, interleaved.THREADS)

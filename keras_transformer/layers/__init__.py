@@ -12,14 +12,18 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.normalization import LayerNormalization
 
 __all__ = [
     "AddNorm",
     "Decoder",
     "DecoderLayer",
+    "Dropout",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "LayerNormalization",
     "MultiHeadAttention",
     "PositionalEncoding",
     "RestrictedSelfAttention",

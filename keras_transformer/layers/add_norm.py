@@ -2,6 +2,9 @@
 
 import keras
 
+from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.normalization import LayerNormalization
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AddNorm(keras.layers.Layer):
@@ -35,10 +38,8 @@ class AddNorm(keras.layers.Layer):
         self.normalization = normalization
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
-        self.dropout_layer = keras.layers.Dropout(
-            dropout, dtype=self.dtype_policy, name="dropout"
-        )
-        self.layer_norm = keras.layers.LayerNormalization(
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.layer_norm = LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
 

@@ -13,6 +13,7 @@ from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.renamed import rename_score
 from keras_transformer.layers.renamed import take_score_mode
+from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
 
 SCORE_MODES = ("scaled_dot", "dot", "additive")
@@ -109,7 +110,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_dense = self._dense(num_heads * key_dim, "query")
         self.key_dense = self._dense(num_heads * key_dim, "key")
         self.value_dense = self._dense(num_heads * (value_dim or key_dim), "value")
-        self.dropout_layer = keras.layers.Dropout(
+        self.dropout_layer = Dropout(
             dropout, dtype=self.dtype_policy, name="attention_dropout"
         )
 

@@ -1,9 +1,8 @@
 """Base class of encoder and decoder: N identical layers (section 3.1 of the paper)."""
 
-import keras
-
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import call_with_scores
+from keras_transformer.numerics.normalization import LayerNormalization
 
 
 class Stack(TransformerLayer):
@@ -40,7 +39,7 @@ class Stack(TransformerLayer):
         ]
         self.final_norm = None
         if self.normalization == "pre":
-            self.final_norm = keras.layers.LayerNormalization(
+            self.final_norm = LayerNormalization(
                 epsilon=self.layer_norm_epsilon,
                 dtype=self.dtype_policy,
                 name="final_norm",

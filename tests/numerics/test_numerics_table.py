@@ -11,7 +11,7 @@ from keras_transformer import numerics
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # `unpack_kernel` only reverses `pack_kernel`.
-UNLISTED = {"unpack_kernel"}
+UNLISTED = {"unpack_kernel", "custom_gradient"}
 
 
 def rows(number):
@@ -37,7 +37,8 @@ def test_table_has_every_function_with_its_formula():
 
 
 def test_table_names_existing_tests_and_benchmarks():
-    assert [name for name, _ in rows(3)] == [name for name, _, _ in rows(1)]
+    entries = [name for name, _ in rows(3) if name != "its gradient"]
+    assert entries == [name for name, _, _ in rows(1)]
     tests = {test.strip("`") for _, test in rows(3)}
     assert tests <= public_names("tests/numerics")
     scripts = set(re.findall(r"`benchmarks/(\w+\.py)`", numerics.__doc__))
