@@ -1,6 +1,7 @@
 """Error reporting, path checks and model loading, shared by all commands."""
 
 import contextlib
+import errno
 import functools
 import importlib.util
 import json
@@ -27,6 +28,12 @@ from keras_transformer.untrusted import escape_controls
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+# TensorFlow reports these file errors as exhausted resources, like a lack of memory.
+FILE_ERRORS = {
+    os.strerror(number)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+}
 
 
 def print_status(message: str) -> None:
@@ -101,8 +108,12 @@ def _user_message(error):
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
     if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
-        # TensorFlow's messages begin with the node in braces.
-        reason = re.sub(r"^\{\{.*?\}\} *", "", str(error).partition("\n")[0])
+        # TensorFlow adds the node in braces and the operation in brackets.
+        line = str(error).partition("\n")[0]
+        reason = re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\]$", "", line)
+        path, _, cause = reason.rpartition("; ")
+        if path and cause in FILE_ERRORS:
+            return f"{path}: {cause}"
         return f"not enough memory: {reason}" if reason else "not enough memory"
     if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
         word = next(filter(SURROGATES.search, error.object.split()))

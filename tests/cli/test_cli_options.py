@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 
 import numpy as np
 import prepared
@@ -120,6 +121,24 @@ def test_exhausted_memory_is_an_error_in_one_line(
     assert result.exit_code == 2
     error = result.stderr.splitlines()[-1]
     assert re.match("error: not enough memory: (Unable to allocate|OOM when)", error)
+
+
+def test_too_many_open_files_are_not_reported_as_exhausted_memory(
+    run_command, model_path, monkeypatch
+):
+    def require_exists(*paths):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        try:
+            tf.io.read_file(str(model_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    monkeypatch.setattr("keras_transformer.cli.console.require_exists", require_exists)
+    result = run_command("score", model_path, "--source", "a", "--target", "b")
+    assert result.exit_code == 2
+    error = result.stderr.splitlines()[-1]
+    assert error == f"error: {model_path}: Too many open files"
 
 
 def test_file_names_may_contain_any_bytes(tmp_path):
