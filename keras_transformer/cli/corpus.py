@@ -162,7 +162,9 @@ def _run(task, model, source, target, output, batch_size, beam_option):
 def _command_line_options(options):
     for each in options:
         if not re.fullmatch(r"\w+(=.*)?", each):
-            raise UserError(f"--beam-option {each}: must have the form NAME=VALUE")
+            raise UserError(
+                f"--beam-option {each}: must have the form NAME or NAME=VALUE"
+            )
     return [f"--{each}" for each in options]
 
 
