@@ -1,15 +1,14 @@
-"""Measures what the entries of `keras_transformer.numerics` for speed gain in a run.
+"""Measures how much optimized entries of `keras_transformer.numerics` speed up runs.
 
     KERAS_TRANSFORMER_DATA=... python benchmarks/numerics_runs.py
 
-A run is a training step, or the search for the translation of one sentence. In its
-variant, plain formulas replace entries. The package and the variant take turns. In a
-search, ids are random and weights untrained, so it has its maximum length. The script
-writes benchmarks/results/numerics_runs.json and .md.
+A run is a training step or the beam search for one sentence. It takes turns with a
+variant in which plain formulas replace the entries. In a search, the ids are random and
+the weights untrained, so the output reaches its maximum length. The script writes
+benchmarks/results/numerics_runs.json and .md.
 """
 
 import argparse
-import statistics
 import tempfile
 import time
 from unittest import mock
@@ -37,7 +36,7 @@ SOURCE_LENGTH, EXTRA_LENGTH = 16, 16
 
 
 def search_run(size, jit_compile=False):
-    """Returns a function that searches for one sentence with a new model."""
+    """Returns a function that runs beam search on one sentence with a new model."""
     model = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     kernels = PackedWeights(model) if jit_compile else None
@@ -70,13 +69,13 @@ TRAINING = "training step, tiny", "`Dropout`, `LayerNormalization`"
 # Search: arguments of `search_run`, its entry, the entry's attribute in
 # `decoding.incremental`, and the plain function that replaces it.
 SEARCHES = {
-    "search of a sentence, base, XLA": (
+    "beam search, one sentence, base, XLA": (
         ("base", True),
         "`pack_kernel`, `packed_matmul`",
         "pack_kernel",
         unpacked,
     ),
-    "search of a sentence, tiny": (
+    "beam search, one sentence, tiny": (
         ("tiny",),
         "`swap_middle_axes`",
         "swap_middle_axes",
@@ -86,30 +85,24 @@ SEARCHES = {
 
 
 def measure_training(rounds):
-    """Returns the median seconds of our and the plain training step, and the ratio."""
+    """Returns the seconds of our and of the plain training step in each turn."""
     with tempfile.TemporaryDirectory() as folder:
-        lengths = workload.save_batches(folder, (rounds + 1) * STEPS)
+        workload.corpus(folder)
         script = "peers/train_ours.py", "tiny", folder
         systems = [
             interleaved.System("ours", *script),
             interleaved.System("plain layers", *script, "plain layers"),
         ]
-
-        def turn(number):
-            first = number * STEPS
-            tokens = sum(int(each.sum()) for _, each in lengths[first : first + STEPS])
-            return {"first": first, "steps": STEPS, "tokens": tokens}
-
-        interleaved.take_turns(systems, rounds, turn)
+        # The rate that is shown is in steps per second.
+        turn = {"steps": STEPS, "tokens": STEPS}
+        interleaved.take_turns(systems, rounds, lambda number: turn)
         for system in systems:
             system.close()
-    times = [[each["seconds"] / STEPS for each in one.turns] for one in systems]
-    ratios = [plain / ours for ours, plain in zip(*times, strict=True)]
-    return *map(statistics.median, times), statistics.median(ratios)
+    return [[each["seconds"] / STEPS for each in one.turns] for one in systems]
 
 
 def measure_search(arguments, name, plain, rounds):
-    """Returns the median seconds of ours and the plain search, and the median ratio."""
+    """Returns the seconds of our and of the plain search in each turn."""
     searches = []
     for function in (getattr(incremental, name), plain):
         with mock.patch.object(incremental, name, function):
@@ -117,9 +110,12 @@ def measure_search(arguments, name, plain, rounds):
             # Two warm-up calls: the first one traces the search.
             search(), search()
         searches.append(search)
-    turns = [[seconds(search) for search in searches] for _ in range(rounds)]
-    ratios = [plain / ours for ours, plain in turns]
-    return *map(statistics.median, zip(*turns, strict=True)), statistics.median(ratios)
+    times = [], []
+    for number in range(rounds):
+        # Each round starts with the other search.
+        for index in (number % 2, 1 - number % 2):
+            times[index].append(seconds(searches[index]))
+    return times
 
 
 def seconds(function):
@@ -135,20 +131,31 @@ def main():
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
-    head = "run", "entry", "seconds", "seconds without", "speedup"
     rows = []
 
-    def add(run, entry, ours, plain, ratio):
-        row = run, entry, f"{ours:.3f}", f"{plain:.3f}", f"{ratio:.2f}x"
-        rows.append(dict(zip(head, row, strict=True)))
-        print(*row, sep="\t", flush=True)
+    def add(run, entry, ours, plain):
+        ratios = [theirs / each for each, theirs in zip(ours, plain, strict=True)]
+        row = {
+            "run": run,
+            "entry": entry,
+            "seconds": interleaved.summary(ours),
+            "seconds_without": interleaved.summary(plain),
+            "speedup": interleaved.summary(ratios),
+        }
+        rows.append(row)
+        print(run, entry, row["speedup"], sep="\t", flush=True)
 
     add(*TRAINING, *measure_training(arguments.rounds))
     for run, (options, entry, name, plain) in SEARCHES.items():
         add(run, entry, *measure_search(options, name, plain, arguments.rounds))
         keras.backend.clear_session()
-    result = {"machine": machine.description(), "versions": report.versions()}
-    report.write(arguments.output, "numerics_runs", {**result, "rows": rows})
+    result = {
+        "machine": machine.description(),
+        "versions": report.versions(),
+        "rounds": arguments.rounds,
+        "rows": rows,
+    }
+    report.write(arguments.output, "numerics_runs", result)
 
 
 if __name__ == "__main__":

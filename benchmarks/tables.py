@@ -272,8 +272,18 @@ def parsing_baselines(result):
 
 
 def numerics_runs(result):
-    rows = [list(row.values()) for row in result["rows"]]
-    return table(list(result["rows"][0]), rows)
+    head = ["run", "entry", "seconds", "seconds without", "speedup"]
+    rows = [
+        [
+            row["run"],
+            row["entry"],
+            f"{row['seconds']['median']:.3f}",
+            f"{row['seconds_without']['median']:.3f}",
+            f"{row['speedup']['median']:.2f}x",
+        ]
+        for row in result["rows"]
+    ]
+    return table(head, rows)
 
 
 TABLES = {
