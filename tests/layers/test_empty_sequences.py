@@ -6,12 +6,10 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.layers.dense import Dense
 
 OPTIONS = {"num_heads": 2, "key_dim": 4}
 STACK = {**OPTIONS, "d_ff": 12}
 LAYERS = {
-    "dense": lambda: Dense(5),
     "attention": lambda: kt.layers.MultiHeadAttention(**OPTIONS),
     "additive": lambda: kt.layers.MultiHeadAttention(**OPTIONS, score_mode="additive"),
     "restricted": lambda: kt.layers.RestrictedSelfAttention(**OPTIONS, window=3),
@@ -51,19 +49,18 @@ def compiled(function, **shapes):
 @pytest.mark.parametrize(("batch", "length"), [(2, 0), (0, 3), (0, 0)])
 def test_layer_keeps_the_axes_of_empty_sequences(name, batch, length):
     layer = LAYERS[name]()
-    width = 5 if name == "dense" else 8
     x = np.zeros((batch, length, 8), "float32")
     memory = np.zeros((batch, 3, 8), "float32")
     inputs = {"decoder": (x, memory), "attention": (x, memory), "additive": (x, memory)}
     is_restricted = name in ("restricted", "wide_window")
     inputs = inputs.get(name, (x, x) if is_restricted else (x,))
     layer.build(*[(None, None, 8) for _ in inputs])
-    assert ops.shape(layer(*map(ops.array, inputs))) == (batch, length, width)
+    assert ops.shape(layer(*map(ops.array, inputs))) == (batch, length, 8)
 
     symbolic = [keras.Input((length, 8)) for _ in inputs]
     if len(inputs) == 2 and not is_restricted:
         symbolic[1] = keras.Input((3, 8))
-    assert layer(*symbolic).shape == (None, length, width)
+    assert layer(*symbolic).shape == (None, length, 8)
 
 
 @pytest.mark.parametrize(("batch", "length"), [(2, 0), (0, 3), (0, 0)])
