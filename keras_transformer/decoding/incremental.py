@@ -276,7 +276,7 @@ def _project(attention, x, beam_size, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Computes attention over keys and values in one or several parts.
+    """Computes attention over keys and values in one or two parts.
 
     A `decoding.cache.Growing` cache has two parts.
 

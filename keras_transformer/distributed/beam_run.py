@@ -16,7 +16,7 @@ from keras_transformer.pipelines.lines import opened_lines
 
 
 def run_beam(build, beam_options=()):
-    """Runs the pipeline that `build` creates and waits until it ends.
+    """Runs a pipeline with the steps that `build` adds, and waits until it ends.
 
     Args:
         build: Called with a `beam.Pipeline`, to which it adds steps.
@@ -56,10 +56,10 @@ def run_beam(build, beam_options=()):
 
 @contextlib.contextmanager
 def output_folder(path, kept=()):
-    """Context that creates a folder, and removes it again if the block fails.
+    """Creates a folder, and removes it again if the `with` block fails.
 
-    Only a local folder that did not exist before is removed. On object stores, a
-    folder does not exist even if its files do.
+    Only a local folder that did not exist before is removed. Object stores report that
+    a folder does not exist even if it contains files.
 
     Args:
         path: The folder, on any of Beam's filesystems.

@@ -80,8 +80,8 @@ def encode_with_beam(
 
     Raises:
         DataError: If files are not line-aligned or cannot be read, if no pair is left,
-            if `shards` is below 1, or if the folder contains a corpus or cannot be
-            created.
+            if `shards` is below 1, if the folder contains a corpus or cannot be
+            created, or if Beam rejects an option.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output = os.fspath(output)

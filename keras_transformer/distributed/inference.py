@@ -91,7 +91,7 @@ def run_with_beam(
     Raises:
         DataError: If files cannot be read or are not line-aligned, if input files have
             the same name, if targets are given for translation, if an output file
-            exists, or if the folder cannot be created.
+            exists, if the folder cannot be created, or if Beam rejects an option.
         ModelError: If the export is damaged or unsafe (see `check_saved_model`).
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]

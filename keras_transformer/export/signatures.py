@@ -74,7 +74,7 @@ class Signatures:
         # Signatures share these graphs, because large graphs take time to load.
         texts = tf.TensorSpec([None], tf.string)
         self._pairs = tf.function(
-            self._encode_pairs, input_signature=[texts, texts], autograph=False
+            self._tokenize_pairs, input_signature=[texts, texts], autograph=False
         )
         self._decode = tf.function(
             self._decode_rows, input_signature=[ROWS, ROWS], autograph=False
@@ -230,7 +230,15 @@ class Signatures:
         }
 
     def _decode_rows(self, source_ids, target_ids):
-        """Returns the decoder's output and its mean cross-attention.
+        """Decodes target prefixes, and averages the cross-attention.
+
+        Args:
+            source_ids: int32 `[batch, source_length]`.
+            target_ids: int32 `[batch, target_length]`.
+
+        Returns:
+            The decoder's output `[batch, target_length, d_model]`, and the mean of the
+            attention scores, float32 `[batch, target_length, source_length]`.
 
         A signature that uses only one of them does not compute the other, because
         TensorFlow removes unused operations.
@@ -245,7 +253,7 @@ class Signatures:
             )
         return output, mean_cross_attention(scores)
 
-    def _encode_pairs(self, inputs, targets):
+    def _tokenize_pairs(self, inputs, targets):
         """Tokenizes pairs of texts and truncates each side to its maximum length.
 
         Returns:

@@ -7,11 +7,16 @@ import keras
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` that can be saved and loaded after `quantize("int8")`.
 
-    Arguments, weights and results match `keras.layers.Dense`.
+    Arguments, weights and results match `keras.layers.Dense`. A layer that contains
+    `keras.layers.Dense` cannot be loaded after quantization, because the config of the
+    outer layer does not record it. This class detects int8 weights when it loads them.
     """
 
     def quantize(self, mode=None, type_check=True, config=None):
-        """Like `keras.layers.Dense.quantize`, which refuses subclasses."""
+        """Like `keras.layers.Dense.quantize`, but accepts this subclass.
+
+        `type_check` has no effect.
+        """
         return super().quantize(mode, type_check=False, config=config)
 
     def check_quantization(self):
@@ -43,8 +48,7 @@ class Dense(keras.layers.Dense):
     def load_own_variables(self, store):
         """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
 
-        If the stored weights are int8, this layer is quantized first, because the
-        config of the layer that contains it does not record the quantization.
+        If the stored weights are int8, this layer is quantized first.
         """
         is_int8 = "0" in store and store["0"].dtype == "int8"
         if self.built and self.quantization_mode is None and is_int8:

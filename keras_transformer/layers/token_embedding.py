@@ -89,13 +89,12 @@ class TokenEmbedding(keras.layers.Layer):
         """Returns the embeddings of ids or, with `reverse`, the logits of vectors.
 
         Args:
-            inputs: Ids `[batch, length]`; with `reverse`, vectors `[batch, length,
-                d_model]`.
+            inputs: Ids `[batch, length]`; with `reverse`, vectors `[..., d_model]`.
             reverse: Whether to project vectors to logits.
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
-            `[batch, length, output_size or vocabulary_size]` in float32.
+            `[..., output_size or vocabulary_size]` in float32.
         """
         if reverse:
             logits = ops.matmul(ops.cast(inputs, "float32"), self.output_kernel())

@@ -1,4 +1,4 @@
-"""Matrix products with few rows, as in decoding, and kernels packed for them."""
+"""Matrix products with few rows, as in decoding, their kernels, and a transposition."""
 
 import itertools
 

@@ -10,8 +10,7 @@ MASKED_LOGIT = -1e30
 def mask_to_bias(mask):
     """Converts a boolean mask to an additive attention bias.
 
-    All layers can share the bias. Adding it takes less than half the time of `where`,
-    which broadcasts its arguments.
+    All layers of a decoder can share the bias.
 
     Args:
         mask: Bool, True = attend.
@@ -47,11 +46,13 @@ def masked_softmax(attention_logits, attention_mask=None):
 def weighted_values(logits, values):
     """Computes `softmax(logits) @ values`, for keys and values in one or two parts.
 
-    The softmax spans both parts, as if they were concatenated.
+    The softmax spans both parts, as if they were concatenated. The values are not
+    concatenated, which would copy the KV cache in every step of a search.
 
     Args:
         logits: List of float32 `[..., queries, slots]`, one per part of the KV cache. A
-            slot stores one key and its value. The last part must not be empty.
+            slot stores one key and its value. Masked slots have a bias from
+            `mask_to_bias`. If a query's slots are all masked, its values are averaged.
         values: List of `[..., slots, value_dim]`, one per part.
 
     Returns:

@@ -261,7 +261,7 @@ def test_corpus_rejects_an_invalid_beam_runner(corpus, tmp_path):
 
 def test_failed_preparation_deletes_nothing_on_an_object_store(monkeypatch):
     deleted = []
-    # On an object store, a folder with files does not exist.
+    # An object store reports that a folder does not exist even if it contains files.
     monkeypatch.setattr(beam_run.FileSystems, "exists", lambda path: False)
     monkeypatch.setattr(beam_run.FileSystems, "mkdirs", lambda path: None)
     monkeypatch.setattr(beam_run.FileSystems, "delete", deleted.append)

@@ -1,7 +1,7 @@
 """Softmax with masks, and weighted sums of values, against NumPy in float64.
 
-`weighted_values` takes keys' logits and values in several parts, such as the parts of a
-decoder's cache, and applies one softmax to all of them.
+`weighted_values` takes the keys' logits and the values in one or two parts, such as the
+parts of a decoder's cache, and applies one softmax to all of them.
 """
 
 import numpy as np
