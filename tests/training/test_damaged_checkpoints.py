@@ -53,7 +53,8 @@ def test_restore_never_loads_a_flipped_bit(saved, name, caplog, record_property)
         found += step == 20
     # A few bytes, such as a block's padding, contain no data and have no checksum.
     assert found > 0.8 * FLIPS
-    record_property("happened", f"{found} of {FLIPS} detected; no flip changed a weight")
+    happened = f"{found} of {FLIPS} detected; no flip changed a weight"
+    record_property("happened", happened)
 
 
 @pytest.mark.fault("F04", "training resumes from the previous one and replaces it")
