@@ -64,16 +64,17 @@ class CheckedUpdate:
         total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
         gradients, is_too_large = self._limit_norm(gradients, loss_scale)
         fault = check_step(tokens, loss_sum, total, loss_scale, is_too_large)
-        if not is_scaled:
-            apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
-            return fault
-        # A NaN in a gradient makes the optimizer skip the update and lower the loss
-        # scale. Keras checks only the first replica's gradients. So after an overflow
-        # on any replica, all replicas get a NaN.
-        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
-        invalid = overflows | tf.not_equal(fault, OK)
-        first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
-        optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
+        is_applied = tf.equal(fault, OK)
+        if is_scaled:
+            # A NaN in a gradient makes the optimizer skip the update and lower the loss
+            # scale. Keras checks only the first replica's gradients. So after an
+            # overflow on any replica, all replicas get a NaN. Other faults leave the
+            # loss scale unchanged.
+            overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
+            first = gradients[0] + tf.where(overflows, float("nan"), 0.0)
+            gradients = [first, *gradients[1:]]
+            is_applied |= overflows
+        apply_if(is_applied, optimizer, gradients, variables)
         return fault
 
     def _limit_norm(self, gradients, loss_scale):

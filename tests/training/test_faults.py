@@ -252,6 +252,19 @@ def test_float16_overflow_at_small_scale_is_a_fault():
     assert int(optimizer.iterations) == 0
 
 
+def test_skipped_steps_leave_the_loss_scale_unchanged():
+    """Only an overflow lowers the scale. Other faults say nothing about float16."""
+    transformer = tiny_transformer(dtype="mixed_float16")
+    model = training.TrainingModel(transformer, 0.1, max_gradient_norm=1e-6)
+    model.compile(keras.optimizers.LossScaleOptimizer(paper_adam(), 64.0))
+    before = weights_of(transformer)
+    model.fit(batches([1, 2, 3]), shuffle=False, verbose=0)
+    assert int(model.last_fault) == 4  # `EXPLOSION`
+    assert float(model.optimizer.dynamic_scale) == 64.0
+    for weight, expected in zip(weights_of(transformer), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
 @pytest.mark.fault(
     "X03",
     "above `max_gradient_norm`: step reported, no update; weights match a "
