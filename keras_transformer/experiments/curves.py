@@ -94,6 +94,11 @@ def draw_curves(folders, path):
         figure.savefig(temporary, dpi=150)
 
 
+def has_metrics(folder):
+    """Returns whether the log of a run contains a metric that `draw_curves` draws."""
+    return bool(_curves(metrics_of_run(folder)))
+
+
 def _mark_stages(axes, rows_of_runs):
     """Draws a line where a stage begins, with its number if there is only one run."""
     has_one_run = len(rows_of_runs) == 1
@@ -120,6 +125,14 @@ def _mark_stages(axes, rows_of_runs):
 
 
 def _curves_of_run(folder, rows):
+    """Like `_curves`, but raises `RunError` if there is no curve."""
+    curves = _curves(rows)
+    if not curves:
+        raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot yet")
+    return curves
+
+
+def _curves(rows):
     """Returns a dict from (split, key) to curve.
 
     A curve is a dict with the keys `steps`, `minutes` and `values`.
@@ -137,8 +150,6 @@ def _curves_of_run(folder, rows):
             curves[split, key] = dict(
                 zip(names, zip(*points, strict=True), strict=True)
             )
-    if not curves:
-        raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot yet")
     return curves
 
 

@@ -26,6 +26,7 @@ from keras_transformer.experiments.corpora import prepare_corpora
 from keras_transformer.experiments.corpora import training_pairs
 from keras_transformer.experiments.cost import training_cost
 from keras_transformer.experiments.curves import draw_curves
+from keras_transformer.experiments.curves import has_metrics
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
@@ -40,7 +41,6 @@ from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
-from keras_transformer.saving.names import metrics_of_run
 
 _logger = logging.getLogger("keras_transformer")
 
@@ -323,7 +323,7 @@ class _Run:
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
         path = trainer.save_model(MODEL)
-        if metrics_of_run(self.folder):
+        if has_metrics(self.folder):
             draw_curves([self.folder], self.folder / CURVES)
         summary = {
             "parameters": model.count_params(),

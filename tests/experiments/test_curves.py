@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from keras_transformer.errors import RunError
 from keras_transformer.experiments.curves import draw_curves
+from keras_transformer.experiments.curves import has_metrics
 
 TRAIN = [
     {"split": "train", "step": step, "seconds": 6.0 * step, "loss": 9 - step / 100}
@@ -133,8 +134,10 @@ def test_curves_omit_values_that_are_not_finite(tmp_path, figures):
     assert len(curves_of(figures[0])["training loss", "steps"][0]) == 2
 
 
-def test_curves_need_metrics(tmp_path):
-    run = write_run(tmp_path / "run", [])
+@pytest.mark.parametrize("rows", [[], [{"split": "stage", "step": 0, "seconds": 0}]])
+def test_curves_need_metrics(tmp_path, rows):
+    run = write_run(tmp_path / "run", rows)
+    assert not has_metrics(run)
     with pytest.raises(
         RunError, match=r"run: metrics.jsonl contains no metrics to plot"
     ):
