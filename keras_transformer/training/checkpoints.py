@@ -3,14 +3,13 @@
 import json
 import logging
 import pathlib
-import shutil
 from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import remove_link
+from keras_transformer.files import remove_tree
 from keras_transformer.files import replace_file
 from keras_transformer.files import sync
 from keras_transformer.saving.checkpoints import DAMAGE
@@ -30,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 # File in which TensorFlow lists checkpoints.
 STATE = "checkpoint"
+# Beginning of the names of checkpoints that are being written.
+_TEMPORARY = ".new-"
 
 
 class Checkpoints:
@@ -95,18 +96,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"ckpt-{step}"
         with convert_disk_full_errors(path):
-            try:
-                # TensorFlow overwrites an existing index in place. If the index is a
-                # link, that would change the linked file.
-                for file in self.folder.glob(f"ckpt-{step}.*"):
-                    remove_link(file)
-                self._checkpoint.write(str(path))
-                for file in self.folder.glob(f"ckpt-{step}.*"):
-                    sync(file)
-                sync(self.folder)
-            except Exception:
-                self._remove_partial(step)
-                raise
+            self._write(path)
             with replace_file(self.folder / SAVED) as temporary:
                 temporary.write_text(json.dumps({"step": step}), encoding="utf-8")
             self._damaged.discard(str(path))
@@ -114,11 +104,24 @@ class Checkpoints:
             self._damaged.clear()
         return str(path)
 
-    def _remove_partial(self, step):
-        """Removes the incomplete checkpoint of a failed write."""
-        shutil.rmtree(self.folder / f"ckpt-{step}_temp", ignore_errors=True)
-        for file in self.folder.glob(f"ckpt-{step}.*"):
-            file.unlink(missing_ok=True)
+    def _write(self, path):
+        """Writes a checkpoint under a temporary name, and renames its files.
+
+        If writing fails, an existing checkpoint of the same step is unchanged.
+        """
+        temporary = path.with_name(f"{_TEMPORARY}{path.name}")
+        try:
+            self._checkpoint.write(str(temporary))
+            # The index comes last, because a checkpoint counts only with its index.
+            files = sorted(self.folder.glob(f"{temporary.name}.*"))
+            for file in files:
+                sync(file)
+            for file in files:
+                file.replace(file.with_name(file.name.removeprefix(_TEMPORARY)))
+            sync(self.folder)
+        finally:
+            for file in self.folder.glob(f"{temporary.name}*"):
+                remove_tree(file)
 
     def _delete_old(self, step, delete_too=()):
         """Deletes the checkpoints that are no longer kept.

@@ -88,6 +88,8 @@ def test_clean_removes_only_leftovers(tmp_path):
         "cache/train.99.tmp/source_ids.npy",
         "tokenizer/tokenizer.model.77.tmp",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
+        "checkpoints/.new-ckpt-9.data-00000-of-00001",
+        "checkpoints/.new-ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/ckpt-9.data-00000-of-00001",
         "checkpoints/.saved-5.json",
         "checkpoints/.checkpoint-5",
