@@ -10,6 +10,21 @@ from keras import ops
 from keras_transformer.training.replicas import global_sum
 
 
+def replace_padding(labels, pad_id):
+    """Replaces padding in the labels with id 0, because padding may have no logit.
+
+    Args:
+        labels: `[batch, target_length]`, integers.
+        pad_id: Label of the padding.
+
+    Returns:
+        The labels as int32, and their weights as float32: 0 for padding, else 1.
+    """
+    labels = ops.cast(labels, "int32")
+    is_token = ops.not_equal(labels, pad_id)
+    return ops.where(is_token, labels, 0), ops.cast(is_token, "float32")
+
+
 def cross_entropy(labels, logits):
     """Computes the negative log-likelihood of each label, in nats.
 
@@ -89,8 +104,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             Scalar, float32. The sum over all replicas is the mean over the tokens of
             the global batch.
         """
-        labels = ops.cast(y_true, "int32")
-        weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        labels, weights = replace_padding(y_true, self.pad_id)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
             if len(sample_weight.shape) == 1:
@@ -103,11 +117,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss at each position, including padding.
+        """Returns the loss at each position. At padding, it has no meaning.
 
         Keras requires this method. `__call__` does not use it.
         """
-        labels = ops.cast(y_true, "int32")
+        labels, _ = replace_padding(y_true, self.pad_id)
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 
     def get_config(self):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.training.losses import cross_entropy
+from keras_transformer.training.losses import replace_padding
 
 
 class _TokenMean(keras.metrics.Metric):
@@ -28,18 +29,17 @@ class _TokenMean(keras.metrics.Metric):
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
             sample_weight: Ignored, since every token has the same weight.
         """
-        labels = ops.cast(y_true, "int32")
-        weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        labels, weights = replace_padding(y_true, self.pad_id)
         values = self.token_values(labels, y_pred)
         self.update_sums(ops.sum(values * weights), ops.sum(weights))
 
     def update_sums(self, total, tokens):
-        """Adds `total`, a sum of values over `tokens` tokens."""
+        """Adds `total`, a sum of values over tokens, and `tokens`, their weight."""
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.tokens.assign_add(ops.cast(tokens, self.tokens.dtype))
 
     def result(self):
-        return self.total / ops.maximum(self.tokens, 1.0)
+        return ops.divide_no_nan(self.total, self.tokens)
 
     def get_config(self):
         return {**super().get_config(), "pad_id": self.pad_id}

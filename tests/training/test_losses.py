@@ -84,6 +84,21 @@ def test_smoothed_cross_entropy_accepts_other_pad_id():
     assert float(loss) == pytest.approx(float(dense_loss(LABELS, logits, 0.1)), 1e-6)
 
 
+def test_padding_may_have_no_logit():
+    """In models imported from Marian, the padding id is beyond the logits."""
+    labels, logits = np.array([[2, 1, 19]]), random_logits()[:1, :3]
+    assert logits.shape[-1] < 19
+    ignored = np.array([[2, 1, 0]])
+    loss = training.SmoothedCrossEntropy(0.1, pad_id=19)(labels, logits)
+    expected = training.SmoothedCrossEntropy(0.1, pad_id=0)(ignored, logits)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    for metric in (training.Perplexity, training.TokenAccuracy):
+        ours, expected = metric(pad_id=19), metric(pad_id=0)
+        ours.update_state(labels, logits)
+        expected.update_state(ignored, logits)
+        assert float(ours.result()) == pytest.approx(float(expected.result()))
+
+
 def test_loss_and_accuracy_of_padding_are_zero():
     labels = np.zeros((2, 3), "int32")
     logits = tf.constant(random_logits(shape=labels.shape))

@@ -142,6 +142,18 @@ def test_fit_and_evaluate_accept_sample_weights():
     assert float(model.token_counter.result()) == np.sum(labels > 0)
 
 
+def test_means_do_not_depend_on_the_scale_of_weights():
+    inputs, labels = batch(1, SEVEN_ROWS)
+    model = tiny_training_model(keras.optimizers.SGD(0.0))
+    expected = model.evaluate(inputs, labels, 7, verbose=0)
+    weights = np.full(7, 1e-4, "float32")
+    found = model.evaluate(inputs, labels, 7, verbose=0, sample_weight=weights)
+    assert found == pytest.approx(expected, rel=1e-5)
+    fitted = model.fit(inputs, labels, 7, verbose=0, sample_weight=weights)
+    values = [fitted.history[name][0] for name in ("loss", "perplexity", "accuracy")]
+    assert values == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(("output_size", "smoothing"), [(None, 0.2), (20, 0.1)])
 def test_train_step_loss_and_gradient_match_loss_class(output_size, smoothing):
     """A step of SGD with rate 1 subtracts the gradient."""
