@@ -254,6 +254,9 @@ def _has_begun(folder):
 def claim(folder, recipe, allow_changes=False):
     """Writes the recipe into the folder, unless the folder contains another run.
 
+    If the run resumes with changes, the caller writes the recipe, once the checkpoint
+    is restored. If that fails, the folder still describes the run.
+
     Args:
         folder: The run folder.
         recipe: The recipe with which to start or resume the run.
@@ -275,14 +278,13 @@ def claim(folder, recipe, allow_changes=False):
             f"from the weights of this model, add --from {folder}"
         )
     if path.is_file():
-        changed = _changes(path, recipe, allow_changes)
+        changed, fixed = _changes(path, recipe, allow_changes)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder} contains a run with a different recipe "
                 f"({', '.join(changed)}). Choose another --output, or pass "
                 "--allow-changes or --restart"
             )
-        fixed = [key for key in changed if key in _FIXED_KEYS]
         if fixed and begun:
             raise RunError(
                 f"{folder} contains a run whose checkpoints do not fit these changes: "
@@ -291,6 +293,8 @@ def claim(folder, recipe, allow_changes=False):
         if changed and not begun:
             # The vocabulary of a failed start may belong to different text.
             _remove(folder / TOKENIZER)
+        if changed and begun:
+            return
     dump_recipe(recipe, path)
 
 
@@ -345,6 +349,9 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
 def _changes(path, recipe, allow_changes):
     """Returns the keys in which the run's recipe at `path` differs from `recipe`.
 
+    Returns:
+        List of the changed keys, and list of those that may not change.
+
     Raises:
         RunError: If the run's recipe is damaged, unless changes are allowed.
     """
@@ -353,12 +360,18 @@ def _changes(path, recipe, allow_changes):
     except RecipeError as error:
         if allow_changes:
             logger.warning("%s: damaged, replaced by the given recipe", path)
-            return ["all keys"]
+            return ["all keys"], []
         raise RunError(
             f"{error}. The run's recipe must be readable to compare it with the given "
             f"one. Restore {path}, or delete it to use the given recipe"
         ) from None
-    return [*_changed_keys(old, recipe)]
+    changed = [*_changed_keys(old, recipe)]
+    fixed = [key for key in changed if key in _FIXED_KEYS]
+    precision = old.training.mixed_precision, recipe.training.mixed_precision
+    # Only float16 adds a loss scale to the checkpoints.
+    if "float16" in precision and precision[0] != precision[1]:
+        fixed.append("training.mixed_precision")
+    return changed, fixed
 
 
 def _changed_keys(old, new):

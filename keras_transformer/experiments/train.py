@@ -29,6 +29,7 @@ from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.curves import has_metrics
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
@@ -38,6 +39,7 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
+from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
@@ -217,6 +219,8 @@ class _Run:
         run_folder.check_replicas(
             self.folder, trainer.progress, self._num_replicas, self.allow_changes
         )
+        if self.workers.is_chief:
+            dump_recipe(self.recipe, self.folder / CONFIG)
         return trainer
 
     def build_validator(self, data, trainer, beam_size=None):

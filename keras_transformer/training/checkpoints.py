@@ -55,24 +55,24 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
-        # Omitted if empty, so that checkpoints keep the format of older versions.
-        states = model.random_states()
-        extra = {"training_seeds": states} if states else {}
+        weights = weights_by_path(model.transformer)
+        states = {str(index): each for index, each in enumerate(model.random_states())}
+        # States of random generators, by group and index.
+        self._seeds = {"seeds": weights["seeds"], "training_seeds": states}
+        self._state = {"weights": weights["weights"], "progress": self._progress}
         averages = {
             path_in_model(weight, model.transformer): average
             for weight, average in MovingAverage(model).pairs()
         }
+        # Empty groups are omitted, so that checkpoints keep the format of older versions.
         if averages:
-            extra["averages"] = {path: each.value for path, each in averages.items()}
+            self._state["averages"] = {
+                path: average.value for path, average in averages.items()
+            }
         # The averages are stored under the names of their weights, not as slots.
         paths = {average.path for average in averages.values()}
         slots = [each for each in model.optimizer.variables if each.path not in paths]
-        self._checkpoint = tf.train.Checkpoint(
-            **weights_by_path(model.transformer),
-            optimizer=[variable.value for variable in slots],
-            progress=self._progress,
-            **extra,
-        )
+        self._state["optimizer"] = [variable.value for variable in slots]
         self._keep = keep
         self._writes = writes
         self._damaged = set()
@@ -111,7 +111,8 @@ class Checkpoints:
         """
         temporary = path.with_name(f"{_TEMPORARY}{path.name}")
         try:
-            self._checkpoint.write(str(temporary))
+            groups = {name: states for name, states in self._seeds.items() if states}
+            tf.train.Checkpoint(**self._state, **groups).write(str(temporary))
             # The index comes last, because a checkpoint counts only with its index.
             files = sorted(self.folder.glob(f"{temporary.name}.*"))
             for file in files:
@@ -165,9 +166,9 @@ class Checkpoints:
         for path in reversed(paths):
             try:
                 require_regular(checkpoint_files(path), CheckpointError)
-                check_shapes(self._checkpoint, path)
-                status = self._checkpoint.read(path)
-                status.assert_existing_objects_matched()
+                checkpoint = tf.train.Checkpoint(**self._state, **self._stored_seeds(path))
+                check_shapes(checkpoint, path)
+                checkpoint.read(path).assert_existing_objects_matched()
             except DAMAGE as error:
                 warn_of_damage(path, error)
                 self._damaged.add(path)
@@ -204,6 +205,23 @@ class Checkpoints:
                 "them, or start over with --restart"
             )
         return None
+
+    def _stored_seeds(self, path):
+        """Returns the groups of `_seeds` without the states that a checkpoint lacks.
+
+        They are missing if the run was resumed with other regularization, which needs
+        more random generators. The new generators keep their initial states.
+        """
+        stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        groups = {
+            name: {
+                index: state
+                for index, state in states.items()
+                if f"{name}/{index}/.ATTRIBUTES/VARIABLE_VALUE" in stored
+            }
+            for name, states in self._seeds.items()
+        }
+        return {name: states for name, states in groups.items() if states}
 
     def _write_state_file(self, paths):
         """Writes TensorFlow's list of checkpoints, which other programs may read."""

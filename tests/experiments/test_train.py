@@ -256,6 +256,7 @@ def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
         train(other, changed, progress=False)
     summary = train(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 9
+    assert load_recipe(changed / "config.yaml") == other
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from training_samples import ResettableModel
 from training_samples import dataset
+from training_samples import paper_adam
 from training_samples import save_checkpoints
 from training_samples import steps_in
 from training_samples import tiny_training_model
@@ -175,6 +176,17 @@ def test_restore_rejects_other_optimizer(saved, optimizer):
     folder, _ = saved
     with pytest.raises(CheckpointError, match="ckpt-30: does not match the model"):
         Checkpoints(tiny_training_model(optimizer()), folder).restore()
+
+
+def test_restore_accepts_new_random_generators(saved):
+    """A run may resume with dropout, which needs generators that had no states."""
+    folder, weights = saved
+    transformer = tiny_transformer(dropout=0.2)
+    model = training.TrainingModel(transformer, 0.1, word_dropout=0.1)
+    model.compile(paper_adam())
+    assert Checkpoints(model, folder).restore() == {"step": 30}
+    for weight, expected in zip(weights_of(model), weights[30], strict=True):
+        np.testing.assert_array_equal(weight, expected)
 
 
 @pytest.mark.parametrize("name", ["a", "model", "transformer"])
