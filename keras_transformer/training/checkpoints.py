@@ -64,7 +64,7 @@ class Checkpoints:
             path_in_model(weight, model.transformer): average
             for weight, average in MovingAverage(model).pairs()
         }
-        # Empty groups are omitted, so that checkpoints keep the format of older versions.
+        # Empty groups are omitted, so that checkpoints of older versions can be read.
         if averages:
             self._state["averages"] = {
                 path: average.value for path, average in averages.items()
@@ -166,7 +166,8 @@ class Checkpoints:
         for path in reversed(paths):
             try:
                 require_regular(checkpoint_files(path), CheckpointError)
-                checkpoint = tf.train.Checkpoint(**self._state, **self._stored_seeds(path))
+                seeds = self._stored_seeds(path)
+                checkpoint = tf.train.Checkpoint(**self._state, **seeds)
                 check_shapes(checkpoint, path)
                 checkpoint.read(path).assert_existing_objects_matched()
             except DAMAGE as error:
