@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
+from keras_transformer.numerics.seeds import per_replica
 
 # A unit is dropped if a random int16 is below a bound. `LEVELS` is the number of int16
 # values, and `LOWEST` the smallest one.
@@ -49,8 +50,9 @@ class Dropout(keras.layers.Dropout):
             size = size * length
         # `randint` excludes its upper limit, which must be an int32. So it never draws
         # 2^31 - 1.
+        seed = per_replica(self.seed_generator)
         numbers = keras.random.randint(
-            ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", self.seed_generator
+            ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", seed
         )
         bits = ops.reshape(ops.view(numbers, "int16"), (-1,))
         return ops.reshape(bits[:size] >= bound, shape)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_transformer.numerics.seeds import per_replica
 from keras_transformer.training.projected_loss import divide_tokens
 from keras_transformer.training.projected_loss import subtract_targets
 
@@ -81,7 +82,8 @@ class TokenDropout(keras.layers.Layer):
     def call(self, ids):
         """Returns the factors of `ids`, both `[batch, length]`, in float32."""
         kept_factor = 1 / (1 - self.rate) if self.is_scaled else 1.0
-        draws = keras.random.uniform(tf.shape(ids), seed=self.seed_generator)
+        seed = per_replica(self.seed_generator)
+        draws = keras.random.uniform(tf.shape(ids), seed=seed)
         return tf.where(draws < self.rate, 0.0, kept_factor)
 
 

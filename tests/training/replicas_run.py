@@ -3,8 +3,9 @@
     replicas_run.py FOLDER NAME...
 
 The script trains the named models of `RUNS`. Without names, it trains models whose
-gradients overflow on one replica, and a run that is interrupted and resumed. It needs a
-new process because logical devices must be set before TensorFlow uses a device.
+gradients overflow on one replica, and a run that is interrupted and resumed, and writes
+what dropout drops on each replica. It needs a new process because logical devices must
+be set before TensorFlow uses a device.
 """
 
 import pathlib
@@ -21,7 +22,9 @@ from training_samples import tiny_training_model
 from training_samples import tiny_transformer
 from training_samples import weights_of
 
+import keras_transformer as kt
 from keras_transformer import training
+from keras_transformer.training.consistency import TokenDropout
 
 STEPS = 10
 # (source, target) lengths of the 6 rows of a global batch. Each replica gets 3 rows. In
@@ -134,6 +137,27 @@ def resumed(folder):
     return all_weights(second), all_weights(whole)
 
 
+def dropped(strategy):
+    """Returns the result of dropout on each replica, in two steps, by layer."""
+    layers = {"dropout": kt.layers.Dropout(0.5), "tokens": TokenDropout(0.5)}
+
+    @tf.function
+    def step():
+        ones = tf.ones([20, 10])
+        return [
+            strategy.experimental_local_results(each)
+            for each in strategy.run(
+                lambda: (layers["dropout"](ones, training=True), layers["tokens"](ones))
+            )
+        ]
+
+    steps = [step(), step()]
+    return {
+        name: np.array([[each.numpy() for each in one[index]] for one in steps])
+        for index, name in enumerate(layers)
+    }
+
+
 def main(folder, names):
     devices = [tf.config.LogicalDeviceConfiguration()] * 2
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -149,6 +173,7 @@ def main(folder, names):
     with strategy.scope():
         np.savez(folder / "overflow.npz", scale=overflow(), fault=skipped())
         cut, whole = resumed(folder)
+        np.savez(folder / "dropped.npz", **dropped(strategy))
     np.savez(folder / "cut.npz", *cut)
     np.savez(folder / "whole.npz", *whole)
 

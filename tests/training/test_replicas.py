@@ -67,6 +67,20 @@ def test_overflow_on_one_replica_skips_step_on_all(fault_runs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["dropout", "tokens"])
+def test_replicas_drop_different_units(fault_runs, name):
+    with np.load(fault_runs / "dropped.npz") as stored:
+        masks = stored[name] > 0  # [steps, replicas, rows, columns]
+    assert masks.shape[:2] == (2, 2)
+    draws = masks.reshape(4, -1)
+    for number, mask in enumerate(draws):
+        assert 0.35 < mask.mean() < 0.65
+        # Independent masks agree in half of the units.
+        for other in draws[:number]:
+            assert 0.35 < (mask == other).mean() < 0.65
+
+
+@pytest.mark.slow
 @pytest.mark.fault("F05", "on two replicas: bit-identical weights")
 def test_two_replicas_resume_bit_identically(fault_runs):
     cut, _ = load_arrays(fault_runs / "cut.npz")
