@@ -1,5 +1,7 @@
 """Random seeds that differ between the replicas of `tf.distribute`."""
 
+import sys
+
 import keras
 
 
@@ -14,9 +16,7 @@ def per_replica(seed_generator):
     """
     if keras.config.backend() != "tensorflow":
         return seed_generator
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
+    context = sys.modules["tensorflow"].distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return seed_generator
     return _ShiftedSeeds(seed_generator, context.replica_id_in_sync_group)

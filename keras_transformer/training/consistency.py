@@ -5,9 +5,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.numerics.seeds import per_replica
 from keras_transformer.training.projected_loss import divide_tokens
 from keras_transformer.training.projected_loss import subtract_targets
+from keras_transformer.training.replicas import num_replicas
+from keras_transformer.training.replicas import replica_index
 
 
 class Consistency:
@@ -82,8 +83,9 @@ class TokenDropout(keras.layers.Layer):
     def call(self, ids):
         """Returns the factors of `ids`, both `[batch, length]`, in float32."""
         kept_factor = 1 / (1 - self.rate) if self.is_scaled else 1.0
-        seed = per_replica(self.seed_generator)
-        draws = keras.random.uniform(tf.shape(ids), seed=seed)
+        # All replicas have the same seed, so each draws for all and uses its own part.
+        shape = (num_replicas(), *tf.unstack(tf.shape(ids)))
+        draws = keras.random.uniform(shape, seed=self.seed_generator)[replica_index()]
         return tf.where(draws < self.rate, 0.0, kept_factor)
 
 

@@ -22,6 +22,12 @@ def num_replicas():
     return 1 if context is None else context.num_replicas_in_sync
 
 
+def replica_index():
+    """Returns the number of this replica, from 0: an int or an int32 scalar."""
+    context = _replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group
+
+
 def default_strategy():
     """Returns `MirroredStrategy` on several GPUs, else the default strategy."""
     import tensorflow as tf
