@@ -191,6 +191,24 @@ def _load_sentencepiece(settings, side):
     return tokenizer
 
 
+def load_scored_pairs(recipe, split):
+    """Returns the sources and the references of a split, two lists of str.
+
+    Pairs with an empty side, or a side that is not UTF-8, are omitted.
+
+    Raises:
+        DataError: If the data cannot be used, or no pair is left.
+    """
+    # A line that is not UTF-8 is `None`.
+    pairs = [pair for pair in load_pairs(recipe)[split] if all(pair)]
+    if not pairs:
+        raise DataError(
+            f"data.{split} must contain at least one pair of texts that are not empty"
+        )
+    sources, references = map(list, zip(*pairs, strict=True))
+    return sources, references
+
+
 def load_pairs(recipe):
     """Returns a recipe's sentence pairs as a dict of splits to `Pairs`.
 

@@ -19,7 +19,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
-from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
 from keras_transformer.files import remove_link
@@ -77,6 +77,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         List of the results, one mapping per seed with the keys of its `result.json`.
 
     Raises:
+        DataError: If the test set cannot be read or has no usable pair.
         RecipeError: If there is no test data, the data are trees, or `output` contains
             another recipe.
         RunBusy: If another process runs `repeat` in `output`.
@@ -97,8 +98,11 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         _store_or_check_recipe(output, recipe)
         results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]
+        if pending:
+            # Errors in the test set are reported before the training.
+            test_pairs = load_scored_pairs(recipe, "test")
         for seed in _train_all(output / CONFIG, folders, pending, jobs):
-            results[seed] = _evaluate(recipe, seed, folders[seed])
+            results[seed] = _evaluate(recipe, test_pairs, seed, folders[seed])
             if on_seed is not None:
                 on_seed(results[seed])
         ordered = [results[seed] for seed in seeds]
@@ -257,13 +261,10 @@ def _training_seconds(folder):
     return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
 
 
-def _evaluate(recipe, seed, folder):
+def _evaluate(recipe, test_pairs, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
-    # A line that is not valid UTF-8 is `None`. Pairs in which either side is `None` or
-    # empty are not scored.
-    pairs = [pair for pair in load_pairs(recipe)["test"] if all(pair)]
-    sources, references = map(list, zip(*pairs, strict=True))
+    sources, references = test_pairs
     translations = translator.translate(sources)
     settings = recipe.evaluation.model_dump()
     bleu = evaluation.bleu(translations, references, **settings)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import console
 from keras_transformer.cli.app import app
+from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.evaluation import bleu
@@ -66,6 +67,20 @@ def test_repeat_does_not_train_finished_seeds_again(repeated):
     before = {path: path.stat().st_mtime_ns for path in output.glob("seed-*/*.keras")}
     assert repeat(load_recipe("phrases", TINY), [2], output) == results[1:]
     assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_repeat_reports_an_empty_test_set_before_training(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a cat sat on it\n" * 20)
+        (tmp_path / f"empty.{name}").write_text("\n\n")
+    splits = {
+        "train": f"{{source: {tmp_path}/a, target: {tmp_path}/b}}",
+        "test": f"{{source: {tmp_path}/empty.a, target: {tmp_path}/empty.b}}",
+    }
+    recipe = load_recipe("files", [f"data.{key}={splits[key]}" for key in splits])
+    with pytest.raises(DataError, match=r"data\.test must contain at least one pair"):
+        repeat(recipe, [1], tmp_path / "seeds")
+    assert not (tmp_path / "seeds").exists()
 
 
 def test_repeat_names_a_damaged_result(repeated, tmp_path):

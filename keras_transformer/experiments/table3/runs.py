@@ -15,7 +15,7 @@ from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunBusy
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
-from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
@@ -156,9 +156,7 @@ def _read_recipe(stored):
 def _evaluate(folder, recipe, row, seed, seconds):
     """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
     translator = open_model(folder)
-    # Pairs with an empty side, or a side that is not UTF-8 (`None`), are not scored.
-    pairs = [pair for pair in load_pairs(recipe)["validation"] if all(pair)]
-    sources, references = map(list, zip(*pairs, strict=True))
+    sources, references = load_scored_pairs(recipe, "validation")
     bleu = evaluation.bleu(
         translator.translate(sources),
         references,
