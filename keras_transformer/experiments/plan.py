@@ -19,6 +19,7 @@ from keras_transformer.recipes.memory import recipe_memory
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.saving.load import check_model
+from keras_transformer.training import automatic_bfloat16
 from keras_transformer.training import configure_threads
 from keras_transformer.untrusted import open_regular
 
@@ -55,7 +56,8 @@ def plan_training(recipe):
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
     length = _sentence_length(size, recipe.data.max_length)
-    rate = _tokens_per_second(model, recipe, length, bool(machine.gpus))
+    with automatic_bfloat16(settings.mixed_precision == "auto_bfloat16"):
+        rate = _tokens_per_second(model, recipe, length, bool(machine.gpus))
     num_devices = max(1, len(machine.gpus))
     seconds = _computed_tokens(recipe) / (rate * num_devices)
     memory = recipe_memory(recipe, num_devices)

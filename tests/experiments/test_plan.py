@@ -7,6 +7,7 @@ import os
 import re
 
 import pytest
+import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.experiments import plan
@@ -45,6 +46,21 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     assert re.match(r"about \d+ s, without validation", found["time"])
     size = r"[\d.]+ [KMG]iB"
     assert re.match(rf"about {size} of {size} \({size} free\)$", found["memory"])
+
+
+def test_plan_measures_with_automatic_bfloat16(recipe, monkeypatch):
+    found = []
+
+    def measure(*arguments):
+        options = tf.config.optimizer.get_experimental_options()
+        found.append(options.get("auto_mixed_precision_onednn_bfloat16", False))
+        return 1.0
+
+    monkeypatch.setattr(plan, "_tokens_per_second", measure)
+    for precision in (None, "auto_bfloat16"):
+        settings = recipe.training.model_copy(update={"mixed_precision": precision})
+        plan_training(recipe.model_copy(update={"training": settings}))
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(
