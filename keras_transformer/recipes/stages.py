@@ -8,9 +8,13 @@ from pydantic import NonNegativeFloat
 from pydantic import NonNegativeInt
 from pydantic import PositiveFloat
 from pydantic import PositiveInt
+from pydantic import model_serializer
 
 from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
+
+# Settings of a stage that may be null although `training` has a value.
+_NULLABLE = ("consistency", "learning_rate")
 
 
 class ConsistencySettings(Section):
@@ -25,12 +29,13 @@ class StageSettings(Section):
     """A stage of training.
 
     Missing settings are taken from `training`, or from `data.train.directions`,
-    `tokenizer.dropout` and `tokenizer.segmentations`.
+    `tokenizer.dropout` and `tokenizer.segmentations`. `consistency: null` and
+    `learning_rate: null` override the values in `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """
 
-    steps: PositiveInt  # optimizer updates of the stage
+    steps: PositiveInt  # training steps of the stage
     directions: Literal["forward", "both"] | None = None  # both: also swapped pairs
     tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
     segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
@@ -43,6 +48,21 @@ class StageSettings(Section):
     label_smoothing: Fraction | None = None
     word_dropout: Fraction | None = None
     consistency: ConsistencySettings | None = None
+
+    @model_serializer(mode="wrap")
+    def _serialize_given(self, serialize):
+        """Omits missing settings, since a null can differ from a missing setting."""
+        values = serialize(self)
+        return {name: values[name] for name in values if name in self.model_fields_set}
+
+    def given(self):
+        """Returns the settings that the stage does not take from elsewhere."""
+        return {
+            name: value
+            for name, value in self
+            if value is not None
+            or (name in _NULLABLE and name in self.model_fields_set)
+        }
 
 
 class TextOptions(NamedTuple):
@@ -99,7 +119,7 @@ def stages_of(recipe):
     stages, start = [], 0
     shared = {**training.model_dump(), "stages": None}
     for number, stage in enumerate(training.stages, 1):
-        given = {name: value for name, value in stage if value is not None}
+        given = stage.given()
         text_options = TextOptions(
             given.pop("directions", default.directions),
             given.pop("tokenizer_dropout", default.dropout),

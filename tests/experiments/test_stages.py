@@ -16,6 +16,7 @@ from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.cost import count_run_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -63,6 +64,23 @@ def run(finished):
 
 def test_stored_recipe_equals_the_given_recipe(run):
     assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
+
+
+def test_null_in_a_stage_overrides_training(tmp_path):
+    recipe = load_recipe(
+        "files",
+        [
+            "data.train={source: a, target: b}",
+            "training.consistency.kind=simcut",
+            "training.schedule=paper",
+            "training.stages=[{steps: 2}, {steps: 3, consistency: null}]",
+        ],
+    )
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    for each in (recipe, load_recipe(tmp_path / "config.yaml")):
+        first, second = (stage.settings.consistency for stage in stages_of(each))
+        assert first.kind == "simcut"
+        assert second is None
 
 
 def test_steps_default_to_the_sum_over_stages():
