@@ -35,11 +35,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Keys outside `data` whose values are paths.
-_PATHS = (
-    ("tokenizer", "model"),
-    ("tokenizer", "source_model"),
-    ("training", "initial_model"),
-)
+_PATHS = (("tokenizer", "model"), ("tokenizer", "source_model"))
 # Maps a dotted key to its alternative in the same section. Setting the key removes the
 # alternative. A missing key is filled in only if its alternative is not given.
 _ALTERNATIVES = {
@@ -110,6 +106,10 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         path = getattr(getattr(recipe, section), name)
         if path:
             setattr(getattr(recipe, section), name, _absolute(path))
+    # An initial model may also be the name of a packaged model, or `hf://OWNER/NAME`.
+    initial_model = recipe.training.initial_model
+    if initial_model and os.path.exists(_absolute(initial_model)):
+        recipe.training.initial_model = _absolute(initial_model)
     return recipe
 
 
