@@ -25,7 +25,8 @@ class Progress:
 
     Attributes:
         step: Number of completed steps.
-        seconds: Training time in seconds, including the time before interruptions.
+        seconds: Training time in seconds, without validations. It includes the time
+            before interruptions.
         checkpoint_seconds: Training time in seconds since the last scheduled
             checkpoint.
         best_metric: Name of the metric of the best score.
@@ -93,6 +94,14 @@ class StepCounter(keras.callbacks.Callback):
     def __init__(self, progress):
         super().__init__()
         self.progress = progress
+        self._time = 0.0
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Excludes the time inside the context from the training time."""
+        start = time.monotonic()
+        yield
+        self._time += time.monotonic() - start
 
     def on_train_begin(self, logs=None):
         self._time = time.monotonic()
@@ -156,6 +165,9 @@ class Validation(keras.callbacks.Callback):
             stops. If `None`, training never stops early.
         interruptible: Function without arguments that returns a context manager. Inside
             it, a signal ends `validate` at once.
+
+    Raises:
+        ValueError: If `metric` is unknown.
     """
 
     def __init__(
@@ -170,6 +182,11 @@ class Validation(keras.callbacks.Callback):
         interruptible=contextlib.nullcontext,
     ):
         super().__init__()
+        if metric not in HIGHER_IS_BETTER:
+            raise ValueError(
+                f"`metric` must be one of {', '.join(HIGHER_IS_BETTER)}. "
+                f"Received: {metric!r}."
+            )
         self.progress = progress
         self.validate = validate
         self.every = every

@@ -53,9 +53,18 @@ class Trainer:
             files. If `None`, this process trains alone.
         tokenizer_fingerprint: The tokenizer's fingerprint, to store in saved models. If
             `None`, no fingerprint is stored.
+
+    Raises:
+        ValueError: If `keep` is below 1, or the model was compiled with
+            `steps_per_execution` above 1.
     """
 
     def __init__(self, model, folder, keep=5, workers=None, tokenizer_fingerprint=None):
+        if model.steps_per_execution > 1:
+            raise ValueError(
+                "`steps_per_execution` must be 1, so that every step is counted. "
+                f"Received: {model.steps_per_execution}."
+            )
         self.model = model
         self.folder = pathlib.Path(folder)
         self.progress = Progress()
@@ -79,6 +88,7 @@ class Trainer:
         Raises:
             CheckpointError: If checkpoints exist but none can be read, if the newest
                 readable one does not match the model, or if all were lost.
+            RunError: If `metrics.jsonl` cannot be read.
         """
         stored = self.checkpoints.restore(self._progress_schema())
         if stored is not None:
@@ -193,6 +203,7 @@ class Trainer:
                 no locations are reported.
 
         Raises:
+            ValueError: If `fit` validates and `metric` is unknown.
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
                 skipped. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
@@ -207,8 +218,9 @@ class Trainer:
             self.save(END if is_last else INTERRUPTION)
 
         on_signal = SaveOnSignal(save_on_signal, self._workers)
+        counter = StepCounter(self.progress)
         callbacks = [
-            StepCounter(self.progress),
+            counter,
             SkippedUpdates(
                 self.progress,
                 functools.partial(self._report_skip, locate_batch),
@@ -224,7 +236,7 @@ class Trainer:
         if validate is not None:
             validation = Validation(
                 self.progress,
-                functools.partial(self._validate_average, validate),
+                functools.partial(self._validate_average, validate, counter),
                 validation_steps,
                 metric,
                 functools.partial(self._report_validation, progress_bar),
@@ -261,8 +273,8 @@ class Trainer:
             )
         self.save(END)
 
-    def _validate_average(self, validate):
-        with self.moving_average.use_average():
+    def _validate_average(self, validate, counter):
+        with counter.paused(), self.moving_average.use_average():
             return validate()
 
     def _report_validation(self, progress_bar, metrics, is_best):

@@ -43,6 +43,18 @@ def tensorboard_scalars(folder):
     return scalars
 
 
+def test_trainer_rejects_invalid_arguments(tmp_path):
+    model = tiny_training_model()
+    with pytest.raises(ValueError, match="`keep` must be at least 1"):
+        training.Trainer(model, tmp_path, keep=0)
+    trainer = training.Trainer(model, tmp_path)
+    with pytest.raises(ValueError, match=r"`metric` must be one of bleu.* 'loss'"):
+        trainer.fit(dataset(), 1, validate=dict, metric="loss")
+    model.compile("sgd", steps_per_execution=4)
+    with pytest.raises(ValueError, match="`steps_per_execution` must be 1"):
+        training.Trainer(model, tmp_path)
+
+
 def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     """Each line has the metrics of its 4 steps, weighted by tokens."""
     resettable = ResettableModel(tiny_training_model())
