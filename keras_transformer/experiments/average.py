@@ -23,7 +23,9 @@ def average_run(folder, last=5, output=None):
     Raises:
         RecipeError, DataError: If the run's recipe or tokenizer cannot be used.
         CheckpointError: If no checkpoint can be read, or one does not fit the model.
+        ModelError: If the newest checkpoint is too small for the recipe.
         StorageError: If the disk is full.
+        ValueError: If `last` is below 1.
     """
     folder = pathlib.Path(folder)
     _, tokenizer, model = load_run(folder)

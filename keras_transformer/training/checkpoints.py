@@ -49,9 +49,14 @@ class Checkpoints:
         folder: Folder of the checkpoints.
         keep: Number of regular checkpoints to keep.
         writes: Whether this process writes checkpoints. Only one worker does.
+
+    Raises:
+        ValueError: If `keep` is below 1.
     """
 
     def __init__(self, model, folder, keep=5, writes=True):
+        if keep < 1:
+            raise ValueError(f"`keep` must be at least 1. Received: {keep}.")
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)

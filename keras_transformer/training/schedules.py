@@ -126,6 +126,8 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
 class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Sequence of schedules, each with its own step count from 0.
 
+    As in all schedules, steps are updates: skipped updates do not count.
+
     Args:
         schedules: List of `LearningRateSchedule`, one per stage.
         steps: List with the number of steps of each stage. The last number is ignored,

@@ -62,6 +62,10 @@ class TrainingModel(keras.Model):
             The remaining embeddings are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. Each batch
             then passes through the model twice. If `None`, no divergence is added.
+
+    Raises:
+        ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1), or
+            `gradient_accumulation_steps` or `parallel_parts` is below 1.
     """
 
     def __init__(
@@ -80,6 +84,12 @@ class TrainingModel(keras.Model):
         if "clip_norm" in kwargs:  # the name of `global_clipnorm` in version 0.1
             warn_deprecated("clip_norm=", "global_clipnorm=")
             global_clipnorm = kwargs.pop("clip_norm")
+        parts = gradient_accumulation_steps, parallel_parts
+        if min(parts) < 1:
+            raise ValueError(
+                "`gradient_accumulation_steps` and `parallel_parts` must be 1 or more. "
+                f"Received: {parts}."
+            )
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         self.gradient_accumulation_steps = gradient_accumulation_steps
@@ -108,7 +118,14 @@ class TrainingModel(keras.Model):
         """Sets the regularization of later calls of `fit`, which trace the step again.
 
         The arguments have the same meaning as in the constructor.
+
+        Raises:
+            ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1).
         """
+        rates = {"label_smoothing": label_smoothing, "word_dropout": word_dropout}
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"`{name}` must be in [0, 1). Received: {rate}.")
         self.label_smoothing = label_smoothing
         self.consistency = consistency
         cutoff = consistency.cutoff if consistency is not None else 0.0

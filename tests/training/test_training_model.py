@@ -142,6 +142,20 @@ def test_fit_and_evaluate_accept_sample_weights():
     assert float(model.token_counter.result()) == np.sum(labels > 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("label_smoothing", each) for each in (-0.1, 1.0)),
+        *(("word_dropout", each) for each in (-0.1, 1.0)),
+        ("gradient_accumulation_steps", 0),
+        ("parallel_parts", 0),
+    ],
+)
+def test_training_model_rejects_invalid_arguments(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`.* must be"):
+        training.TrainingModel(tiny_transformer(), **{name: value})
+
+
 def test_means_do_not_depend_on_the_scale_of_weights():
     inputs, labels = batch(1, SEVEN_ROWS)
     model = tiny_training_model(keras.optimizers.SGD(0.0))
