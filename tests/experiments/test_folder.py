@@ -89,7 +89,6 @@ def test_clean_removes_only_leftovers(tmp_path):
         "tokenizer/tokenizer.model.77.tmp",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/.new-ckpt-9.data-00000-of-00001",
-        "checkpoints/.new-ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/ckpt-9.data-00000-of-00001",
         "checkpoints/.saved-5.json",
         "checkpoints/.checkpoint-5",
@@ -129,10 +128,9 @@ def test_claim_rejects_changed_recipe(tmp_path):
     # Neither the number of steps nor the search changes the steps already taken.
     free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
     run_folder.claim(tmp_path, recipe(*free))
-    other_seed = recipe("model.d_ff=30", "training.seed=9")
     before = (tmp_path / "config.yaml").read_text()
+    other_seed = recipe("model.d_ff=30", "training.seed=9")
     run_folder.claim(tmp_path, other_seed, allow_changes=True)
-    # `train` writes the recipe after it has restored the checkpoint.
     assert (tmp_path / "config.yaml").read_text() == before
     assert (tmp_path / "tokenizer").exists()
 
@@ -142,10 +140,8 @@ def test_claim_rejects_changed_shape(tmp_path):
     run_folder.claim(tmp_path, recipe())
     add_checkpoint(tmp_path)
     before = (tmp_path / "config.yaml").read_text()
-    for change in (
-        *("model.d_ff=30", "tokenizer.vocabulary_size=999"),
-        "training.mixed_precision=float16",
-    ):
+    precision = "training.mixed_precision=float16"
+    for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999", precision):
         key = change.partition("=")[0]
         message = rf"do not fit these changes: {key}\. .*--restart"
         with pytest.raises(RunError, match=message):
@@ -211,7 +207,6 @@ def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
     with pytest.raises(RunError, match=rf"{config}.*Restore {config}, or delete it"):
         run_folder.claim(tmp_path, recipe())
     assert config.read_text() == content
-    # `train` replaces the damaged recipe after it has restored the checkpoint.
     run_folder.claim(tmp_path, recipe(), allow_changes=True)
     assert f"{config}: damaged" in caplog.text
     config.unlink()
@@ -228,8 +223,7 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
     run_folder.claim(tmp_path, recipe())
     # With a checkpoint, the model is the result of a run that can resume.
     (tmp_path / "model.keras").touch()
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "ckpt-3.index").touch()
+    add_checkpoint(tmp_path)
     run_folder.claim(tmp_path, recipe())
 
 

@@ -25,7 +25,6 @@ from training_samples import weights_of
 
 from keras_transformer import training
 from keras_transformer.errors import CheckpointError
-from keras_transformer.errors import StorageError
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.training.checkpoints import Checkpoints
 
@@ -363,30 +362,6 @@ def test_restore_loads_progress(resettable, tmp_path):
     second.fit(dataset(2), 2, bar=False)
     second.save()
     assert newest.stat().st_mtime_ns == written
-
-
-def test_failed_rewrite_keeps_the_checkpoint(model, saved, monkeypatch):
-    """The end of a run rewrites the checkpoint of an interruption at the same step."""
-    folder, weights = saved
-    checkpoints = Checkpoints(model, folder)
-    assert checkpoints.restore() == {"step": 30}
-    write = tf.train.Checkpoint.write
-
-    def fill_disk(self, path):
-        write(self, path)
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-
-    monkeypatch.setattr(tf.train.Checkpoint, "write", fill_disk)
-    before = sorted(folder.iterdir())
-    with pytest.raises(StorageError, match=r"ckpt-30: cannot be written"):
-        checkpoints.save(30, {"step": 30, "reason": "end"})
-    assert sorted(folder.iterdir()) == before
-    monkeypatch.undo()
-    for variable in model.trainable_variables:
-        variable.assign(variable + 1.0)
-    assert Checkpoints(model, folder).restore() == {"step": 30}
-    for weight, expected in zip(weights_of(model), weights[30], strict=True):
-        np.testing.assert_array_equal(weight, expected)
 
 
 def test_failed_save_keeps_old_model(tmp_path, monkeypatch):

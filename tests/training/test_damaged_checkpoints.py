@@ -1,4 +1,4 @@
-"""Checkpoints with flipped bits or broken state files, and rotation after them.
+"""Checkpoints with flipped bits, broken state files, full disks, and their rotation.
 
 The state file is TensorFlow's `checkpoint`, which lists the checkpoints of a folder.
 `fault_table.py` explains the marker `fault`.
@@ -9,12 +9,14 @@ import random
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from training_samples import save_checkpoints
 from training_samples import shift_weights
 from training_samples import steps_in
 from training_samples import tiny_training_model
 from training_samples import weights_of
 
+from keras_transformer.errors import StorageError
 from keras_transformer.training.checkpoints import Checkpoints
 
 FLIPS = 20
@@ -87,10 +89,30 @@ def test_restore_ignores_broken_state_file(saved, content):
 
 
 def test_tensorflow_reads_state_file(saved):
-    import tensorflow as tf
-
     _, folder, _ = saved
     assert tf.train.latest_checkpoint(str(folder)) == str(folder / "ckpt-30")
     state = tf.train.get_checkpoint_state(str(folder))
     names = [str(folder / f"ckpt-{step}") for step in (10, 20, 30)]
     assert list(state.all_model_checkpoint_paths) == names
+
+
+def test_failed_rewrite_keeps_the_checkpoint(saved, monkeypatch):
+    """The end of a run rewrites the checkpoint of an interruption at the same step."""
+    model, folder, weights = saved
+    checkpoints = Checkpoints(model, folder)
+    assert checkpoints.restore() == {"step": 30}
+    write = tf.train.Checkpoint.write
+
+    def fill_disk(self, path):
+        write(self, path)
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", fill_disk)
+    before = sorted(folder.iterdir())
+    with pytest.raises(StorageError, match=r"ckpt-30: cannot be written"):
+        checkpoints.save(30, {"step": 30, "reason": "end"})
+    assert sorted(folder.iterdir()) == before
+    monkeypatch.undo()
+    shift_weights(model)
+    assert Checkpoints(model, folder).restore() == {"step": 30}
+    assert are_equal(weights_of(model), weights[30])
