@@ -6,9 +6,10 @@ import keras
 import numpy as np
 
 from keras_transformer.decoding.batches import target_of
-from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.errors import install_hint
+from keras_transformer.export.supported import reject_ensemble
+from keras_transformer.export.supported import reject_quantized
 from keras_transformer.files import replace_folder
 from keras_transformer.numerics.activations import activation_name
 
@@ -49,8 +50,7 @@ def export_ctranslate2(
             `replace` is false.
     """
     folder = pathlib.Path(folder)
-    if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    reject_ensemble(model)
     if quantization not in QUANTIZATIONS:
         raise ExportError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
@@ -139,6 +139,7 @@ def _specification(model, max_length, num_targets):
 
 def _check(model):
     """Raises `ExportError` unless CTranslate2 can run the model."""
+    reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
     if attention.value_dim not in (None, attention.key_dim):
         raise ExportError(

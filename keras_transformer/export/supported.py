@@ -8,6 +8,25 @@ from keras_transformer.numerics.activations import activation_name
 EXCLUDED_BIAS = -1e9
 
 
+def reject_ensemble(model):
+    """Raises `ExportError` if the model is an `Ensemble`."""
+    if isinstance(model, Ensemble):
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+
+
+def reject_quantized(model):
+    """Raises `ExportError` if Keras has quantized the model.
+
+    The kernels of a quantized model are integers that need the scales of their layers.
+    """
+    modes = {layer.quantization_mode for layer in model._flatten_layers()} - {None}
+    if modes:
+        raise ExportError(
+            "a quantized model cannot be converted. Export the model before "
+            f"`quantize`. Received: quantization_mode={', '.join(sorted(modes))}"
+        )
+
+
 def check_common_parts(model, library):
     """Checks that a model has only parts that Marian and transformers also have.
 
@@ -16,11 +35,11 @@ def check_common_parts(model, library):
         library: Name of the library, for the message.
 
     Raises:
-        ExportError: If the model is an ensemble, or has head widths, positions, an
-            attention window, or attention scores that the library lacks.
+        ExportError: If the model is an ensemble or quantized, or has head widths,
+            positions, an attention window, or attention scores that the library lacks.
     """
-    if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    reject_ensemble(model)
+    reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
     found = {

@@ -289,4 +289,8 @@ def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
         export_ctranslate2(model, tokenizer, tmp_path / "a")
     with pytest.raises(ExportError, match=r"activations .* Received: 'tanh'"):
         export_ctranslate2(make_model(activation="tanh")[0], tokenizer, tmp_path / "a")
+    model, tokenizer = make_model()
+    model.quantize("int8")
+    with pytest.raises(ExportError, match=r"quantized model .* quantization_mode=int8"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

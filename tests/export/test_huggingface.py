@@ -18,6 +18,7 @@ from keras_transformer.cli.app import app
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface
+from keras_transformer.export import export_marian
 from keras_transformer.export.huggingface import write_safetensors
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -312,6 +313,14 @@ def test_export_refuses_models_that_transformers_cannot_run(tmp_path, changes, m
     with pytest.raises(ExportError) as caught:
         export_huggingface(translator, tmp_path / "x")
     assert message in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("export", [export_huggingface, export_marian])
+def test_export_refuses_quantized_models(tmp_path, export):
+    translator = make_translator(num_layers=1)
+    translator.model.quantize("int8")
+    with pytest.raises(ExportError, match="a quantized model cannot be converted"):
+        export(translator, tmp_path / "x")
 
 
 def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
