@@ -12,14 +12,15 @@ import tensorflow as tf
 from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.deprecated import replace_fields
-from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.options import check_type
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
+from keras_transformer.export.supported import reject_ensemble
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable
 from keras_transformer.files import convert_disk_full_errors
@@ -99,8 +100,10 @@ def export_saved_model(
     """
     check_type(search, BeamSearch, "search")
     search = replace_fields(search, old_options, "search")
-    if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    reject_ensemble(model)
+    check_at_least("max_source_length", max_source_length, 2)
+    check_at_least("max_batch_size", max_batch_size, 1)
+    check_at_least("parallel_parts", parallel_parts, 1)
     build_models(model)
     check_compatible(model, tokenizer, target_of(tokenizer))
 

@@ -364,6 +364,14 @@ def test_export_rejects_a_model_with_another_vocabulary_size(tiny_model, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_export_rejects_sizes_out_of_range(tiny_model, tmp_path):
+    sizes = {"max_source_length": 1, "max_batch_size": 0, "parallel_parts": 0}
+    for name, value in sizes.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be at least"):
+            export_saved_model(*tiny_model, tmp_path, **{name: value})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_export_without_serving_api_names_the_extra(
     tiny_model, export_only, tmp_path, monkeypatch, caplog
 ):
