@@ -6,6 +6,7 @@ As in Keras, a score function computes logits, and attention scores are their so
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.dense import Dense
@@ -164,7 +165,11 @@ class MultiHeadAttention(keras.layers.Layer):
             `return_attention_scores`, the pair `(output, scores)`. The scores are
             float32, before dropout, with shape `[batch, num_heads, target_length,
             source_length]`.
+
+        Raises:
+            ValueError: If `attention_mask` does not have three axes.
         """
+        _check_mask(attention_mask)
         mask = combine_masks(
             attention_mask,
             None if value_mask is None else value_mask[:, None, :],
@@ -282,3 +287,15 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "score_mode": self.score_mode,
         }
+
+
+def _check_mask(mask):
+    """Checks that a mask has an axis for queries: it would apply to heads instead."""
+    if mask is None:
+        return
+    shape = mask.shape if hasattr(mask, "shape") else np.shape(mask)
+    if len(shape) != 3:
+        raise ValueError(
+            "`attention_mask` must have the shape [batch, 1 or target_length, "
+            f"source_length]. Received: shape {tuple(shape)}."
+        )

@@ -283,6 +283,13 @@ def test_attention_rejects_sizes_below_one(name):
         MultiHeadAttention(**kwargs)
 
 
+def test_attention_rejects_masks_without_a_query_axis():
+    """A mask `[batch, source_length]` would apply to one head each."""
+    x = np.zeros((2, 5, 8), "float32")
+    with pytest.raises(ValueError, match=r"`attention_mask` must .* shape \(2, 5\)"):
+        MultiHeadAttention(2, 4)(x, x, attention_mask=np.ones((2, 5), bool))
+
+
 @pytest.mark.parametrize("dropout", [-0.1, 1.0])
 def test_attention_rejects_dropout_out_of_range(dropout):
     with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
