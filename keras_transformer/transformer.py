@@ -59,10 +59,11 @@ class Transformer(PresetMixin, keras.Model):
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
-            If a dropout rate is outside [0, 1]. If `positions`, `normalization`,
-            `activation` or `score_mode` is unknown. If `positions` is `"learned"` and
-            `max_length` is `None`. If `key_dim` or `value_dim` is `None` and
-            `num_heads` does not divide `d_model`. If a variation is out of range.
+            If `dropout` is outside [0, 1], or `attention_dropout` outside [0, 1). If
+            `positions`, `normalization`, `activation` or `score_mode` is unknown. If
+            `positions` is `"learned"` and `max_length` is `None`. If `key_dim` or
+            `value_dim` is `None` and `num_heads` does not divide `d_model`. If a
+            variation is out of range.
         TypeError: If `variations` has an unknown field.
     """
 

@@ -23,7 +23,7 @@ class AddNorm(keras.layers.Layer):
         layer_norm_epsilon: Constant added to the variance.
 
     Raises:
-        ValueError: If `normalization` is unknown.
+        ValueError: If `dropout` is outside [0, 1], or `normalization` is unknown.
     """
 
     def __init__(

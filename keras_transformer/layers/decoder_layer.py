@@ -21,6 +21,10 @@ class DecoderLayer(TransformerLayer):
         **kwargs: Further arguments of `TransformerLayer`, such as `dropout`. They apply
             to both attentions, except `attention_window`, which restricts
             self-attention only.
+
+    Raises:
+        ValueError: If a size is below 1, a rate is out of range, or an option is
+            unknown.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):

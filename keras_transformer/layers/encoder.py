@@ -17,6 +17,10 @@ class Encoder(Stack):
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
         **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
+
+    Raises:
+        ValueError: If a size is below 1, a rate is out of range, or an option is
+            unknown.
     """
 
     layer_class = EncoderLayer

@@ -15,6 +15,10 @@ class EncoderLayer(TransformerLayer):
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
         **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
+
+    Raises:
+        ValueError: If a size is below 1, a rate is out of range, or an option is
+            unknown.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):

@@ -16,7 +16,7 @@ class FeedForward(keras.layers.Layer):
         activation: Name or function of the activation between the projections.
 
     Raises:
-        ValueError: If `d_ff` is below 1.
+        ValueError: If `d_ff` is below 1, or `activation` is unknown.
     """
 
     def __init__(self, d_ff, activation="relu", **kwargs):
