@@ -19,7 +19,8 @@ def compound_split_tokens(text, language="de"):
 
     Unicode quotes and punctuation become ASCII. The Moses tokenizer splits words and
     escapes special characters as XML entities. A hyphen between non-spaces becomes
-    the separate word `##AT##-##AT##`. Case is preserved.
+    the separate word `##AT##-##AT##`, except the second one of `a-b-c`. Case is
+    preserved.
 
     Args:
         text: Untokenized text.

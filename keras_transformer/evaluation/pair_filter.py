@@ -98,7 +98,12 @@ class PairFilter:
         Returns:
             `(passed, threshold)`: bool `[len(scores)]`, whether each pair is selected,
             and the lowest selected score, or `None` if no pair is selected.
+
+        Raises:
+            ValueError: If `fraction` is outside (0, 1].
         """
+        if not 0 < fraction <= 1:
+            raise ValueError(f"`fraction` must be in (0, 1]. Received: {fraction}.")
         order = np.argsort(-scores, kind="stable")  # NaN comes last
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))
         passed = np.zeros(len(scores), bool)

@@ -37,17 +37,29 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
 
 
 def chrf(hypotheses, references, lowercase=False) -> Result:
-    """Computes corpus chrF2 (character n-grams up to 6, no word n-grams)."""
+    """Computes corpus chrF2 (character n-grams up to 6, no word n-grams).
+
+    Raises:
+        ValueError: If the lists are empty or their lengths differ.
+    """
     return score_corpus(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def ter(hypotheses, references, case_sensitive=False) -> Result:
-    """Computes the corpus translation edit rate. By default, case is ignored."""
+    """Computes the corpus translation edit rate. By default, case is ignored.
+
+    Raises:
+        ValueError: If the lists are empty or their lengths differ.
+    """
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 
 def score_corpus(metric, hypotheses, references) -> Result:
-    """Scores a corpus with a metric of sacreBLEU."""
+    """Scores a corpus with a metric of sacreBLEU.
+
+    Raises:
+        ValueError: If the lists are empty or their lengths differ.
+    """
     hypotheses = list(hypotheses)
     references = list(references)
     if len(hypotheses) != len(references) or not references:

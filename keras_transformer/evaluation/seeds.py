@@ -8,6 +8,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU
 
 from keras_transformer.evaluation.significance import SystemScore
+from keras_transformer.evaluation.significance import check_num_samples
 
 # BLEU counts n-grams of 1 to 4 words.
 _ORDERS = 4
@@ -51,7 +52,12 @@ def bleu_interval(
 
     Returns:
         Tuple of the lower and the upper bound.
+
+    Raises:
+        ValueError: If the lists are empty or their lengths differ, or if `num_samples`
+            is below 1.
     """
+    _check([hypotheses], references, num_samples)
     counts = _counts(hypotheses, references, tokenize, lowercase)
     picks = _resamples(len(references), num_samples, seed)
     return _interval(_bleu_of_resamples(counts, picks))
@@ -84,7 +90,13 @@ def compare_seeds(
 
     Returns:
         List of `SystemScore`, the baseline first.
+
+    Raises:
+        ValueError: If a system has no run, if a run or `references` is empty or their
+            lengths differ, or if `num_samples` is below 1.
     """
+    for runs in systems.values():
+        _check(runs, references, num_samples)
     picks = _resamples(len(references), num_samples, seed)
     all_sentences = np.arange(len(references))[None]
     baseline_score = baseline_samples = None
@@ -123,6 +135,16 @@ def _resamples(size, count, seed):
 def _interval(samples):
     low, high = np.percentile(samples, (2.5, 97.5))
     return float(low), float(high)
+
+
+def _check(runs, references, num_samples):
+    lengths = [len(run) for run in runs]
+    if set(lengths) != {len(references)} or not references:
+        raise ValueError(
+            "There must be one translation per reference, and at least one of each. "
+            f"Received: {lengths} translations and {len(references)} references."
+        )
+    check_num_samples(num_samples)
 
 
 def _counts(hypotheses, references, tokenize, lowercase):

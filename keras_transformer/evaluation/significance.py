@@ -35,6 +35,12 @@ class Comparison(NamedTuple):
     systems: list[SystemScore]
 
 
+def check_num_samples(num_samples):
+    """Raises `ValueError` if a test has no resample or trial."""
+    if num_samples < 1:
+        raise ValueError(f"`num_samples` must be at least 1. Received: {num_samples}.")
+
+
 def compare_systems(
     systems,
     references,
@@ -63,8 +69,8 @@ def compare_systems(
         List of `Comparison`, one per metric.
 
     Raises:
-        ValueError: If there are fewer than two systems, if lengths differ, or if a
-            metric or the test is unknown.
+        ValueError: If there are fewer than two systems, if lengths differ, if a metric
+            or the test is unknown, or if `num_samples` is below 1.
     """
     unknown = {*metrics} - {"bleu", "chrf", "ter"}
     if unknown or test not in _TESTS:
@@ -87,9 +93,11 @@ def compare_systems(
         "chrf": partial(CHRF, lowercase=lowercase),
         "ter": TER,
     }
+    kind, default_samples = _TESTS[test]
+    if num_samples is not None:
+        check_num_samples(num_samples)
     # The references are processed once for all systems.
     built = {name: metric_classes[name](references=[references]) for name in metrics}
-    kind, default_samples = _TESTS[test]
     with _set_seed(seed):
         paired = PairedTest(
             list(systems.items()),

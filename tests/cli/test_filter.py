@@ -150,6 +150,9 @@ def test_pair_filter_keeps_the_first_of_equal_scores():
     assert passed.tolist() == [False, True, True, True, False]
     assert (least, pair_filter.num_kept) == (-2, 3)
     assert pair_filter.dropped["improbable"] == 2
+    for fraction in (0, 1.5):
+        with pytest.raises(ValueError, match=r"`fraction` must be in \(0, 1\]"):
+            pair_filter.select_best(scores, fraction)
 
 
 def test_pair_filter_can_drop_all_pairs():

@@ -95,3 +95,21 @@ def test_compare_seeds_ignores_the_order_of_seeds():
 def test_spread_is_the_mean_and_sample_standard_deviation():
     assert str(evaluation.spread([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
     assert evaluation.spread([41.0]) == (41.0, None)
+
+
+@pytest.mark.parametrize(
+    ("runs", "references"), [([], ["x"]), ([[]], []), ([["x"], ["x", "y"]], ["x"])]
+)
+def test_compare_seeds_rejects_missing_translations(runs, references):
+    with pytest.raises(ValueError, match="one translation per reference"):
+        evaluation.compare_seeds({"a": runs, "b": [["x"]]}, references)
+
+
+def test_seed_statistics_need_a_sample():
+    message = "`num_samples` must be at least 1. Received: 0"
+    with pytest.raises(ValueError, match=message):
+        evaluation.bleu_interval(["x"], ["x"], num_samples=0)
+    with pytest.raises(ValueError, match=message):
+        evaluation.compare_systems({"a": ["x"], "b": ["y"]}, ["x"], num_samples=0)
+    with pytest.raises(ValueError, match="one translation per reference"):
+        evaluation.bleu_interval([], [])
