@@ -237,10 +237,7 @@ class ExportedTranslator:
             names = ("source_pieces", "target_pieces", "attention")
             arrays = [outputs[name].numpy() for name in names]
             for row, *sides, attention in zip(rows, *arrays, strict=True):
-                source, target = (
-                    [piece.decode("utf-8", "replace") for piece in side if piece]
-                    for side in sides
-                )
+                source, target = map(_decode_pieces, sides)
                 if row not in cut:
                     scores = attention[: len(target), : len(source)]
                     found[row] = (source, target, scores)
@@ -317,6 +314,13 @@ class ExportedTranslator:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
+
+
+def _decode_pieces(pieces):
+    """Returns the pieces of a row as text, without the empty ones at its end."""
+    # An unknown id within the row may have an empty piece.
+    size = max((index for index, piece in enumerate(pieces, 1) if piece), default=0)
+    return [piece.decode("utf-8", "replace") for piece in pieces[:size]]
 
 
 def _truncated(rows, outputs):
