@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.options import check_at_least
 from keras_transformer.errors import DataError
 
 # Cross-attention is averaged over this number of the decoder's last layers. Measured
@@ -46,7 +47,11 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
 
     Returns:
         float32 `[batch, target_length, source_length]`.
+
+    Raises:
+        ValueError: If `num_layers` is below 1.
     """
+    check_at_least("num_layers", num_layers, 1)
     cross_scores = [cross for _, cross in scores[-num_layers:]]
     return ops.mean(ops.stack(cross_scores, axis=1), axis=(1, 2))
 

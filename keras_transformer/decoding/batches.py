@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.errors import ModelError
 
 # Limits on the texts that are encoded in one call of the tokenizer.
@@ -81,7 +82,7 @@ def check_pairs(first, second, names=("sources", "targets")):
 
 
 def check_compatible(model, tokenizer, target_tokenizer=None):
-    """Checks that a model has all ids of its tokenizers and can generate the end id.
+    """Checks that a model has the ids of its tokenizers and can generate the end id.
 
     Args:
         model: `Transformer` or `Ensemble`.
@@ -89,7 +90,8 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
         target_tokenizer: Tokenizer of the target. If `None`, `tokenizer` is used.
 
     Raises:
-        ValueError: If the model lacks an id or cannot generate the end id.
+        ValueError: If the model lacks an id, has another padding id, or cannot
+            generate the end id.
     """
     target_tokenizer = target_tokenizer or tokenizer
     for size, side_tokenizer in (
@@ -102,12 +104,34 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
                 f"tokenizer with {side_tokenizer.vocabulary_size} ids, "
                 f"model with {size} ids."
             )
+        if side_tokenizer.pad_id != model.pad_id:
+            raise ValueError(
+                "The tokenizer must have the padding id of the model. Received: "
+                f"tokenizer with pad_id={side_tokenizer.pad_id}, "
+                f"model with pad_id={model.pad_id}."
+            )
     end_id = target_tokenizer.end_id
     if end_id >= model.num_outputs:
         raise ValueError(
             "The end id must be one of the model's outputs. "
             f"Received: end_id={end_id}, num_outputs={model.num_outputs}."
         )
+
+
+def check_positions(model, lengths):
+    """Checks that learned positions suffice for pairs whose longer sides are `lengths`.
+
+    Raises:
+        ModelError: If a length exceeds the number of learned positions.
+    """
+    if model.positions != "learned":
+        return
+    for number, length in enumerate(lengths, start=1):
+        if length > model.max_length:
+            raise ModelError(
+                f"pair {number} has {length} subwords on one side, but the model has "
+                f"{model.max_length} learned positions"
+            )
 
 
 def target_of(tokenizer):
@@ -146,11 +170,13 @@ def encode_prefixes(tokenizer, prefixes, model):
     """Encodes prefixes of translations, stripped of whitespace, to lists of ids.
 
     Raises:
-        ModelError: If a prefix contains an id that the model cannot generate.
+        ModelError: If a prefix contains an id that no search generates, such as the
+            unknown id, or that is not among the model's outputs.
     """
     rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
+    excluded = set(SpecialIds.of(tokenizer).excluded_ids())
     for text, row in zip(prefixes, rows, strict=True):
-        if max(row, default=0) >= model.num_outputs:
+        if max(row, default=0) >= model.num_outputs or excluded & {*row}:
             raise ModelError(
                 f"prefix {text.strip()!r} contains tokens that the model cannot "
                 "generate. Remove them, or use a model whose outputs include them."

@@ -15,7 +15,8 @@ class Ensemble:
         models: List of at least one `Transformer`.
 
     Raises:
-        ValueError: If `models` is empty, or the vocabularies differ in size.
+        ValueError: If `models` is empty, or the vocabularies differ in size or in
+            their padding id.
     """
 
     def __init__(self, models):
@@ -28,6 +29,12 @@ class Ensemble:
                 f"Received: vocabulary sizes {sizes}, source vocabulary sizes "
                 f"{source_sizes}, output sizes {outputs}."
             )
+        pad_ids = [model.pad_id for model in models]
+        if len(set(pad_ids)) != 1:
+            raise ValueError(
+                f"`models` must have the same padding id. Received: {pad_ids}."
+            )
+        self.pad_id = pad_ids[0]
         self.models = tuple(models)
         self.vocabulary_size = sizes[0]
         self.source_vocabulary_size = source_sizes[0]

@@ -88,7 +88,8 @@ class Sampling:
 
     Args:
         num_samples: Number of independent samples per sentence.
-        temperature: Divisor of the logits. Values below 1 favor likely tokens.
+        temperature: Divisor of the logits, from 1e-30 to 1e30. Values below 1 favor
+            likely tokens.
         top_k: Sample from the `top_k` most likely tokens. If `None`, from all.
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
             total probability reaches this value, in (0, 1] (Holtzman et al., 2020).
@@ -112,9 +113,10 @@ class Sampling:
     def __post_init__(self):
         check_at_least("num_samples", self.num_samples, 1)
         check_at_least("extra_length", self.extra_length, 0)
-        if not self.temperature > 0:
+        # Other values overflow or vanish in float32.
+        if not 1e-30 <= self.temperature <= 1e30:
             raise ValueError(
-                "`temperature` must be above 0. Received: "
+                "`temperature` must be above 0, from 1e-30 to 1e30. Received: "
                 f"temperature={self.temperature}. For the most likely token at each "
                 "step, pass top_k=1."
             )

@@ -61,8 +61,11 @@ def sample(
         logits = ops.cast(logits, "float32")
         logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
         bias = _exclusion_bias(logits, vocabulary_size, excluded)
+        # The largest logit becomes 0, so that a low temperature gives no infinity.
+        scaled = logits + bias
+        scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
         tokens = _draw(
-            (logits + bias) / sampling.temperature,
+            scaled / sampling.temperature,
             ops.reshape(ops.take(state.uniforms, index, axis=2), (-1, 1)),
             sampling.top_k,
             sampling.top_p,

@@ -64,6 +64,7 @@ def translate_ids(
         `beam_search`).
     """
     arguments = _begin(
+        model,
         decoder or _decoder_of(model, drop_finished),
         source_ids,
         search.beam_size,
@@ -109,6 +110,7 @@ def sample_ids(
         `translate_ids`.
     """
     arguments = _begin(
+        model,
         _decoder_of(model, drop_finished),
         source_ids,
         sampling.num_samples,
@@ -141,6 +143,7 @@ def _decoder_of(model, drop_finished):
 
 
 def _begin(
+    model,
     decoder,
     source_ids,
     beam_size,
@@ -158,6 +161,8 @@ def _begin(
     if prefix_ids is not None:
         max_length = max_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
+    if getattr(model, "positions", None) == "learned":
+        max_length = ops.minimum(max_length, model.max_length)
     # A source of one token contains only the end id, so its translation is empty.
     max_length = ops.where(lengths > 1, max_length, 0)
     # A growing cache has no unused slots. Like dropping finished sentences, it needs

@@ -17,12 +17,14 @@ from keras_transformer.decoding.alignment import token_surfaces
 from keras_transformer.decoding.batches import batch_by_length
 from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import check_pairs
+from keras_transformer.decoding.batches import check_positions
 from keras_transformer.decoding.batches import check_texts
 from keras_transformer.decoding.batches import encode_prefixes
 from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.batches import encode_with_end
 from keras_transformer.decoding.batches import log_warning
 from keras_transformer.decoding.batches import pad_rows
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.ensemble import Ensemble
@@ -105,17 +107,11 @@ class Translator:
     ):
         check_type(search, BeamSearch, "search")
         search = deprecated.replace_fields(search, old_options, "search")
-        if max_source_length < 2:
-            raise ValueError(
-                "`max_source_length` must be at least 2, a subword and the end id. "
-                f"Received: max_source_length={max_source_length}."
-            )
+        check_at_least("max_source_length", max_source_length, 2)
         check_at_least("parallel_parts", parallel_parts, 1)
         self.model = model
         self.tokenizer = tokenizer
-        self.target_tokenizer = target_tokenizer or getattr(
-            tokenizer, "target", tokenizer
-        )
+        self.target_tokenizer = target_tokenizer or target_of(tokenizer)
         build_models(model)
         check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
@@ -208,7 +204,7 @@ class Translator:
 
         Returns:
             For each line, a list of `sampling.num_samples` `Translation`s in the order
-            drawn. Scores are log-probabilities.
+            drawn. Scores are log-probabilities. Those of a blank line are empty.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -227,7 +223,8 @@ class Translator:
         key = "sample", sampling
         search_batch = self._compile_search(key, sample_ids, prefixes, **options)
         generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        return self._run(search_batch, lines, prefixes, self._batch_tokens(sampling))
+        batch_tokens, count = self._batch_tokens(sampling), sampling.num_samples
+        return self._run(search_batch, lines, prefixes, batch_tokens, num_blank=count)
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, including end ids.
@@ -241,6 +238,7 @@ class Translator:
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
+            ModelError: If a text has more subwords than the model's learned positions.
         """
         sources, targets = check_pairs(sources, targets)
         ids = SpecialIds.of(self.target_tokenizer)
@@ -250,6 +248,7 @@ class Translator:
             ("score",), lambda *x: score_ids(self.model, *x, ids.pad, ids.unknown), 3
         )
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
+        check_positions(self.model, lengths)
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
         log_probs = np.zeros(len(sources), "float32")
 
@@ -368,8 +367,8 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _run(self, search_batch, lines, prefixes, batch_tokens, num_threads=1):
-        """Runs a compiled search and returns the translations of each line."""
+    def _run(self, search, lines, prefixes, batch_tokens, num_threads=1, num_blank=1):
+        """Runs a compiled search. A blank line has `num_blank` empty translations."""
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, ("lines", "prefixes"))
@@ -387,11 +386,11 @@ class Translator:
                     prefix_ids[each.text_index] * each.is_first for each in chosen
                 ]
                 inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *search_batch(*inputs))
+            return translations_of(self.target_tokenizer, *search(*inputs))
 
         rows = [k for k, each in enumerate(segments) if each.ids]
         lengths = [len(segments[k].ids) for k in rows]
-        results = [[Translation("", 0.0)]] * len(segments)
+        results = [[Translation("", 0.0)] * num_blank] * len(segments)
         batches = batch_by_length(lengths, batch_tokens)
         batches = [[rows[i] for i in batch] for batch in batches]
         for batch, texts in parallel_map(translate_batch, batches, num_threads):

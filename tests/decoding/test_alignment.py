@@ -92,6 +92,7 @@ class CopyingModel:
 
     vocabulary_size = source_vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
+    pad_id = 0
 
     def decoder_output(self, inputs, training, return_attention_scores):
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]

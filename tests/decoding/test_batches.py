@@ -1,10 +1,14 @@
-"""Arguments that a `Translator` refuses in place of a list of texts."""
+"""Texts, prefixes, tokenizers and ids that a `Translator` refuses."""
 
 import pytest
+import tensorflow as tf
 from characters import Characters
 from characters import characters_model
 
+import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
+from keras_transformer.errors import ModelError
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +58,36 @@ def test_translator_rejects_anything_but_lists_of_str(translator, bad, message):
     for call in calls if bad is not None else calls[:6]:
         with pytest.raises(ValueError, match=message):
             call(bad)
+
+
+def test_prefixes_must_not_contain_the_unknown_id(translator):
+    for search in (translator.n_best, translator.sample):
+        with pytest.raises(ModelError, match="prefix 'ab\u00dfc' contains tokens"):
+            search(["abc"], prefixes=[" ab\u00dfc"])
+
+
+def test_translator_rejects_another_padding_id():
+    class Shifted(Characters):
+        pad_id, unknown_id, start_id, end_id = 3, 0, 1, 2
+
+    model = characters_model()
+    for tokenizers in ((Shifted(),), (Characters(), Shifted())):
+        with pytest.raises(ValueError, match="tokenizer with pad_id=3, model with pad"):
+            Translator(model, *tokenizers)
+
+
+def test_learned_positions_limit_scores_and_translations():
+    arguments = {"num_layers": 1, "d_model": 8, "d_ff": 8, "num_heads": 2}
+    size = Characters.vocabulary_size
+    model = kt.Transformer(size, positions="learned", max_length=6, **arguments)
+    model.build({"source_ids": (None, 6), "target_ids": (None, 6)})
+    for weight in model.weights:
+        if weight.shape == (size, 8):
+            # The end id has the lowest logit, so that translations become long.
+            weight.assign(tf.tensor_scatter_nd_update(weight, [[3]], -weight[4:5]))
+    translator = Translator(model, Characters(), search=BeamSearch(1, extra_length=20))
+    (text,) = translator.translate(["abc"])
+    assert len(text) <= 6
+    assert translator.score(["abcde"], ["abcde"])[0].num_tokens == 6
+    with pytest.raises(ModelError, match=r"pair 2 has 7 subwords .* 6 learned"):
+        translator.score(["a", "abcdef"], ["a", "a"])

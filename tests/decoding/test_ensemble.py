@@ -158,5 +158,8 @@ def test_ensemble_rejects_different_vocabularies(models):
     )
     with pytest.raises(ValueError, match=r"output sizes \[None, 5\]"):
         Ensemble([models[0], fewer])
+    padded = kt.Transformer(7, num_layers=1, d_model=8, d_ff=8, num_heads=2, pad_id=5)
+    with pytest.raises(ValueError, match=r"same padding id. Received: \[0, 5\]"):
+        Ensemble([models[0], padded])
     with pytest.raises(ValueError, match="must not be empty"):
         Ensemble([])

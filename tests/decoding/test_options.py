@@ -36,6 +36,8 @@ def test_beam_search_rejects_settings_out_of_range(options, message):
         ({"extra_length": -1}, "extra_length=-1"),
         ({"temperature": 0.0}, "temperature=0.0.*top_k=1"),
         ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": float("inf")}, "temperature=inf"),
+        ({"temperature": 1e-39}, "temperature=1e-39"),
         ({"top_k": 0}, "top_k=0"),
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"top_p": 1.1}, "top_p=1.1"),

@@ -66,7 +66,7 @@ def assert_frequencies(found, expected):
     assert np.all(np.abs(found - expected) <= bound), (found, expected)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [1e-30, 0.5, 1.0, 2.0, 1e30])
 def test_sample_frequencies_follow_the_softmax(temperature):
     table = random_tables(seed=1, batch=1, vocabulary=9)[0]
     expected = softmax_of_allowed(table[START, START], temperature)
