@@ -5,11 +5,16 @@ without loading TensorFlow.
 """
 
 import importlib
+import os
 
 from keras_transformer import _deprecated
 from keras_transformer import _registration
 
 __version__ = "0.1.0"
+
+# In a clone, the folder of `keras_transformer.pipelines` is next to this package.
+if not os.path.isdir(os.path.join(__path__[0], "pipelines")):
+    __path__.append(os.path.dirname(__path__[0]))
 
 # Public subpackages and modules.
 _MODULES = (

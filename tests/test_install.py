@@ -54,6 +54,18 @@ def test_installation_contains_every_source_file(site_packages):
     assert sorted(map(str, expected - installed)) == []
 
 
+def test_a_clone_works_as_the_current_folder():
+    """Python prefers the package in the current folder to the installed one."""
+    code = (
+        "import sys; sys.meta_path[:] = [each for each in sys.meta_path"
+        " if 'Editable' not in str(each)]; import keras_transformer.pipelines as found;"
+        " print(found.__file__)"
+    )
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert pathlib.Path(found.stdout.decode().strip()).parent == ROOT / "pipelines"
+
+
 def test_installation_has_one_top_level_package(site_packages):
     assert [path.name for path in site_packages.iterdir()] == ["keras_transformer"]
 
