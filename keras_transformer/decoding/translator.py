@@ -169,8 +169,9 @@ class Translator:
 
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
-            first. There are fewer than `n` if the search found no more. If a line was
-            divided, `join_segments` joins the translations of its segments.
+            first. There are fewer than `n` if the search found no more, and a single,
+            empty one for a blank line. If a line was divided, `join_segments` joins the
+            translations of its segments.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -204,7 +205,8 @@ class Translator:
 
         Returns:
             For each line, a list of `sampling.num_samples` `Translation`s in the order
-            drawn. Scores are log-probabilities. Those of a blank line are empty.
+            drawn. Scores are log-probabilities. A blank line has a single, empty
+            translation.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -223,8 +225,7 @@ class Translator:
         key = "sample", sampling
         search_batch = self._compile_search(key, sample_ids, prefixes, **options)
         generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        batch_tokens, count = self._batch_tokens(sampling), sampling.num_samples
-        return self._run(search_batch, lines, prefixes, batch_tokens, num_blank=count)
+        return self._run(search_batch, lines, prefixes, self._batch_tokens(sampling))
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, including end ids.
@@ -367,8 +368,8 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _run(self, search, lines, prefixes, batch_tokens, num_threads=1, num_blank=1):
-        """Runs a compiled search. A blank line has `num_blank` empty translations."""
+    def _run(self, search_batch, lines, prefixes, batch_tokens, num_threads=1):
+        """Runs a compiled search and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, ("lines", "prefixes"))
@@ -386,11 +387,11 @@ class Translator:
                     prefix_ids[each.text_index] * each.is_first for each in chosen
                 ]
                 inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *search(*inputs))
+            return translations_of(self.target_tokenizer, *search_batch(*inputs))
 
         rows = [k for k, each in enumerate(segments) if each.ids]
         lengths = [len(segments[k].ids) for k in rows]
-        results = [[Translation("", 0.0)] * num_blank] * len(segments)
+        results = [[Translation("", 0.0)]] * len(segments)
         batches = batch_by_length(lengths, batch_tokens)
         batches = [[rows[i] for i in batch] for batch in batches]
         for batch, texts in parallel_map(translate_batch, batches, num_threads):

@@ -41,6 +41,18 @@ def check_num_samples(num_samples):
         raise ValueError(f"`num_samples` must be at least 1. Received: {num_samples}.")
 
 
+def _metric_classes(tokenize, lowercase):
+    """Returns sacreBLEU's metrics by name, as functions of the references."""
+    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
+    # text.
+    bleu_options = {"tokenize": tokenize, "force": tokenize == "none"}
+    return {
+        "bleu": partial(BLEU, lowercase=lowercase, **bleu_options),
+        "chrf": partial(CHRF, lowercase=lowercase),
+        "ter": TER,
+    }
+
+
 def compare_systems(
     systems,
     references,
@@ -84,18 +96,10 @@ def compare_systems(
             "Each of two or more systems must have one translation per reference. "
             f"Received: {lengths} translations and {len(references)} references."
         )
-    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
-    # text.
-    metric_classes = {
-        "bleu": partial(
-            BLEU, tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"
-        ),
-        "chrf": partial(CHRF, lowercase=lowercase),
-        "ter": TER,
-    }
     kind, default_samples = _TESTS[test]
     if num_samples is not None:
         check_num_samples(num_samples)
+    metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
     built = {name: metric_classes[name](references=[references]) for name in metrics}
     with _set_seed(seed):
