@@ -283,6 +283,7 @@ class Descriptions:
         ]
         text = next(filter(None, candidates), None)
         assert text, f"{key}: no description"
+        text = text.replace("`None`", "`null`")
         if text.partition(" ")[0].strip(",").isalpha():
             text = text[0].upper() + text[1:]
         return text.rstrip(".") + "."
@@ -339,7 +340,11 @@ def recipe_page():
         "The column Paper shows the values of the paper's base model for English to "
         "German, and of its other models where they differ. It is empty where the "
         "paper gives no value.\n\n"
-        "`data.validation` and `data.test` have the same keys as `data.train`.\n\n"
+        "The key `kind` of `data` is the format of the data (default: `files`). It "
+        "decides which other keys `data` has. With the kinds `files` and `trees`, "
+        "`data.validation` and `data.test` have the keys of `data.train`, except "
+        "`directions` and `weights`. With the kind `records`, `data.test` has the keys "
+        "of `data.validation`.\n\n"
         "With text data, these keys may be `auto`: "
         f"{', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. `train` then chooses a "
         "value that fits the text and the machine. All of them are `auto` in the "

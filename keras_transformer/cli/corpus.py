@@ -55,7 +55,7 @@ Deduplicate = Annotated[
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
-    Option(metavar="OPTION", help="Beam option, e.g. runner=FlinkRunner. Repeatable."),
+    Option(metavar="OPTION", help="Apache Beam option, e.g. runner=FlinkRunner."),
 ]
 
 
@@ -72,7 +72,9 @@ def prepare_corpus(
     deduplicate: Deduplicate = False,
     beam_option: BeamOptions = (),
 ):
-    """Tokenize, filter and shard a corpus for training.
+    """Tokenize, filter and shard a corpus with Apache Beam.
+
+    Requires the extra `beam`.
 
     \b
     keras-transformer corpus prepare runs/sample --output ids \\
@@ -108,7 +110,9 @@ def translate_corpus(
     batch_size: BatchSize = 64,
     beam_option: BeamOptions = (),
 ):
-    """Translate text files with an exported model.
+    """Translate text files with an exported model and Apache Beam.
+
+    Requires the extra `beam`.
 
     \b
     keras-transformer corpus translate saved_models/mine --output translated \\
@@ -128,7 +132,9 @@ def score_pairs(
     batch_size: BatchSize = 64,
     beam_option: BeamOptions = (),
 ):
-    """Score translations of text files with an exported model.
+    """Score translations with an exported model and Apache Beam.
+
+    Requires the extra `beam`.
 
     \b
     keras-transformer corpus score saved_models/mine --output scores \\

@@ -68,7 +68,7 @@ def evaluate(
 
     For compound_bleu, the metric of the paper, text is tokenized and compounds are
     split at hyphens. For f1, the model parses the sentences, and its trees are compared
-    with the trees in --reference.
+    with the trees in --reference. This requires a run folder or a .keras file in it.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de

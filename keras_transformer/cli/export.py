@@ -105,7 +105,8 @@ def export(
     requires a post-norm model that was trained with `model.start: zeros` and
     `model.position_rates: tensor2tensor`.
 
-    Core tokenizer operations return the same ids, but are slower and support BPE only.
+    With --tokenizer-ops core, the export needs no tensorflow-text. It returns the same
+    ids, but is slower and supports BPE only.
     TF-Serving cannot run exports with --jit-compile.
 
     \b

@@ -27,10 +27,16 @@ def init(
         ),
     ] = "files",
     source: Annotated[
-        str | None, Option("--source", "-s", help="Source text to train on.")
+        str | None,
+        Option("--source", "-s", metavar="FILE", help="Source text to train on."),
     ] = None,
     target: Annotated[
-        str | None, Option("--target", "-t", help="Translations, one per source line.")
+        str | None,
+        Option(
+            *("--target", "-t"),
+            metavar="FILE",
+            help="Translations, one per source line.",
+        ),
     ] = None,
     force: Annotated[
         bool, Option("--force", help="Overwrite the file if it exists.")

@@ -1,8 +1,10 @@
 """keras-transformer parse"""
 
+import pathlib
 import sys
 from typing import Annotated
 
+from typer import Argument
 from typer import Option
 
 from keras_transformer.cli import console
@@ -15,7 +17,10 @@ from keras_transformer.cli.output import open_output
 
 @console.command
 def parse(
-    model: options.WeightsModel,
+    model: Annotated[
+        pathlib.Path,
+        Argument(metavar="MODEL", help="Run folder of a parser, or .keras file in it."),
+    ],
     input_path: options.InputPath = None,
     output: options.OutputPath = None,
     beam_size: options.BeamSize = None,
