@@ -59,13 +59,15 @@ class SavedModelHandler(ModelHandler):
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
             found = run(inputs=tf.constant(batch))
-            # Exports made before release 0.1 do not report truncated lines.
-            num_cut = np.count_nonzero(found.get("truncated", []))
-            Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
-            return [_one_line(text) for text in found["translations"].numpy()]
-        sources, targets = (list(side) for side in zip(*batch, strict=True))
-        scored = run(inputs=tf.constant(sources), targets=tf.constant(targets))
-        return [f"{log_prob:.6f}" for log_prob in scored["log_probs"].numpy()]
+            outputs = [_one_line(text) for text in found["translations"].numpy()]
+        else:
+            sources, targets = (list(side) for side in zip(*batch, strict=True))
+            found = run(inputs=tf.constant(sources), targets=tf.constant(targets))
+            outputs = [f"{log_prob:.6f}" for log_prob in found["log_probs"].numpy()]
+        # Exports made before release 0.1 do not report truncated lines.
+        num_cut = np.count_nonzero(found.get("truncated", []))
+        Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
+        return outputs
 
 
 def run_with_beam(

@@ -271,11 +271,13 @@ def _cluster_and_index(text):
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
-        addresses = {job: [*cluster[job]] for job in _JOBS if cluster.get(job)}
+        addresses = {job: [*each] for job, each in cluster.items() if each}
         if not addresses:
             return {}, 0
         for address in chain(*addresses.values()):
-            int(address.rpartition(":")[2])
+            address.encode("idna")
+            if not 0 < int(address.rpartition(":")[2]) < 65_536:
+                raise ValueError(f"no port in {address!r}")
         jobs = {job: len(each) for job, each in addresses.items()}
         job, task = config["task"]["type"], int(config["task"]["index"])
         unknown = sorted({job, *cluster} - set(_JOBS))

@@ -328,6 +328,21 @@ def test_error_of_chief_stops_both_workers(tmp_path):
             "Received: ps",
         ),
         (
+            '{"cluster": {"workers": ["a:1", "b:1"]}, '
+            '"task": {"type": "worker", "index": 1}}',
+            "Received: workers",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:99999"]}, '
+            '"task": {"type": "worker", "index": 0}}',
+            "no port in 'b:99999'",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b..c:1"]}, '
+            '"task": {"type": "worker", "index": 0}}',
+            "must be JSON .*idna",
+        ),
+        (
             '{"cluster": {"worker": ["a:1", "b:1"]}, '
             '"task": {"type": "worker", "index": 2}}',
             "Received: worker 2, with the numbers of tasks {'worker': 2}",
