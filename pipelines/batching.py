@@ -134,6 +134,7 @@ def sample_weighted_pairs(
             # Without `round`, floating-point error would draw 31 extra pairs instead of
             # 30 for 100 pairs with weight 1.3.
             count = int(np.ceil(round(fraction * len(members), 6)))
+            count = max(count, min(1, len(members)))
             drawn.append(random.choice(members, count, replace=False))
     return np.concatenate(drawn)
 

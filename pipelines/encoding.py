@@ -69,10 +69,16 @@ def encode_corpus(
         The corpus in `folder`.
 
     Raises:
-        ValueError: If `segmentations` is above 1 without `dropout`.
+        ValueError: If `dropout` is outside [0, 1), if `segmentations` is below 1, or
+            above 1 without `dropout`.
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
             support dropout, or `folder` contains other files.
     """
+    if not 0 <= dropout < 1 or segmentations < 1:
+        raise ValueError(
+            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
+            f"Received: dropout={dropout}, segmentations={segmentations}."
+        )
     if not dropout and segmentations > 1:
         raise ValueError(
             "`segmentations` above 1 requires `dropout` above 0. "
@@ -90,6 +96,7 @@ def encode_corpus(
             if corpus.inputs in fingerprints and special_ids == expected_ids:
                 corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
+    _check_replaceable(folder)
     temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(temporary)
@@ -119,20 +126,29 @@ def encode_corpus(
     return EncodedCorpus(folder)
 
 
+def _corpus_files() -> list[str]:
+    return [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]
+
+
+def _check_replaceable(folder: str | os.PathLike) -> None:
+    """Raises `DataError` if `folder` is a file or contains more than a corpus."""
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise DataError(f"{os.fspath(folder)}: must be a folder.")
+    if os.path.isdir(folder) and set(os.listdir(folder)) - {*_corpus_files()}:
+        raise DataError(
+            f"{os.fspath(folder)}: contains other files. Choose an empty folder for "
+            "the token ids."
+        )
+
+
 def _remove_corpus(folder: str | os.PathLike) -> None:
     """Removes an older corpus and its folder, but no other files."""
     if not os.path.isdir(folder):
         return
-    for name in [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]:
+    for name in _corpus_files():
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(folder, name))
-    try:
-        os.rmdir(folder)
-    except OSError:
-        raise DataError(
-            f"{os.fspath(folder)}: contains other files. Choose an empty folder for "
-            "the token ids."
-        ) from None
+    os.rmdir(folder)
 
 
 def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
@@ -187,8 +203,7 @@ def _encode_texts(pairs, tokenizers, sampling):
 def _read_ids(id_chunks):
     """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
-        empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
-        reasons = np.where(empty, "empty", "").astype(object)
+        reasons = np.full(sides[0].nrows(), "", object)
         yield reasons, [[side] for side in sides]
 
 
@@ -205,8 +220,10 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
             stack.callback(files[-1].close)
         for reasons, sides in encoded:
             for segmented in itertools.chain(*sides):
-                too_long = segmented.row_lengths().numpy() + 1 > max_length
-                reasons[too_long & (reasons == "")] = "too_long"
+                lengths = segmented.row_lengths().numpy()
+                # A normalizer may remove all characters of a text.
+                reasons[(lengths == 0) & (reasons == "")] = "empty"
+                reasons[(lengths + 1 > max_length) & (reasons == "")] = "too_long"
             dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
             for number in np.flatnonzero(reasons != ""):
                 facts = dropped[reasons[number]]

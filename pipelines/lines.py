@@ -42,14 +42,15 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
 def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
     """Like `read_lines`, but yields the undecoded bytes, including line ends."""
     with _open_file(path) as file:
-        yield from _guard(_decompress(file, path), path)
+        yield from _guard(_decompress(file, path), path, are_lines=True)
 
 
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
     """Like `read_lines`, but reads an open binary file."""
-    yield from decode_lines(_guard(_decompress(file, path), path), path, errors)
+    lines = _guard(_decompress(file, path), path, are_lines=True)
+    yield from decode_lines(lines, path, errors)
 
 
 def decode_lines(
@@ -96,8 +97,14 @@ def count_lines(path: str | os.PathLike) -> int:
     count = 0
     chunk = b""
     with _open_regular(path) as file:
-        for chunk in _guard(_read_chunks(_decompress(file, path)), path):
-            count += chunk.count(b"\n")
+        try:
+            for chunk in _guard(_read_chunks(_decompress(file, path)), path):
+                count += chunk.count(b"\n")
+        except DataError:
+            # Reading by lines fails again, with the number of the last intact line.
+            for _ in raw_lines(path):
+                pass
+            raise
     return count + (not chunk.endswith(b"\n") and chunk != b"")
 
 
@@ -149,8 +156,13 @@ def _read_chunks(file) -> Iterator[bytes]:
     return iter(lambda: file.read(_CHUNK_BYTES), b"")
 
 
-def _guard(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the parts and converts read errors to a `DataError` with a line number."""
+def _guard(
+    parts: Iterable[bytes], path: str | os.PathLike, are_lines: bool = False
+) -> Iterator[bytes]:
+    """Yields the parts and converts read errors to a `DataError`.
+
+    If the parts are lines, the message contains the number of the last intact line.
+    """
     lines = 0
     parts = iter(parts)
     while True:
@@ -168,4 +180,5 @@ def _guard(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
             lines += part.count(b"\n")
             yield part
             continue
-        raise DataError(f"{path}: {problem}, after line {lines}.") from None
+        place = f", after line {lines}" if are_lines else ""
+        raise DataError(f"{path}: {problem}{place}.") from None

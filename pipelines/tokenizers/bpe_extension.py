@@ -18,6 +18,7 @@ from typing import NamedTuple
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape
@@ -55,7 +56,12 @@ def extend_bpe(
         tokenizer: The tokenizer to extend.
         sentences: Texts, read once. `None` and blank texts are skipped.
         num_pieces: Maximum number of pieces to add. The text may provide fewer.
+
+    Raises:
+        DataError: If the SentencePiece model is not of type BPE.
     """
+    if not tokenizer.has_merges:
+        raise DataError("only a SentencePiece model of type BPE can be extended.")
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     counts = Counter()
     for sentence in sentences:

@@ -5,6 +5,7 @@ import io
 import os
 import re
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 import sentencepiece
@@ -27,6 +28,12 @@ from keras_transformer.pipelines.tokenizers.model_check import check_sentencepie
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
+
+# Longest text, in bytes, from which SentencePiece learns. It ignores longer ones.
+_MAX_TEXT_BYTES = 1 << 16
+_MAX_PART = _MAX_TEXT_BYTES // 8  # characters
+# A part ends at a space if possible, because no subword spans a space.
+_PARTS = re.compile(rf"(?s)(.{{1,{_MAX_PART}}})(?: |\Z)|(.{{1,{_MAX_PART}}})")
 
 
 class BytePairTokenizer(Tokenizer):
@@ -186,7 +193,7 @@ def train_byte_pairs(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(escape, sentences),
+            sentence_iterator=_short_texts(sentences),
             model_writer=model,
             model_type="bpe",
             vocab_size=vocabulary_size,
@@ -195,7 +202,7 @@ def train_byte_pairs(
             split_digits=split_digits,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=1 << 16,
+            max_sentence_length=_MAX_TEXT_BYTES,
             pad_id=Tokenizer.pad_id,
             unk_id=Tokenizer.unknown_id,
             bos_id=Tokenizer.start_id,
@@ -206,6 +213,15 @@ def train_byte_pairs(
     except RuntimeError as error:
         raise _training_error(str(error), vocabulary_size) from None
     return BytePairTokenizer(model.getvalue())
+
+
+def _short_texts(sentences: Iterable[str]) -> Iterator[str]:
+    """Yields escaped texts. Those that SentencePiece would ignore are split."""
+    for text in map(escape, sentences):
+        if len(text.encode()) < _MAX_TEXT_BYTES:
+            yield text
+        else:
+            yield from (part[1] or part[2] for part in _PARTS.finditer(text))
 
 
 def load_sentencepiece(model: bytes, out_type):

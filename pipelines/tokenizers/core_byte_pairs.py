@@ -32,14 +32,19 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         tokenizer: The `BytePairTokenizer` to convert.
 
     Raises:
-        DataError: If the vocabulary has user-defined symbols, pieces that span spaces,
-            or pieces with a character that is not itself a piece.
+        DataError: If the model is not of type BPE, or has user-defined symbols, pieces
+            that span spaces, or pieces with a character that is not itself a piece.
     """
 
     kind = "bpe"
 
     def __init__(self, tokenizer: BytePairTokenizer):
         super().__init__()
+        if not tokenizer.has_merges:
+            raise DataError(
+                "Core TensorFlow operations need a SentencePiece model of type BPE. "
+                f"{_USE_TEXT_OPS}"
+            )
         self.vocabulary_size = tokenizer.vocabulary_size
         # If `tokenizer` were stored, an export would track its operations.
         self._model = tokenizer.model

@@ -33,7 +33,7 @@ def train_tokenizer(
     Args:
         kind: "bpe" (byte pairs) or "word_piece".
         sentences: Texts, read once. Chain both languages for a shared vocabulary.
-            `None` and blank texts are skipped.
+            `None`, blank texts and texts with lone surrogates are skipped.
         vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
         max_sentences: Maximum number of texts to train on. A larger corpus is sampled
@@ -43,6 +43,7 @@ def train_tokenizer(
     Raises:
         DataError: If `kind` is unknown or does not support `symbols`, or if there is
             too little text for a vocabulary of that size.
+        ValueError: If `max_sentences` is below 1.
     """
     if kind == MarianTokenizer.kind:
         raise DataError(
@@ -53,8 +54,11 @@ def train_tokenizer(
         raise DataError(
             f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}."
         )
-    texts = (text for text in sentences if text is not None and text.strip())
-    sampled = reservoir_sample(texts, max_sentences)
+    if max_sentences < 1:
+        raise ValueError(
+            f"`max_sentences` must be at least 1. Received: {max_sentences}."
+        )
+    sampled = reservoir_sample(filter(_has_text, sentences), max_sentences)
     if not sampled:
         raise DataError("a tokenizer needs at least one text that is not blank.")
     if symbols and kind != BytePairTokenizer.kind:
@@ -66,6 +70,17 @@ def train_tokenizer(
     return _TRAINERS[kind](
         sampled, vocabulary_size, split_digits=split_digits, **options
     )
+
+
+def _has_text(text: str | None) -> bool:
+    """Returns whether a text is not blank, and can be encoded as UTF-8."""
+    if text is None or not text.strip():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:

@@ -321,11 +321,33 @@ def test_load_rejects_folder_without_corpus(tmp_path):
         EncodedCorpus.load(tmp_path)
 
 
-def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path):
+@pytest.mark.parametrize("has_corpus", [False, True])
+def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path, has_corpus):
+    if has_corpus:
+        encode_corpus([("Mann", "Mann")], *tokenizers, tmp_path)
     (tmp_path / "thesis.tex").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(DataError, match="contains other files"):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "mine"
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"segmentations": 0}, {"dropout": -0.5}, {"dropout": 1.0, "segmentations": 3}],
+)
+def test_encode_corpus_rejects_arguments_out_of_range(tokenizers, tmp_path, options):
+    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
+        encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids", **options)
+    assert not (tmp_path / "ids").exists()
+
+
+def test_encode_corpus_rejects_a_file_as_folder(tokenizers, tmp_path):
+    path = tmp_path / "ids"
+    path.write_text("mine")
+    with pytest.raises(DataError, match="ids: must be a folder"):
+        encode_corpus([("ein", "ein")], *tokenizers, path)
+    assert path.read_text() == "mine"
 
 
 @pytest.mark.fault("F20", "an error before training, and no incomplete corpus")

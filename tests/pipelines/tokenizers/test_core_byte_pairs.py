@@ -4,6 +4,7 @@ It uses core TensorFlow operations only, for servers without tensorflow-text.
 """
 
 import gzip
+import io
 
 import pytest
 import sentencepiece
@@ -16,6 +17,7 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
     CoreOpsBytePairTokenizer,
@@ -158,3 +160,28 @@ def test_core_tokenizer_matches_library_on_corpus(data_dir, languages):
     assert ids_of(CoreOpsBytePairTokenizer(tokenizer), texts) == library_ids(
         tokenizer, texts
     )
+
+
+def test_unigram_models_are_rejected():
+    """Unigram models choose the likeliest split and merge nothing."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["der Hund und die Katze", "ein Hund läuft"] * 20),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=280,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    tokenizer = BytePairTokenizer(model.getvalue())
+    with pytest.raises(DataError, match="need a SentencePiece model of type BPE"):
+        CoreOpsBytePairTokenizer(tokenizer)
+    with pytest.raises(DataError, match="of type BPE can be extended"):
+        extend_bpe(tokenizer, ["der Hund"] * 9, 5)
