@@ -142,3 +142,28 @@ def test_arrays_of_a_bin_file_must_be_finite(huggingface):
     state = {name: torch.tensor(array) for name, array in arrays.items()}
     torch.save(state, huggingface / "pytorch_model.bin")
     assert "not finite" in import_error(import_huggingface, huggingface)
+
+
+@pytest.mark.parametrize("shape", [(10**12, 0), ()])
+def test_positions_of_impossible_shapes_are_refused(huggingface, shape):
+    name = "model.encoder.embed_positions.weight"
+    content = safetensors(huggingface_arrays(random_arrays()))
+    size = int.from_bytes(content[:8], "little")
+    header, data = json.loads(content[8 : 8 + size]), content[8 + size :]
+    end = len(data) + (4 if shape == () else 0)
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), end]}
+    header = json.dumps(header).encode()
+    content = len(header).to_bytes(8, "little") + header + data.ljust(end, b"\0")
+    (huggingface / "model.safetensors").write_bytes(content)
+    assert "positions" in import_error(import_huggingface, huggingface)
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': (", "'''abc", "{[]:1}", "{'descr': (), }", "-" * 9000 + "1"]
+)
+def test_malformed_array_headers_are_refused(marian, header):
+    text = header.encode().ljust(9100) + b"\n"
+    array = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    with zipfile.ZipFile(marian / "model.npz", "w") as archive:
+        archive.writestr("encoder_Wemb.npy", array)
+    assert "model.npz" in import_error(import_marian, marian)

@@ -84,6 +84,13 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
     assert "--engine marian" in imported.card_rows["closer to Marian"]
 
 
+def test_license_comes_from_the_front_matter_only(tmp_path):
+    folder = write_huggingface(tmp_path / "m", random_arrays())
+    readme = "---\nlanguage: de\n---\nlicense: GPL-3.0 for the scripts only\n"
+    (folder / "README.md").write_text(readme)
+    assert import_huggingface(folder).license is None
+
+
 def test_half_precision_and_shards_give_the_same_model(tmp_path):
     arrays = random_arrays()
     folder = write_huggingface(tmp_path / "m", arrays, dtype="F16")
