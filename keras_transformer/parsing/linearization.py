@@ -48,6 +48,14 @@ REPAIRS = (
 )
 
 
+def check_words(words: str) -> None:
+    """Raises `ValueError` if the form of a word is unknown (see `linearize`)."""
+    if words not in WORD_SYMBOLS:
+        raise ValueError(
+            f"`words` must be one of {', '.join(WORD_SYMBOLS)}. Received: {words!r}."
+        )
+
+
 def source_text(
     words: Sequence[str], symbols: str = "tags", first_number: int = 0
 ) -> str:
@@ -57,7 +65,11 @@ def source_text(
         words: Words of the sentence, in order.
         symbols: Form of a word in the target (see the argument `words` of `linearize`).
         first_number: Number of the first word.
+
+    Raises:
+        ValueError: If the form is unknown.
     """
+    check_words(symbols)
     if symbols in _NUMBERED:
         numbered = enumerate(words, start=first_number)
         words = [f"{_number(place)} {word}" for place, word in numbered]
@@ -74,7 +86,11 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
             same symbol for all words. With "joined", it is the number, and then the
             part of speech with the brackets around it.
         first_number: Number of the first word. `delinearize` assumes 0.
+
+    Raises:
+        ValueError: If the form is unknown.
     """
+    check_words(words)
     if words == "joined":
         joined = enumerate(_join_symbols(tree), start=first_number)
         return " ".join(f"{_number(place)} {symbol}" for place, symbol in joined)
@@ -118,7 +134,11 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
     Args:
         trees: Trees whose symbols the vocabulary needs.
         words: Form of a word in the target (see `linearize`).
+
+    Raises:
+        ValueError: If the form is unknown.
     """
+    check_words(words)
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
         used = {symbol for tree in trees for symbol in _join_symbols(tree)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.errors import DataError
 from keras_transformer.parsing.linearization import NUMBERS
-from keras_transformer.parsing.linearization import WORD_SYMBOLS
+from keras_transformer.parsing.linearization import check_words
 from keras_transformer.parsing.linearization import collect_symbols
 from keras_transformer.parsing.linearization import linearize
 from keras_transformer.parsing.linearization import source_text
@@ -59,11 +59,7 @@ class TreeFiles(Pairs):
             raise DataError(
                 f"weights of trees must be finite and above 0. Received: {weights}."
             )
-        if words not in WORD_SYMBOLS:
-            raise ValueError(
-                f"`words` must be one of {', '.join(WORD_SYMBOLS)}. "
-                f"Received: {words!r}."
-            )
+        check_words(words)
         self._files = [
             (file, weight)
             for path, weight in zip(paths, weights, strict=True)

@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.decoding.alignment import attention_of_units
 from keras_transformer.decoding.alignment import join_characters
 from keras_transformer.decoding.alignment import token_surfaces
+from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
@@ -115,9 +116,10 @@ def attention_of(model, tokenizer, source, target):
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
-    _check_texts(source, target)
     texts = (tokenizer, source), (target_of(tokenizer), target)
-    rows = [side.tokenize([text]).to_list()[0] for side, text in texts]
+    rows = [encode_texts(side, [text])[0] for side, text in texts]
+    # A normalizer may remove all characters of a text.
+    _check_texts(source if rows[0] else "", target if rows[1] else "")
     subword_scores = model.attention_scores(
         {
             "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),

@@ -231,3 +231,15 @@ def test_collect_symbols_finds_all_symbols():
         "joined": joined | numbers,
     }.items():
         assert collect_symbols(trees, words) == sorted(expected)
+
+
+def test_unknown_forms_of_words_are_rejected():
+    tree = parse_tree("(S (NP (N dogs)) (VP (V bark)))")
+    calls = (
+        lambda: linearize(tree, "joind"),
+        lambda: source_text(["dogs", "bark"], "joind"),
+        lambda: collect_symbols([tree], "joind"),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"`words` must be one of joined, .*joind"):
+            call()
