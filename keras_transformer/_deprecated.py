@@ -253,6 +253,8 @@ def renamed_arguments(**names):
         def wrapper(*args, **kwargs):
             for old, new in names.items():
                 if old in kwargs:
+                    if new in kwargs:
+                        raise TypeError(f"`{old}` is the old name of `{new}`")
                     warn_deprecated(f"{old}=", f"{new}=")
                     kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)

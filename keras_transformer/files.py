@@ -36,7 +36,8 @@ def replace_file(path):
             os.replace(temporary, path)
             sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -48,9 +49,12 @@ def replace_folder(folder):
     one, or missing, but never partly written.
 
     Raises:
-        StorageError: If the disk is full, or the folder cannot be created.
+        StorageError: If the disk is full, or the folder has no name or cannot be
+            created.
     """
     folder = pathlib.Path(folder)
+    if not folder.name:
+        raise StorageError(f"{folder}: must be a new folder with a name")
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
     remove_tree(temporary)

@@ -140,6 +140,21 @@ def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["file/x.txt", "n" * 250 + ".txt"])
+def test_replace_file_reports_impossible_paths(tmp_path, name):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StorageError, match=r"\.txt: cannot be written"),
+        replace_file(tmp_path / name) as temporary,
+    ):
+        temporary.touch()
+
+
+def test_replace_folder_needs_a_name():
+    with pytest.raises(StorageError, match=r"\.: must be"), replace_folder("."):
+        pytest.fail("replaced the current folder")
+
+
 @pytest.mark.parametrize("replace", [replace_file, replace_folder])
 def test_error_names_the_target_instead_of_the_temporary_path(
     tmp_path, replace, monkeypatch

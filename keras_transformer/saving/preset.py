@@ -180,6 +180,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
         ModelError: If a file fails the checks or is damaged, or the weights do not
             match the model.
         DataError: If the tokenizer is damaged.
+        ValueError: If `changes` are invalid.
     """
     from keras_transformer.transformer import Transformer
 
@@ -187,7 +188,12 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     settings, num_parameters = check_preset(folder, limits)
     task = read_task(folder)
     tokenizer = _load_tokenizer(folder)
-    model = Transformer.from_config({**settings, **changes})
+    try:
+        model = Transformer.from_config({**settings, **changes})
+    except ValueError as error:
+        if changes:
+            raise
+        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
     if tokenizer is not None:
         check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)

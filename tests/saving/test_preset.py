@@ -233,6 +233,10 @@ DAMAGE = {
         lambda path: (path / "config.json").write_bytes(b" " * (2 << 20)),
         "must have at most 1,048,576 bytes",
     ),
+    "unknown activation": (
+        lambda path: edit(path / "config.json", config__activation="nope"),
+        "cannot be loaded",
+    ),
     "another tokenizer": (
         lambda path: edit(path / "tokenizer.json", config__fingerprint="0" * 64),
         "does not match the fingerprint in tokenizer.json",
