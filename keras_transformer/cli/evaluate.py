@@ -16,6 +16,7 @@ from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
+from keras_transformer.cli.output import require_output
 from keras_transformer.cli.values import check_bleu_tokenizer
 from keras_transformer.errors import UserError
 
@@ -78,7 +79,7 @@ def evaluate(
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(source, reference)
-    console.require_writable(output)
+    require_output(output, source, reference)
     if is_parsing and len(metrics) > 1:
         raise UserError(
             "--metric f1: cannot be combined with other metrics, because its reference "

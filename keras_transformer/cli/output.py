@@ -6,8 +6,22 @@ import re
 import sys
 
 from keras_transformer.cli.console import require_writable
+from keras_transformer.errors import UserError
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
+
+
+def require_output(output, *inputs):
+    """Raises `UserError` unless a file can be written that is none of the inputs.
+
+    `None` is skipped.
+    """
+    if output is not None and _descriptor(output) is None:
+        require_writable(output)
+    if output is None or not output.is_file():
+        return
+    if any(output.samefile(path) for path in inputs if path and path.exists()):
+        raise UserError(f"--output {output}: must not be an input file")
 
 
 @contextlib.contextmanager

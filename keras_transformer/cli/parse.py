@@ -13,6 +13,7 @@ from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.output import open_output
+from keras_transformer.cli.output import require_output
 
 
 @console.command
@@ -45,6 +46,7 @@ def parse(
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(input_path)
+    require_output(output, input_path)
     tokenize = penn_tokenizer() if split_words else str
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience

@@ -15,6 +15,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import is_hard_link
 from keras_transformer.files import replace_file
+from keras_transformer.files import sync
 from keras_transformer.untrusted import read_json
 
 
@@ -64,7 +65,10 @@ def resumable_lines(output, record, num_inputs, numbered):
             with replace_file(_record_file(output)) as temporary:
                 temporary.write_text(json.dumps(record), encoding="utf-8")
         yield line_writer(file), num_done
+        file.flush()
+        sync(part)
         part.replace(output)
+        sync(output.parent)
 
 
 def is_finished(output, record):

@@ -5,6 +5,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
+from keras_transformer.cli.output import require_output
 
 
 @console.command
@@ -24,6 +25,7 @@ def score(
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(source, target)
+    require_output(output, source, target)
 
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []

@@ -73,6 +73,9 @@ def train(
     from keras_transformer.recipes import shipped_recipes
 
     if recipe is None:
+        given = (output, initial_model, *overrides)
+        if any(given) or restart or allow_changes or dry_run:
+            raise UserError("give the name or the file of a RECIPE")
         descriptions = shipped_recipes()
         width = max(map(len, descriptions))
         for name, description in descriptions.items():

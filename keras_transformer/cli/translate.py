@@ -16,6 +16,7 @@ from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.lines import is_seekable_file
 from keras_transformer.cli.lines import line_count
 from keras_transformer.cli.output import open_output
+from keras_transformer.cli.output import require_output
 from keras_transformer.cli.resumable import is_finished
 from keras_transformer.cli.resumable import resumable_lines
 from keras_transformer.errors import UserError
@@ -115,7 +116,7 @@ def translate(
     search_options = {"beam_size": beam_size, "length_penalty": length_penalty}
     search_options["patience"] = patience
     _check_settings(sampling, sampling_options, search_options)
-    console.require_writable(output)
+    require_output(output, prefix_file, forbid_file, input_path)
     if resume:
         _check_resumable(input_path, output)
     forbidden = [*forbid]

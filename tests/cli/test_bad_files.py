@@ -125,3 +125,29 @@ def test_export_names_a_bad_file_of_scores(
     command = ("export", model_path, files / "new", "--scores", files / name)
     assert_one_line_error(run_command(*command), name, reason)
     assert not (files / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "inputs"),
+    [
+        ("translate", ["--input"]),
+        ("translate", ["--forbid-file"]),
+        ("parse", ["--input"]),
+        ("score", ["--source", "--target"]),
+        ("evaluate", ["--source", "--reference"]),
+    ],
+)
+def test_an_output_must_not_be_an_input(
+    run_command, model_path, tmp_path, command, inputs
+):
+    """The output is named by another path, and the last input would be replaced."""
+    paths = [tmp_path / f"{number}.txt" for number in range(len(inputs))]
+    for path in paths:
+        path.write_text("abc\n")
+    files = [part for pair in zip(inputs, paths, strict=True) for part in pair]
+    output = tmp_path / "link.txt"
+    output.symlink_to(paths[-1])
+    result = run_command(command, model_path, *files, "--output", output)
+    assert result.exit_code == 2
+    assert "link.txt: must not be an input file" in result.stderr.splitlines()[-1]
+    assert paths[-1].read_text() == "abc\n"

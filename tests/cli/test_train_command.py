@@ -56,3 +56,12 @@ def test_train_prints_the_next_commands_without_test_files(train):
 def test_quiet_training_prints_results_only(train):
     result = train("phrases", "--output", "run", "--quiet")
     assert (result.stdout, result.stderr) == ("steps: 7\n", "")
+
+
+def test_train_without_a_recipe_refuses_other_options(train):
+    assert "phrases" in train().stdout
+    result = train("--output", "run", "--set", "training.steps=1")
+    assert result.exit_code == 2
+    assert (
+        result.stderr.splitlines()[-1] == "error: give the name or the file of a RECIPE"
+    )
