@@ -4,12 +4,14 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tiny_export import TEXTS
 
 from keras_transformer import visualization
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.open import open_model
+from keras_transformer.saving.saved_model import ExportedTranslator
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
 TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 😀!"]
@@ -121,3 +123,19 @@ def test_messages_about_a_saved_model_name_it(tiny_export):
             find_keras_file(path)
     with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
         open_model(tiny_export, ensemble=[tiny_export])
+
+
+def test_attend_keeps_empty_pieces_within_a_row(monkeypatch):
+    """An unknown subword may have no bytes. Its attention belongs to no other one."""
+    attention = np.arange(16, dtype="float32").reshape(1, 4, 4)
+    outputs = {
+        "source_pieces": tf.constant([["a", "", " b", ""]]),
+        "target_pieces": tf.constant([["", "c", "", ""]]),
+        "attention": tf.constant(attention),
+    }
+    translator = ExportedTranslator.__new__(ExportedTranslator)
+    monkeypatch.setattr(translator, "_signature", lambda name: None)
+    monkeypatch.setattr(translator, "_run", lambda *arguments: [([0], outputs)])
+    ((source, target, found),) = translator.attend(["a? b"], ["?c"])
+    assert (source, target) == (["a", "", " b"], ["", "c"])
+    np.testing.assert_array_equal(found, attention[0, :2, :3])
