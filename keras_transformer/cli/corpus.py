@@ -55,7 +55,10 @@ Deduplicate = Annotated[
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
-    Option(metavar="OPTION", help="Apache Beam option, e.g. runner=FlinkRunner."),
+    Option(
+        metavar="OPTION",
+        help="Apache Beam option, e.g. runner=FlinkRunner. Repeatable.",
+    ),
 ]
 
 
