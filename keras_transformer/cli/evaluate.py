@@ -1,5 +1,6 @@
 """keras-transformer evaluate"""
 
+import contextlib
 import enum
 import pathlib
 import time
@@ -104,16 +105,15 @@ def evaluate(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
     outputs, details = [], {}
-    if is_parsing:
-        parses = evaluate_trees.parse(translator, sources, warnings)
-        outputs = [parse.tree for parse in parses]
-        details = {"repairs": evaluate_trees.count_repairs(parses)}
-    elif output is not None or metrics != [Metric.perplexity]:
-        outputs = _translate(translator, sources, warnings)
-    if output is not None:
-        with open_output(output) as write_line:
-            for each in outputs:
-                write_line(str(each))
+    with _open_optional(output) as write_line:
+        if is_parsing:
+            parses = evaluate_trees.parse(translator, sources, warnings)
+            outputs = [parse.tree for parse in parses]
+            details = {"repairs": evaluate_trees.count_repairs(parses)}
+        elif output is not None or metrics != [Metric.perplexity]:
+            outputs = _translate(translator, sources, warnings)
+        for each in outputs:
+            write_line(str(each))
     if is_parsing:
         results = evaluate_trees.score_parses(references, outputs)
     else:
@@ -135,6 +135,16 @@ def evaluate(
             else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
         )
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
+
+
+@contextlib.contextmanager
+def _open_optional(output):
+    """Like `open_output`, but writes nothing if `output` is `None`."""
+    if output is None:
+        yield lambda text: None
+        return
+    with open_output(output) as write_line:
+        yield write_line
 
 
 def _translate(translator, sources, warnings):
