@@ -75,9 +75,14 @@ def command(function=None, *, uses_device=True):
             sys.stdout.reconfigure(errors="surrogateescape")
         try:
             check_values(kwargs)
-            with common.override_settings(**given), print_library_log():
+            with (
+                _exit_on_sigterm(),
+                common.override_settings(**given),
+                print_library_log(),
+            ):
                 result = function(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             return result
         except BrokenPipeError:
             _discard_output()
@@ -98,6 +103,19 @@ def command(function=None, *, uses_device=True):
 
     common.add_options(run, function, uses_device)
     return run
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm():
+    """Makes SIGTERM raise `SystemExit(143)`, so that temporary files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _user_message(error):
@@ -265,19 +283,6 @@ def quiet_libraries():
         sys.stderr = own_stderr
         os.dup2(real, 2)
         os.close(real)
-
-
-@contextlib.contextmanager
-def exit_on_sigterm():
-    """Makes SIGTERM raise `SystemExit(143)`, so that temporary files are removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def load_tensorflow() -> None:

@@ -46,7 +46,7 @@ def repeat(
         console.print_status(f"seed {result['seed']}: BLEU {result['bleu']:.2f}")
 
     hint = f"complete {output}"
-    with console.resume_hint(hint), console.exit_on_sigterm():
+    with console.resume_hint(hint):
         repeat(loaded, numbers, output, jobs, on_seed)
     typer.echo((output / "results.md").read_text(encoding="utf-8"), nl=False)
 

@@ -111,7 +111,7 @@ def train(
         return
     _warn_of_memory(loaded)
     hint = f"resume from the last checkpoint in {output / 'checkpoints'}"
-    with console.resume_hint(hint), console.exit_on_sigterm():
+    with console.resume_hint(hint):
         summary = keras_transformer.train(
             loaded,
             output,
