@@ -6,6 +6,7 @@ import sys
 
 from keras_transformer.cli import common
 from keras_transformer.cli import console
+from keras_transformer.errors import UserError
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 CHUNK_SIZE = 2_000
@@ -21,6 +22,16 @@ def is_file(path):
 def is_seekable_file(path):
     """Returns whether `path` can be read more than once, unlike a pipe."""
     return is_file(path) and path.is_file()
+
+
+def require_one_stdin(input_path, *others):
+    """Raises `UserError` if several paths, of which `None` is skipped, are "-".
+
+    For `input_path`, `None` is also standard input.
+    """
+    readers = [path for path in (input_path or "-", *others) if str(path) == "-"]
+    if len(readers) > 1:
+        raise UserError("standard input can be read only once; give files instead")
 
 
 def line_count(path):
@@ -39,12 +50,17 @@ def input_lines(path):
     """Yields the lines of a plain or .gz file, or of standard input for None or "-".
 
     Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
+
+    Raises:
+        UserError: If standard input is closed.
     """
     console.load_tensorflow()
     from keras_transformer.pipelines.lines import decode_lines
     from keras_transformer.pipelines.lines import raw_lines
 
     name = str(path) if is_file(path) else "standard input"
+    if sys.stdin is None and not is_file(path):
+        raise UserError("standard input is closed")
     # Read only once, since the path may be a pipe.
     lines = raw_lines(path) if is_file(path) else sys.stdin.buffer
     first, second = itertools.tee(lines)

@@ -30,8 +30,13 @@ def open_output(path: pathlib.Path | None):
 
     A file appears under its name only when it is complete. Devices and pipes are
     written to directly.
+
+    Raises:
+        UserError: If the file cannot be written, or standard output is closed.
     """
     if path is None:
+        if sys.stdout is None:
+            raise UserError("standard output is closed; give a file with --output")
         yield line_writer(sys.stdout.buffer)
         return
     if (descriptor := _descriptor(path)) is not None:

@@ -15,6 +15,7 @@ from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.lines import is_seekable_file
 from keras_transformer.cli.lines import line_count
+from keras_transformer.cli.lines import require_one_stdin
 from keras_transformer.cli.output import open_output
 from keras_transformer.cli.output import require_output
 from keras_transformer.cli.resumable import is_finished
@@ -103,22 +104,22 @@ def translate(
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(prefix_file, forbid_file, input_path)
+    require_one_stdin(input_path, prefix_file, forbid_file)
     if beam_size is not None and n_best > beam_size:
         raise UserError(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
-    if sampling and parallel_parts > 1:
-        raise UserError("--parallel-parts: cannot be used with --sampling")
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give only one of them")
     sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     sampling_options["seed"] = seed
     search_options = {"beam_size": beam_size, "length_penalty": length_penalty}
     search_options["patience"] = patience
-    _check_settings(sampling, sampling_options, search_options)
+    parts = {"parallel_parts": parallel_parts if parallel_parts > 1 else None}
+    _check_settings(sampling, sampling_options, {**search_options, **parts})
     require_output(output, prefix_file, forbid_file, input_path)
     if resume:
-        _check_resumable(input_path, output)
+        output = _resumable_output(input_path, output)
     forbidden = [*forbid]
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
@@ -258,11 +259,17 @@ def _with_defaults(sampling_options):
     return {**SAMPLING_DEFAULTS, **given}
 
 
-def _check_resumable(input_path, output):
+def _resumable_output(input_path, output):
+    """Returns the path to write with --resume: `output`, or its target if it is a link.
+
+    Raises:
+        UserError: If the input or the output is not a regular file.
+    """
     if output is None or not is_seekable_file(input_path):
         raise UserError("--resume: needs --output, and a regular file as --input")
     if output.exists() and not output.is_file():
         raise UserError(f"{output}: must be a regular file with --resume")
+    return output.resolve() if output.is_symlink() else output
 
 
 def _record(job, search_options, extra, input_path, prefix_file):

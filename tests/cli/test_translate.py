@@ -2,10 +2,16 @@
 
 import gzip
 import os
+import signal
+import sys
 from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
+
+from keras_transformer.cli.lines import input_lines
+from keras_transformer.cli.output import open_output
+from keras_transformer.errors import UserError
 
 
 def test_translate_prints_one_line_per_input_line(run_command, model_path):
@@ -126,6 +132,11 @@ def test_translate_passes_its_search_options(run_command, model_path, translator
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
         (["--output", "nowhere/out"], "nowhere/out: the folder nowhere does not exist"),
         (["--output", "out.gz"], "out.gz: output is not compressed"),
+        (["--forbid-file", "-"], "standard input can be read only once"),
+        (
+            ["--input", "/dev/null", "--prefix-file", "-", "--forbid-file", "-"],
+            "standard input can be read only once",
+        ),
     ],
 )
 def test_translate_errors_are_one_line(run_command, model_path, arguments, expected):
@@ -151,6 +162,17 @@ def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
     assert pipe.is_fifo() and link.is_symlink()
 
 
+def test_closed_standard_streams_are_errors(monkeypatch):
+    # Python sets streams that are closed at startup to `None`.
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match=r"^standard input is closed$"):
+        next(input_lines(None))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        with pytest.raises(UserError, match=r"^standard output is closed"):
+            open_output(None).__enter__()
+
+
 def test_translate_names_a_missing_model(run_command, tmp_path):
     result = run_command("translate", tmp_path / "none", stdin="x\n")
     assert result.exit_code == 2
@@ -158,17 +180,19 @@ def test_translate_names_a_missing_model(run_command, tmp_path):
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
-def test_failed_translate_keeps_the_old_output(
-    run_command, model_path, translator, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_stopped_translate_keeps_the_old_output(
+    run_command, model_path, translator, monkeypatch, tmp_path, number, exit_code
 ):
     output = tmp_path / "out"
     output.write_text("old")
 
-    def fail(lines, n):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(translator, "n_best", fail)
+    monkeypatch.setattr(
+        translator, "n_best", lambda lines, n: os.kill(os.getpid(), number)
+    )
     result = run_command("translate", model_path, "--output", output, stdin="x\n")
-    assert result.exit_code == 130
+    assert result.exit_code == exit_code
     assert output.read_text() == "old"
     assert not list(tmp_path.glob(".out*"))

@@ -129,6 +129,14 @@ def test_resume_continues_after_the_last_complete_line(
     assert model.calls[0] == (LINES[first], min(BLOCK, len(LINES) - first))
 
 
+def test_resume_keeps_an_output_that_is_a_link(translate, files, tmp_path):
+    (tmp_path / "link").symlink_to(files[1])
+    for _ in range(2):  # The second command finds the finished output.
+        assert translate(output=tmp_path / "link").exit_code == 0
+        assert (tmp_path / "link").is_symlink()
+        assert files[1].read_text().count("\n") == len(LINES)
+
+
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
 def test_resume_continues_n_best_lists(uninterrupted, translate, files, num_bytes):
     text, note = uninterrupted("--n-best", "4", "--scores")
