@@ -66,6 +66,7 @@ def upload(folder, name, private=False):
     Raises:
         ModelError: If the name is invalid, huggingface_hub is not installed, or the
             repository cannot be written, for instance without a login.
+        OSError: If `README.md` cannot be written.
     """
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)

@@ -52,6 +52,7 @@ class Tokenizer(tf.Module):
         Returns:
             RaggedTensor int32 `[batch, (length)]` without start and end ids.
         """
+        raise NotImplementedError
 
     def sample(self, strings, dropout, seed):
         """Splits texts into subwords at random (BPE-dropout), for training only.
@@ -90,6 +91,7 @@ class Tokenizer(tf.Module):
 
     def pieces(self) -> list[str]:
         """Returns the subwords in the order of their ids, spelled as when saved."""
+        raise NotImplementedError
 
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
@@ -98,15 +100,19 @@ class Tokenizer(tf.Module):
         nothing. With a lossless tokenizer, the joined bytes of a text's ids are a space
         and the text, except where `BytePairTokenizer` escapes U+2581 or U+F8FE.
         """
+        raise NotImplementedError
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
+        raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Returns a hash. Tokenizers with equal hashes produce equal ids."""
+        raise NotImplementedError
 
     def _join(self, ids):
         """Joins ids without special ids: RaggedTensor int32 to string `[batch]`."""
+        raise NotImplementedError
 
     def _text_ids(self, ids):
         """Removes ids that are not text: RaggedTensor int32 `[batch, (length)]`."""

@@ -165,7 +165,10 @@ class MarianSide(Tokenizer):
         return found + [b""] * (self.vocabulary_size - len(found))
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self._fields()).encode()).hexdigest()
+        fields = self._fields()
+        if self.normalization is not None:
+            fields.setdefault("normalization", self.normalization)
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def _fields(self):
         model = None if self._model is None else base64.b64encode(self._model).decode()

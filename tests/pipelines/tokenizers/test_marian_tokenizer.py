@@ -156,6 +156,16 @@ def test_opus_normalization_replaces_unusual_characters():
     ]
 
 
+def test_fingerprints_of_both_sides_depend_on_the_normalization():
+    side = (WORDS, None)
+    changed, unchanged = (
+        MarianTokenizer(side, side, "opus"),
+        MarianTokenizer(side, side),
+    )
+    assert changed.fingerprint() != unchanged.fingerprint()
+    assert changed.target.fingerprint() != unchanged.target.fingerprint()
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_saved_tokenizer_is_the_same(tmp_path, other):
     source = (PIECES, splitter())
