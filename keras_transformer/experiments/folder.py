@@ -214,7 +214,7 @@ def check_restart(folder, recipe):
     Raises:
         RunError: If `training.initial_model` is the folder or inside it.
     """
-    initial = recipe.training.initial_model
+    initial = recipe.training.initial_path
     if initial and pathlib.Path(initial).resolve().is_relative_to(folder.resolve()):
         raise RunError(
             f"{initial}: --restart would remove this initial model. Choose another "

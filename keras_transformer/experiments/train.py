@@ -179,7 +179,7 @@ class _Run:
 
     def _load_initial_model(self, allow_unsafe):
         """Returns the model that provides the initial weights, or `None`."""
-        path = self.recipe.training.initial_model
+        path = self.recipe.training.initial_path
         if not path or self.has_begun:
             return None
         path, tokenizer, model = load_model(path, allow_unsafe)
@@ -338,7 +338,7 @@ class _Run:
             "model": str(path),
         }
         if settings.initial_model:
-            summary = {"initial model": settings.initial_model, **summary}
+            summary = {"initial model": settings.initial_path, **summary}
         if validate is not None:
             decoding = self.recipe.decoding
             # Use the same beam size as `evaluate`. Validations during training may use

@@ -107,9 +107,9 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         if path:
             setattr(getattr(recipe, section), name, _absolute(path))
     # An initial model may also be the name of a packaged model, or `hf://OWNER/NAME`.
-    initial_model = recipe.training.initial_model
-    if initial_model and os.path.exists(_absolute(initial_model)):
-        recipe.training.initial_model = _absolute(initial_model)
+    initial = recipe.training.initial_path
+    if initial and os.path.exists(_absolute(initial)):
+        recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
 
 

@@ -201,6 +201,13 @@ class TrainingSettings(Section):
     deterministic: bool = False
     stages: Annotated[list[StageSettings], Field(min_length=1)] | None = None
 
+    @property
+    def initial_path(self) -> str | None:
+        """`initial_model`, with the seed in place of `{seed}`."""
+        return self.initial_model and self.initial_model.replace(
+            "{seed}", str(self.seed)
+        )
+
     @model_validator(mode="before")
     @classmethod
     def _sum_stage_steps(cls, values: Any):

@@ -266,7 +266,7 @@ def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
 )
 def test_new_run_starts_with_averaged_weights(run, tmp_path):
     folder, _ = run
-    average = tmp_path / "average"
+    average = tmp_path / "average-1"
     shutil.copytree(folder, average)
     shutil.rmtree(average / "checkpoints")
     with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
@@ -275,7 +275,7 @@ def test_new_run_starts_with_averaged_weights(run, tmp_path):
     recipe = small_recipe(
         "training.steps=1",
         "training.learning_rate=1e-9",
-        f"training.initial_model={average}",
+        f"training.initial_model={tmp_path}/average-{{seed}}",
     )
     summary = train(recipe, tmp_path / "new", progress=False)
     assert summary["steps"] == 1

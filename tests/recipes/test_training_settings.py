@@ -64,3 +64,15 @@ def test_moving_average_replaces_the_mean_of_checkpoints(recipe_path, tmp_path):
 )
 def test_load_recipe_rejects_contradictions(recipe_path, settings, message):
     assert message in recipe_error(recipe_path, *settings)
+
+
+def test_initial_model_may_depend_on_the_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seed-7").mkdir()
+    settings = ["training.initial_model=seed-{seed}", "training.seed=7"]
+    dump_recipe(load_recipe("phrases", settings), "config.yaml")
+    found = load_recipe("config.yaml").training
+    assert found.initial_path == str(tmp_path / "seed-7")
+    # `repeat` changes the seed of a stored recipe.
+    found = load_recipe("config.yaml", ["training.seed=8"]).training
+    assert found.initial_path == str(tmp_path / "seed-8")
