@@ -6,7 +6,14 @@
 The method is one round of data diversification (Nguyen et al., NeurIPS 2020). With each
 seed, it trains a forward model from source to target, which translates the training
 sources, and a backward model, which translates the training targets. The last model
-trains on the original pairs and all synthetic ones, without duplicates.
+trains on the original pairs and all synthetic ones, without duplicates. Options:
+
+- `--forward-only` trains no backward models.
+- `--ensemble` also translates with all models of a direction together.
+- `--final-seeds` trains the last model once per seed. `repeat` then scores the models
+  on the test set.
+- `--set-final` changes the last training. With the value
+  `training.initial_model=OUTPUT/forward-{seed}`, it continues the forward models.
 
 The script runs these steps, some of which are commands of the package. All paths are in
 the OUTPUT folder:
@@ -14,14 +21,15 @@ the OUTPUT folder:
 1. The script writes the recipe's text to `text/`, and the recipes `forward.yaml`,
    `backward.yaml` and `diversified.yaml`.
 2. `train` writes `forward-SEED/` and `backward-SEED/`.
-3. `translate` writes `synthetic/forward-SEED` and `synthetic/backward-SEED`.
+3. `translate` writes `synthetic/forward-SEED`, `synthetic/backward-SEED` and, for the
+   ensembles, `synthetic/forward-ensemble` and `synthetic/backward-ensemble`.
 4. The script merges the pairs in `text/diversified.source` and `.target`. Line i of
    `text/diversified.origin` names the origin of pair i.
-5. `train` writes `diversified/`.
+5. `train`, or `repeat` with `--final-seeds`, writes `diversified/`.
 
 Run the same command again to resume: finished steps are skipped. `--dry-run` prints the
-commands and writes nothing. Choose settings by the validation score of `diversified/`,
-and score the test set once, with the command that the script prints at the end.
+commands and writes nothing. Choose settings by the validation score. Without
+`--final-seeds`, score the test set once, with the command that the script prints.
 """
 
 import argparse
@@ -31,10 +39,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
+from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
@@ -42,6 +52,8 @@ from keras_transformer.recipes.schema import Recipe
 from keras_transformer.saving.names import MODEL
 
 SIDES = ("source", "target")
+# Side of the text that the models of each direction translate.
+DIRECTIONS = {"forward": "source", "backward": "target"}
 ORIGINAL = "original"
 
 
@@ -53,30 +65,56 @@ def run(command):
         raise UserError(f"exit code {done.returncode}: {name}")
 
 
-def diversify(recipe, seeds, output, final=None, dry_run=False):
+class Plan(NamedTuple):
+    """The models to train.
+
+    Attributes:
+        recipe: `Recipe` of the forward and backward models. Its data are pairs of plain
+            text.
+        final: `Recipe` of the last training.
+        seeds: Distinct ints. One model per direction is trained with each.
+        final_seeds: Seeds of the last training. If empty, `final` is trained once.
+        directions: "forward", or "forward" and "backward".
+        has_ensemble: Whether all models of a direction also translate together.
+    """
+
+    recipe: Recipe
+    final: Recipe
+    seeds: Sequence[int]
+    final_seeds: Sequence[int] = ()
+    directions: Sequence[str] = tuple(DIRECTIONS)
+    has_ensemble: bool = False
+
+    def translations(self):
+        """Returns the names of the translations of each direction."""
+        names = [*self.seeds, *(["ensemble"] if self.has_ensemble else [])]
+        return {
+            direction: [f"{direction}-{name}" for name in names]
+            for direction in self.directions
+        }
+
+
+def diversify(plan, output, dry_run=False):
     """Runs all steps that are not finished.
 
     Args:
-        recipe: `Recipe` whose data are pairs of plain text.
-        seeds: List of distinct ints. One model per direction is trained with each.
+        plan: `Plan`.
         output: Folder to write all files to.
-        final: `Recipe` of the last training run. If `None`, `recipe` is used.
         dry_run: Whether to print the commands only.
 
     Raises:
         RecipeError: If the data are not pairs of plain text, or `output` contains
-            another recipe or other seeds.
+            the results of another plan.
         UserError: If a command fails.
     """
-    if recipe.data.kind in ("trees", "records", "none"):
+    if plan.recipe.data.kind in ("trees", "records", "none"):
         raise RecipeError(
             "data.kind must name a corpus of plain text pairs. Received: "
-            f"{recipe.data.kind}."
+            f"{plan.recipe.data.kind}."
         )
-    final = recipe if final is None else final
     if not dry_run:
-        claim(recipe, final, seeds, output)
-    for part in parts_of(recipe, final, seeds, output):
+        claim(plan, output)
+    for part in parts_of(plan, output):
         if dry_run:
             print(f"# finished: {part}" if part.result.exists() else part)
         elif part.result.exists():
@@ -107,64 +145,71 @@ class Part(NamedTuple):
         return shlex.join(["keras-transformer", *self.command])
 
 
-def parts_of(recipe, final, seeds, output):
+def parts_of(plan, output):
     """Returns every `Part` in order. `diversify` documents the arguments."""
-    text, synthetic = output / "text", output / "synthetic"
-    models = [
-        (name, side, seed)
-        for seed in seeds
-        for name, side in (("forward", "source"), ("backward", "target"))
-    ]
+    text = output / "text"
 
-    def train(name, folder, *options):
-        command = ["train", output / f"{name}.yaml", "--output", folder, *options]
+    def train(direction, seed):
+        folder = output / f"{direction}-{seed}"
+        options = ["--set", f"training.seed={seed}"]
+        command = ["train", output / f"{direction}.yaml", "--output", folder, *options]
         return Part(folder / MODEL, (*map(str, command),))
 
-    def translate(name, side, seed):
-        result = synthetic / f"{name}-{seed}"
-        command = ["translate", output / result.name, "--output", result, "--resume"]
-        command += ["--input", text / f"train.{side}"]
-        if recipe.training.parallel_parts > 1:
-            command += ["--parallel-parts", recipe.training.parallel_parts]
+    def translate(direction, name):
+        models = [output / f"{direction}-{seed}" for seed in plan.seeds]
+        result = output / "synthetic" / name
+        if not name.endswith("ensemble"):
+            models = [output / name]
+        command = ["translate", models[0], "--output", result, "--resume"]
+        command += [word for model in models[1:] for word in ("--ensemble", model)]
+        command += ["--input", text / f"train.{DIRECTIONS[direction]}"]
+        if plan.recipe.training.parallel_parts > 1:
+            command += ["--parallel-parts", plan.recipe.training.parallel_parts]
         return Part(result, (*map(str, command),))
 
+    command = ["train", output / "diversified.yaml", "--output", output / "diversified"]
+    final = Part(output / "diversified" / MODEL, (*map(str, command),))
+    if plan.final_seeds:
+        seeds = ",".join(map(str, plan.final_seeds))
+        command = ("repeat", *final.command[1:], "--seeds", seeds)
+        final = Part(output / "diversified" / REPORT, command)
     return [
-        Part(
-            output / "diversified.yaml",
-            function=lambda: write_text(recipe, final, output),
-        ),
+        Part(output / "diversified.yaml", function=lambda: write_text(plan, output)),
+        *(train(name, seed) for seed in plan.seeds for name in plan.directions),
         *(
-            train(name, output / f"{name}-{seed}", "--set", f"training.seed={seed}")
-            for name, _, seed in models
+            translate(direction, name)
+            for direction, names in plan.translations().items()
+            for name in names
         ),
-        *(translate(*model) for model in models),
-        Part(text / "diversified.origin", function=lambda: merge(seeds, output)),
-        train("diversified", output / "diversified"),
+        Part(text / "diversified.origin", function=lambda: merge(plan, output)),
+        final,
     ]
 
 
-def claim(recipe, final, seeds, output):
-    """Stores the settings in `output`, or checks that they match the stored ones."""
+def claim(plan, output):
+    """Stores the plan in `output`, or checks that it matches the stored one."""
     path = output / "settings.json"
-    recipes = [each.model_dump(mode="json") for each in (recipe, final)]
-    settings = json.dumps({"seeds": seeds, "recipes": recipes}, indent=1)
+    values = plan._asdict()
+    for name in ("recipe", "final"):
+        values[name] = values[name].model_dump(mode="json")
+    settings = json.dumps({**values, "directions": list(plan.directions)}, indent=1)
     if not path.exists():
         for folder in ("text", "synthetic"):
             (output / folder).mkdir(parents=True, exist_ok=True)
         write(path, settings)
     elif path.read_text(encoding="utf-8") != settings:
         raise RecipeError(
-            f"{path} stores another recipe or other seeds. Choose another --output"
+            f"{path} stores other settings or seeds. Choose another --output"
         )
 
 
-def write_text(recipe, final, output):
+def write_text(plan, output):
     """Writes the text of each split and the recipes of the three kinds of models."""
     # `corpora` imports TensorFlow, which takes seconds.
     from keras_transformer.experiments.corpora import load_pairs
 
     splits = {}
-    for name, pairs in load_pairs(recipe).items():
+    for name, pairs in load_pairs(plan.recipe).items():
         kept = [pair for pair in pairs if all(pair)]
         splits[name] = {
             side: str((output / "text" / f"{name}.{side}").resolve()) for side in SIDES
@@ -174,33 +219,31 @@ def write_text(recipe, final, output):
             write(path, "".join(f"{one_line(each)}\n" for each in lines))
 
     def dump(name, changed, splits):
-        data = {**splits, "kind": "files", "max_length": recipe.data.max_length}
+        data = {**splits, "kind": "files"}
+        data["max_length"] = plan.recipe.data.max_length
         values = {**changed.model_dump(), "data": data}
         dump_recipe(Recipe.model_validate(values), output / f"{name}.yaml")
 
-    dump("forward", recipe, splits)
+    dump("forward", plan.recipe, splits)
     swapped = {
         name: {"source": split["target"], "target": split["source"]}
         for name, split in splits.items()
     }
-    dump("backward", recipe, swapped)
+    dump("backward", plan.recipe, swapped)
     text = (output / "text").resolve()
     merged = {side: str(text / f"diversified.{side}") for side in SIDES}
     # Written last, because its existence shows that all files are complete.
-    dump("diversified", final, {**splits, "train": merged})
+    dump("diversified", plan.final, {**splits, "train": merged})
 
 
-def merge(seeds, output):
+def merge(plan, output):
     """Writes the original and all synthetic pairs, without duplicates."""
     pairs = diversified_pairs(
         *(read_lines(output / "text" / f"train.{side}") for side in SIDES),
-        *(
-            {
-                f"{name}-{seed}": read_lines(output / "synthetic" / f"{name}-{seed}")
-                for seed in seeds
-            }
-            for name in ("forward", "backward")
-        ),
+        **{
+            direction: {name: read_lines(output / "synthetic" / name) for name in names}
+            for direction, names in plan.translations().items()
+        },
     )
     counts = {}
     for origin in pairs.values():
@@ -213,14 +256,14 @@ def merge(seeds, output):
         write(output / "text" / f"diversified.{name}", text)
 
 
-def diversified_pairs(sources, targets, forward, backward):
+def diversified_pairs(sources, targets, forward, backward=()):
     """Returns the original and the synthetic pairs, without duplicates.
 
     Args:
         sources: List of the training sources.
         targets: List of the training targets.
         forward: Mapping of names to translations of `sources`, one list per model.
-        backward: Mapping of names to translations of `targets`, one list per model.
+        backward: The same for translations of `targets`; by default, there are none.
 
     Returns:
         Mapping of (source, target) to the name of its first origin: "original", then
@@ -232,7 +275,7 @@ def diversified_pairs(sources, targets, forward, backward):
     found = {}
     origins = [(ORIGINAL, sources, targets)]
     origins += [(name, sources, texts) for name, texts in forward.items()]
-    origins += [(name, texts, targets) for name, texts in backward.items()]
+    origins += [(name, texts, targets) for name, texts in dict(backward).items()]
     for name, left, right in origins:
         if len(left) != len(right):
             raise UserError(
@@ -266,6 +309,9 @@ def parse_arguments(arguments):
     parser.add_argument("recipe", help="shipped recipe or YAML file")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", default="1", help="seeds, separated by commas")
+    parser.add_argument("--forward-only", action="store_true")
+    parser.add_argument("--ensemble", action="store_true")
+    parser.add_argument("--final-seeds", help="seeds of the last training, as --seeds")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
         "--set-final",
@@ -281,16 +327,27 @@ def parse_arguments(arguments):
 def main(arguments=None):
     options = parse_arguments(arguments)
     try:
-        seeds = [int(each) for each in options.seeds.split(",")]
-        recipe = load_recipe(options.recipe, options.set)
-        final = load_recipe(options.recipe, [*options.set, *options.set_final])
-        diversify(recipe, seeds, options.output, final, options.dry_run)
+        plan = Plan(
+            load_recipe(options.recipe, options.set),
+            load_recipe(options.recipe, [*options.set, *options.set_final]),
+            parse_seeds(options.seeds),
+            parse_seeds(options.final_seeds) if options.final_seeds else (),
+            ("forward",) if options.forward_only else tuple(DIRECTIONS),
+            options.ensemble,
+        )
+        diversify(plan, options.output, options.dry_run)
     except (UserError, ValueError) as error:
         sys.exit(f"error: {error}")
+    if plan.final_seeds:
+        return
     text = options.output / "text"
     command = ["keras-transformer", "evaluate", options.output / "diversified"]
     command += ["--source", text / "test.source", "--reference", text / "test.target"]
     print(f"# to score the test set, once: {shlex.join(map(str, command))}")
+
+
+def parse_seeds(text):
+    return [int(each) for each in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_diversified_pairs_match_hand_computed_pairs():
 
 def test_diversified_pairs_need_a_translation_of_each_text():
     with pytest.raises(UserError, match=r"forward-1: .* 2 sources, 1 targets"):
-        script.diversified_pairs(["a", "b"], ["A", "B"], {"forward-1": ["A"]}, {})
+        script.diversified_pairs(["a", "b"], ["A", "B"], {"forward-1": ["A"]})
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def commands(monkeypatch):
         found.append(command)
         options = dict(zip(command[2::2], command[3::2], strict=False))
         output = pathlib.Path(options["--output"])
-        if command[0] == "train":
+        if command[0] in ("train", "repeat"):
             output.mkdir()
             (output / "model.keras").touch()
             return
@@ -72,7 +72,7 @@ def lines(path):
 
 
 def test_diversified_text_is_the_original_then_both_translations(commands, tmp_path):
-    script.diversify(RECIPE, [1, 2], tmp_path)
+    script.diversify(script.Plan(RECIPE, RECIPE, [1, 2]), tmp_path)
     text = tmp_path / "text"
     sources, targets = (lines(text / f"train.{side}") for side in script.SIDES)
     assert len(sources) == len(targets) > 500
@@ -105,10 +105,11 @@ def test_diversified_text_is_the_original_then_both_translations(commands, tmp_p
 
 def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
     output = tmp_path / "runs"
-    script.diversify(RECIPE, [1], output, dry_run=True)
+    plan = script.Plan(RECIPE, RECIPE, [1])
+    script.diversify(plan, output, dry_run=True)
     assert not output.exists()
     printed = capsys.readouterr().out.splitlines()
-    script.diversify(RECIPE, [1], output)
+    script.diversify(plan, output)
     names = [(each[0], pathlib.Path(each[1]).stem) for each in commands]
     assert names == [
         *(("train", "forward"), ("train", "backward")),
@@ -123,18 +124,46 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.source")}
     (output / "synthetic" / "backward-1").unlink()
     del commands[:]
-    script.diversify(RECIPE, [1], output)
+    script.diversify(plan, output)
     assert [each[0] for each in commands] == ["translate"]
     assert before == {path: path.stat().st_mtime_ns for path in before}
     with pytest.raises(RecipeError, match="Choose another --output"):
-        script.diversify(RECIPE, [2], output)
+        script.diversify(plan._replace(seeds=[2]), output)
+
+
+def test_forward_models_translate_together_and_are_continued(commands, tmp_path):
+    output = tmp_path / "runs"
+    initial = f"training.initial_model={output}/forward-{{seed}}"
+    script.diversify(
+        script.Plan(
+            RECIPE,
+            load_recipe("phrases", [*SMALL, initial]),
+            seeds=[1, 2],
+            final_seeds=[3, 4],
+            directions=("forward",),
+            has_ensemble=True,
+        ),
+        output,
+    )
+    models = [str(output / f"forward-{seed}") for seed in (1, 2)]
+    names = [each[:2] for each in commands[:-1]]
+    assert names == [
+        *[("train", str(output / "forward.yaml"))] * 2,
+        *(("translate", model) for model in (*models, models[0])),
+    ]
+    ensemble, final = commands[-2:]
+    assert ensemble[ensemble.index("--ensemble") + 1] == models[1]
+    assert "--ensemble" not in commands[-3]
+    assert final[0] == "repeat" and final[-2:] == ("--seeds", "3,4")
+    recipe = load_recipe(final[1], ["training.seed=4"])
+    assert recipe.training.initial_path == str(output / "forward-4")
 
 
 def test_trees_are_refused(tmp_path):
     trees = "data={kind: trees, train: {trees: a}}"
     recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
     with pytest.raises(RecipeError, match="must name a corpus of plain text pairs"):
-        script.diversify(recipe, [1], tmp_path)
+        script.diversify(script.Plan(recipe, recipe, [1]), tmp_path)
 
 
 @pytest.mark.slow
