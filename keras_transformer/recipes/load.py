@@ -106,11 +106,15 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         path = getattr(getattr(recipe, section), name)
         if path:
             setattr(getattr(recipe, section), name, _absolute(path))
-    # An initial model may also be the name of a packaged model, or `hf://OWNER/NAME`.
     initial = recipe.training.initial_path
-    if initial and os.path.exists(_absolute(initial)):
+    if initial and (os.path.exists(_absolute(initial)) or not _is_model_name(initial)):
         recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
+
+
+def _is_model_name(text):
+    """Returns whether `text` begins with `hf:/` or names a packaged model."""
+    return text.startswith("hf:/") or (_FOLDER.parent / "pretrained" / text).is_dir()
 
 
 def dump_recipe(recipe: Recipe, path) -> None:

@@ -31,17 +31,6 @@ def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     assert len(shipped_recipes()[name]) > 20
 
 
-@pytest.mark.parametrize("name", ["phrases", "hf://owner/name"])
-def test_initial_model_may_be_a_name(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    settings = [f"training.initial_model={name}"]
-    assert load_recipe("phrases", settings).training.initial_model == name
-    # Paths are resolved, so that the recipe works in every folder.
-    (tmp_path / "phrases").mkdir()
-    found = load_recipe("phrases", ["training.initial_model=phrases"]).training
-    assert found.initial_model == str(tmp_path / "phrases")
-
-
 def test_template_has_every_key():
     # Users copy the recipe `files` to write their own.
     written = yaml.safe_load((RECIPES / "files.yaml").read_text())

@@ -66,6 +66,18 @@ def test_load_recipe_rejects_contradictions(recipe_path, settings, message):
     assert message in recipe_error(recipe_path, *settings)
 
 
+@pytest.mark.parametrize("name", ["phrases", "hf://owner/name"])
+def test_initial_model_may_be_a_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = [f"training.initial_model={name}"]
+    assert load_recipe("phrases", settings).training.initial_model == name
+    # Paths are resolved, even if they do not exist: a run can be resumed without them.
+    (tmp_path / "phrases").mkdir()
+    for path in ("phrases", "missing"):
+        found = load_recipe("phrases", [f"training.initial_model={path}"]).training
+        assert found.initial_model == str(tmp_path / path)
+
+
 def test_initial_model_may_depend_on_the_seed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seed-7").mkdir()
