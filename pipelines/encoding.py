@@ -96,8 +96,8 @@ def encode_corpus(
             if corpus.inputs in fingerprints and special_ids == expected_ids:
                 corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
-    _check_replaceable(folder)
-    temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"
+    folder = _replaceable_folder(folder)
+    temporary = f"{folder}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(temporary)
     try:
@@ -130,18 +130,23 @@ def _corpus_files() -> list[str]:
     return [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]
 
 
-def _check_replaceable(folder: str | os.PathLike) -> None:
-    """Raises `DataError` if `folder` is a file or contains more than a corpus."""
+def _replaceable_folder(folder: str | os.PathLike) -> str:
+    """Returns the path of `folder`, or of its target if it is a link.
+
+    Raises:
+        DataError: If it is a file or contains more than a corpus.
+    """
+    folder = os.path.realpath(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise DataError(f"{os.fspath(folder)}: must be a folder.")
+        raise DataError(f"{folder}: must be a folder.")
     if os.path.isdir(folder) and set(os.listdir(folder)) - {*_corpus_files()}:
         raise DataError(
-            f"{os.fspath(folder)}: contains other files. Choose an empty folder for "
-            "the token ids."
+            f"{folder}: contains other files. Choose an empty folder for the token ids."
         )
+    return folder
 
 
-def _remove_corpus(folder: str | os.PathLike) -> None:
+def _remove_corpus(folder: str) -> None:
     """Removes an older corpus and its folder, but no other files."""
     if not os.path.isdir(folder):
         return

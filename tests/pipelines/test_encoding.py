@@ -350,6 +350,16 @@ def test_encode_corpus_rejects_a_file_as_folder(tokenizers, tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_corpus_of_a_linked_folder_is_replaced(tokenizers, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "ids").symlink_to("disk")
+    for text in ("Mann", "ein Hund"):
+        corpus = encode_corpus([(text, text)], *tokenizers, f"{tmp_path / 'ids'}/")
+        assert (tmp_path / "ids").is_symlink()
+        (row,) = corpus.rows("source", np.array([0]), corpus.source_lengths[0])
+        assert tokenizers[0].detokenize([row]).numpy() == [text.encode()]
+
+
 @pytest.mark.fault("F20", "an error before training, and no incomplete corpus")
 def test_source_error_leaves_no_corpus(tokenizers, tmp_path):
     texts = gzip.compress(b"ein Mann\n" * 5003)
