@@ -127,6 +127,7 @@ def sample_weighted_pairs(
     """
     copies = np.floor(weights).astype(np.int64)
     fractions = weights - copies
+    fractions[fractions < 1e-6] = 0  # floating-point error, as in 0.1 * 3 / 0.1
     drawn = [np.repeat(np.arange(len(weights)), copies)]
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):

@@ -14,6 +14,7 @@ from keras_transformer.pipelines import padding_fraction
 from keras_transformer.pipelines.batching import batches_per_epoch
 from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
+from keras_transformer.pipelines.batching import sample_weighted_pairs
 from keras_transformer.pipelines.batching import sorted_batches
 
 
@@ -179,6 +180,14 @@ def test_sorted_batches_contain_every_pair_once():
         if following is not None:
             more = np.append(batch, following[0])
             assert max(source[more].max(), target[more].max()) * len(more) > 499
+
+
+# 0.1 * 3 / 0.1 exceeds 3 by floating-point error.
+@pytest.mark.parametrize(("weight", "expected"), [(1.3, 130), (0.1 * 3 / 0.1, 300)])
+def test_weights_set_the_number_of_drawn_pairs(weight, expected):
+    random = np.random.default_rng(0)
+    drawn = sample_weighted_pairs(np.zeros(100, int), np.full(100, weight), random)
+    assert len(drawn) == expected
 
 
 def test_budget_below_longest_sentence_is_rejected():
