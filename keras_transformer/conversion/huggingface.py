@@ -287,13 +287,15 @@ def _check_copy(arrays, name, matrix):
 
 def _check_positions(arrays, name, width):
     found = arrays.take(name)
-    # The file may claim a huge array without elements.
-    num_positions = len(found) if found.ndim == 2 and found.size else 0
-    dims = np.arange(0, width, 2, dtype=np.float64)
-    angles = np.arange(num_positions)[:, None] / 10000 ** (dims / width)
-    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    is_shape = found.size and found.shape == expected.shape
-    if not is_shape or np.abs(found - expected).max() > 1e-5:
+    # The shape is checked first, because a file may claim a huge narrow array.
+    is_valid = found.ndim == 2 and found.size and found.shape[1] == width
+    if is_valid:
+        dims = np.arange(0, width, 2, dtype=np.float64)
+        angles = np.arange(len(found))[:, None] / 10000 ** (dims / width)
+        expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        is_shape = found.shape == expected.shape
+        is_valid = is_shape and np.abs(found - expected).max() <= 1e-5
+    if not is_valid:
         raise ModelError(
             f"{arrays.path}: {name} must contain sinusoidal positions. "
             f"{_BADLY_CONVERTED}"
