@@ -118,19 +118,24 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
         )
 
 
-def check_positions(model, lengths):
-    """Checks that learned positions suffice for pairs whose longer sides are `lengths`.
+def check_positions(model, rows, texts):
+    """Checks that a model has enough learned positions for the ids of each text.
+
+    Args:
+        model: `Transformer` or `Ensemble`.
+        rows: The ids of each text, with the end id.
+        texts: List of str.
 
     Raises:
-        ModelError: If a length exceeds the number of learned positions.
+        ModelError: If a row is longer than the number of learned positions.
     """
     if model.positions != "learned":
         return
-    for number, length in enumerate(lengths, start=1):
-        if length > model.max_length:
+    for row, text in zip(rows, texts, strict=True):
+        if len(row) > model.max_length:
             raise ModelError(
-                f"pair {number} has {length} subwords on one side, but the model has "
-                f"{model.max_length} learned positions"
+                f"the model has {model.max_length} learned positions, but a text has "
+                f"{len(row)} subwords: {text[:50]!r}"
             )
 
 
@@ -171,7 +176,8 @@ def encode_prefixes(tokenizer, prefixes, model):
 
     Raises:
         ModelError: If a prefix contains an id that no search generates, such as the
-            unknown id, or that is not among the model's outputs.
+            unknown id, or that is not among the model's outputs. Also if it is longer
+            than the model's learned positions.
     """
     rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
     excluded = set(SpecialIds.of(tokenizer).excluded_ids())
@@ -181,6 +187,7 @@ def encode_prefixes(tokenizer, prefixes, model):
                 f"prefix {text.strip()!r} contains tokens that the model cannot "
                 "generate. Remove them, or use a model whose outputs include them."
             )
+    check_positions(model, [[*row, tokenizer.end_id] for row in rows], prefixes)
     return rows
 
 

@@ -249,7 +249,7 @@ class Translator:
             ("score",), lambda *x: score_ids(self.model, *x, ids.pad, ids.unknown), 3
         )
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
-        check_positions(self.model, lengths)
+        check_positions(self.model, source_rows + label_rows, sources + targets)
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
         log_probs = np.zeros(len(sources), "float32")
 

@@ -26,7 +26,8 @@ class PairFilter:
         translator: `Translator` that computes the scores.
         max_ratio: Maximum number of subwords on the longer side per subword on the
             shorter side.
-        max_length: Maximum number of subwords on a side.
+        max_length: Maximum number of subwords on a side. A model with learned positions
+            may have a lower limit.
         keep_identical: Whether both sides of a pair may have the same text.
 
     Attributes:
@@ -63,8 +64,11 @@ class PairFilter:
             map(len, encode_texts(tokenizer, [pairs[i][side] for i in remaining]))
             for side, tokenizer in enumerate(tokenizers)
         )
+        model, max_length = self.translator.model, self.max_length
+        if model.positions == "learned":
+            max_length = min(max_length, model.max_length - 1)  # for the end id
         for i, *sizes in zip(remaining, *lengths, strict=True):
-            reasons[i] = self._reason_of_lengths(*sizes)
+            reasons[i] = self._reason_of_lengths(max_length, *sizes)
         self.dropped.update(reason for reason in reasons if reason is not None)
         scored = [i for i in remaining if reasons[i] is None]
         log_probs = np.full(len(pairs), np.nan, "float32")
@@ -131,8 +135,8 @@ class PairFilter:
             return "copy"
         return None
 
-    def _reason_of_lengths(self, *lengths):
-        if max(lengths) > self.max_length:
+    def _reason_of_lengths(self, max_length, *lengths):
+        if max(lengths) > max_length:
             return "too_long"
         if max(lengths) > self.max_ratio * max(1, min(lengths)):
             return "length_ratio"

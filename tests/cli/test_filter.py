@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +137,7 @@ class Scored:
             return Rows
 
     target_tokenizer = tokenizer
+    model = SimpleNamespace(positions="sinusoidal")
 
     def score(self, sources, targets):
         return [PairScore(float(target), 1) for target in targets]

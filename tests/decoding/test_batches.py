@@ -1,5 +1,6 @@
 """Texts, prefixes, tokenizers and ids that a `Translator` refuses."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from characters import Characters
@@ -9,6 +10,7 @@ import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.errors import ModelError
+from keras_transformer.evaluation.pair_filter import PairFilter
 
 
 @pytest.fixture(scope="module")
@@ -89,5 +91,13 @@ def test_learned_positions_limit_scores_and_translations():
     (text,) = translator.translate(["abc"])
     assert len(text) <= 6
     assert translator.score(["abcde"], ["abcde"])[0].num_tokens == 6
-    with pytest.raises(ModelError, match=r"pair 2 has 7 subwords .* 6 learned"):
+    with pytest.raises(ModelError, match=r"6 learned .* 7 subwords: 'abcdef'"):
         translator.score(["a", "abcdef"], ["a", "a"])
+    ((prefixed,),) = translator.n_best(["abc"], prefixes=["abcde"])
+    assert prefixed.text.startswith("abcde")
+    with pytest.raises(ModelError, match=r"6 learned .* 7 subwords: 'abcdef'"):
+        translator.n_best(["abc"], prefixes=["abcdef"])
+    pair_filter = PairFilter(translator)
+    scores = pair_filter.score([("a", "b"), ("abcde", "edcba"), ("abcdef", "abc")])
+    assert np.isnan(scores).tolist() == [False, False, True]
+    assert pair_filter.dropped == {"too_long": 1}
