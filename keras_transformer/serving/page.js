@@ -2,9 +2,10 @@ const settings = /*SETTINGS*/null;
 const by = id => document.getElementById(id);
 const has = name => settings.signatures.includes(name);
 const HINT = "Point at a word, or move to it with Tab, to see its attention.";
-// run counts the calls of translate, so that late answers to earlier calls are ignored. typed is
-// the content of the text field when the shown translation was requested, or null if none is shown.
-const state = { run: 0, busy: false, typed: null, text: "", ranked: [], chosen: 0, attention: null };
+// run and choice count the translations and the changes of the shown one, so that late answers are
+// ignored. requested is the text that is being translated, and typed the text of the shown
+// translation, as in the text field. Both may be null.
+const state = { run: 0, choice: 0, requested: null, typed: null, text: "", ranked: [], attention: null };
 
 by("name").textContent = settings.name;
 by("version").textContent = `version ${settings.version}`;
@@ -25,7 +26,8 @@ async function predict(signature, inputs) {
       : "The server cannot be reached. Is it still running?");
   }
   const answer = await response.json().catch(() => ({}));
-  if (response.ok) return answer.outputs;
+  if (response.ok && answer.outputs) return answer.outputs;
+  if (response.ok) throw new Error("The server's answer is incomplete. Try again.");
   if (response.status === 503) {
     throw new Error("The server is busy. Try again in a moment.");
   }
@@ -37,10 +39,13 @@ async function predict(signature, inputs) {
 // The server counts code points.
 const length = text => [...text].length;
 
+// Each line is a separate text for the server.
 function count() {
-  const used = length(by("source").value);
+  const lines = by("source").value.split("\n");
+  const used = Math.max(...lines.map(line => length(line.trim())));
   const over = used > settings.maxLength;
-  by("count").textContent = `${used.toLocaleString("en")} of ${settings.maxLength.toLocaleString("en")} characters`;
+  by("count").textContent = `${used.toLocaleString("en")} of ${settings.maxLength.toLocaleString("en")} characters`
+    + (lines.length > 1 ? " in the longest line" : "");
   by("count").classList.toggle("over", over);
   by("source").setAttribute("aria-invalid", String(over));
   return over;
@@ -52,6 +57,7 @@ function showMessage(message) {
 }
 
 function clear() {
+  state.choice += 1;
   for (const id of ["attention-card", "n-best-card", "tree-card", "cut"]) by(id).hidden = true;
   for (const id of ["copy", "several", "stale"]) by(id).hidden = true;
   state.typed = null;
@@ -69,10 +75,10 @@ function markStale() {
   by("stale").hidden = state.typed === null || by("source").value === state.typed;
 }
 
-function setBusy(busy) {
-  state.busy = busy;
-  // A disabled button would lose the focus.
-  by("go").setAttribute("aria-disabled", String(busy));
+function setRequested(text) {
+  const busy = text !== null;
+  state.requested = text;
+  by("working").textContent = busy ? "Translating…" : "";
   by("pair").classList.toggle("busy", busy);
   by("pair").setAttribute("aria-busy", String(busy));
 }
@@ -81,11 +87,14 @@ async function translate() {
   const typed = by("source").value;
   const lines = typed.split("\n").map(line => line.trim());
   const filled = lines.filter(Boolean);
+  if (typed === state.requested) return;
   const run = ++state.run;
+  setRequested(null);
   showMessage("");
   if (count()) {
     clear();
-    showMessage(`The text has ${length(typed).toLocaleString("en")} characters, but at most ${settings.maxLength.toLocaleString("en")} are allowed. Shorten it, or translate it in parts.`);
+    const longest = Math.max(...lines.map(length)).toLocaleString("en");
+    showMessage(`A line has ${longest} characters, but at most ${settings.maxLength.toLocaleString("en")} are allowed. Divide it into several lines.`);
     return;
   }
   if (!filled.length) {
@@ -98,7 +107,7 @@ async function translate() {
     showMessage(`The text has ${filled.length} lines, but at most ${settings.maxTexts} are allowed.`);
     return;
   }
-  setBusy(true);
+  setRequested(typed);
   try {
     if (filled.length > 1) {
       const found = await predict("serving_default", { inputs: filled });
@@ -112,11 +121,8 @@ async function translate() {
       by("cut").hidden = !found.truncated;
       by("several").hidden = true;
       listRanked();
-      state.typed = typed;
-      markStale();
-      await choose(0);
+      choose(0);
     }
-    if (run !== state.run) return;
     state.typed = typed;
     markStale();
   } catch (error) {
@@ -124,7 +130,7 @@ async function translate() {
     clear();
     showMessage(error.message);
   } finally {
-    if (run === state.run) setBusy(false);
+    if (run === state.run) setRequested(null);
   }
 }
 
@@ -170,23 +176,23 @@ function span(name, text) {
 }
 
 async function choose(n) {
-  const run = state.run;
-  state.chosen = n;
+  const choice = ++state.choice;
   const { text } = state.ranked[n];
   showBest(text);
   by("n-best").querySelectorAll("button").forEach((button, i) =>
     button.setAttribute("aria-pressed", String(i === n)));
   showTree(text);
   state.attention = null;
-  if (!has("attend") || !text) { by("attention-card").hidden = true; return; }
+  by("attention-card").hidden = true;
+  if (!has("attend") || !text) return;
   try {
     const found = await predict("attend", { inputs: [state.text], targets: [text] });
-    if (run !== state.run || n !== state.chosen) return;
+    if (choice !== state.choice) return;
     state.attention = trimmed(found);
+    by("attention-cut").hidden = !found.truncated?.[0];
     drawWords();
   } catch (error) {
-    if (run !== state.run || n !== state.chosen) return;
-    by("attention-card").hidden = true;
+    if (choice !== state.choice) return;
     showMessage(`Attention is not available: ${error.message}`);
   }
 }
@@ -342,14 +348,14 @@ async function copy() {
 
 by("form").addEventListener("submit", event => {
   event.preventDefault();
-  if (!state.busy) translate();
+  translate();
 });
 by("copy").addEventListener("click", copy);
 by("source").addEventListener("input", () => { count(); markStale(); });
 by("source").addEventListener("keydown", event => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    if (!state.busy) translate();
+    translate();
   }
 });
 by("pieces").addEventListener("change", () => { if (state.attention) drawWords(); });

@@ -1,93 +1,22 @@
 """The server's web page in headless Chromium, with a model that reverses words.
 
-If the environment variable KERAS_TRANSFORMER_SHOTS names a folder, the tests write
-screenshots there. The Web Content Accessibility Guidelines (WCAG) require a contrast of
-4.5 for text and 3 for borders, and recommend targets of 44 pixels.
+The Web Content Accessibility Guidelines (WCAG) require a contrast of 4.5 for text and 3
+for borders, and recommend targets of 44 pixels.
 """
 
-import os
-import pathlib
 import re
-import shutil
 
 import pytest
 from fake_model import FakeModel
 from fake_model import served
+from page_actions import TIMEOUT
+from page_actions import expect
+from page_actions import shoot
+from page_actions import translate
 
 from keras_transformer.serving.limits import Limits
 
-playwright = pytest.importorskip("playwright.sync_api", reason="no playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update"),
-    "--disable-sync",
-]
-SHOTS = os.environ.get("KERAS_TRANSFORMER_SHOTS")
-TIMEOUT = 60_000  # milliseconds
 SENTENCE = "Two young men play football on the green grass"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("no chromium")
-    with playwright.sync_playwright() as run:
-        started = run.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS, timeout=2 * TIMEOUT
-        )
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def port():
-    with served(FakeModel(), Limits(max_text_length=300)) as port:
-        yield port
-
-
-@pytest.fixture
-def open_page(browser, port):
-    """Function that opens the page. Script errors or external requests fail a test."""
-    contexts, complaints = [], []
-
-    def open_page(width=1100, height=800, scheme="light", number=port):
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme
-        )
-        contexts.append(context)
-        context.set_default_timeout(TIMEOUT)
-        page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((f"http://127.0.0.1:{number}/", "data:"))
-                else complaints.append(request.url)
-            ),
-        )
-        page.goto(f"http://127.0.0.1:{number}/")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def shoot(page, name):
-    if SHOTS:
-        page.screenshot(path=pathlib.Path(SHOTS) / f"{name}.png", full_page=True)
-
-
-def translate(page, text):
-    page.get_by_role("textbox", name="Text").fill(text)
-    page.get_by_role("button", name="Translate").click()
-
-
-def expect(locator):
-    return playwright.expect(locator)
 
 
 def test_page_translates_and_shows_attention(open_page):
@@ -336,9 +265,9 @@ def test_page_rejects_long_texts(open_page):
     page.on("request", lambda request: requests.append(request.url))
     translate(page, "word " * 61)
     expect(page.get_by_role("alert")).to_contain_text(
-        "The text has 305 characters, but at most 300 are allowed"
+        "A line has 304 characters, but at most 300 are allowed"
     )
-    expect(page.locator("#count")).to_have_text("305 of 300 characters")
+    expect(page.locator("#count")).to_have_text("304 of 300 characters")
     box = page.get_by_role("textbox", name="Text")
     expect(box).to_have_attribute("aria-invalid", "true")
     shoot(page, "long")
