@@ -96,11 +96,11 @@ def serve(
         )
     from keras_transformer import serving
 
-    # Reports an occupied port before the model is loaded.
-    serving.listen(host, port).close()
-    if allow_unsafe:
-        console.warn_unsafe(model)
-    console.load_tensorflow()
+    for each in allow_host:
+        if not serving.is_host_name(each):
+            raise UserError(
+                f"--allow-host {each}: must be a host name, such as www.example.org"
+            )
     limits = serving.Limits(
         max_batch_size=max_batch_size,
         max_wait=max_wait_ms / 1000,
@@ -115,10 +115,15 @@ def serve(
     def report_url(url):
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
-    with _export_if_preset(model) as folder:
-        with console.quiet_libraries():
-            served = serving.ServedModel(folder, name, allow_unsafe)
-        serving.serve(served, host, port, limits, report_url, allow_host)
+    # An occupied port is reported before the model is loaded.
+    with serving.listen(host, port) as listening:
+        if allow_unsafe:
+            console.warn_unsafe(model)
+        console.load_tensorflow()
+        with _export_if_preset(model) as folder:
+            with console.quiet_libraries():
+                served = serving.ServedModel(folder, name, allow_unsafe)
+            serving.serve(served, host, port, limits, report_url, allow_host, listening)
     console.print_status("stopped")
 
 
@@ -130,6 +135,7 @@ def _export_if_preset(model):
     if not is_preset(model):
         yield model
         return
+    model = model.resolve()  # "." has no name
     console.print_status(f"exporting {model.name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator

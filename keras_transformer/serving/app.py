@@ -30,6 +30,12 @@ _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
 # Prometheus's usual path, and TF-Serving's.
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
+# Errors that leave the body unread, at least in part. On an open connection, the rest
+# would be parsed as the next request.
+_CLOSING = (403, 408, 413, 415)
+# Seconds to read and discard such a body. If a connection with unread bytes is closed,
+# the client may see a reset connection in place of the error.
+_DISCARD_SECONDS = 2.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -160,11 +166,11 @@ def _add_server_routes(app, monitoring):
         headers = {"Content-Security-Policy": versions.policy}
         return Response(versions.page, media_type="text/html", headers=headers)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health():
         return _state("ok" if batcher.is_working else "unavailable", "ok")
 
-    @app.get("/ready")
+    @app.api_route("/ready", methods=["GET", "HEAD"])
     async def ready():
         if not batcher.is_open:
             return _state("shutting down", "ready")
@@ -193,6 +199,7 @@ def _add_middleware(app, name, monitoring, hosts):
             check_host(request.headers.get("host", ""), hosts)
             response = await call_next(request)
         except RequestError as error:
+            await _discard_body(request, error)
             response = _error_response(error, monitoring)
         # Details are logged, but not sent to a client.
         except Exception:
@@ -207,6 +214,7 @@ def _add_middleware(app, name, monitoring, hosts):
 
     @app.exception_handler(RequestError)
     async def handle_request_error(request, error):
+        await _discard_body(request, error)
         return _error_response(error, monitoring)
 
     @app.exception_handler(HTTPException)
@@ -242,6 +250,18 @@ async def _read_body(request, limits):
     return bytes(body)
 
 
+async def _discard_body(request, error):
+    """Reads the rest of a body for a short time if `error` closes the connection."""
+    # A client that asked whether to send the body has not sent it.
+    if error.status not in _CLOSING or "expect" in request.headers:
+        return
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            message = {"more_body": True}
+            while message.get("more_body"):
+                message = await request.receive()
+
+
 async def _wait_for(future, request, timeout):
     """Returns the result of a future. Cancels it on timeout or disconnection."""
     wrapped = asyncio.wrap_future(future)
@@ -274,9 +294,7 @@ def _error_response(error, monitoring):
     monitoring.count_rejection(error.reason)
     response = Response(error_body(error.message), error.status, media_type=_JSON)
     response.headers.update(error.headers)
-    if error.status in (403, 408, 413, 415):
-        # These errors leave the body unread, at least in part. On an open connection,
-        # the rest would be parsed as the next request.
+    if error.status in _CLOSING:
         response.headers["Connection"] = "close"
     return response
 

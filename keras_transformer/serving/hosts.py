@@ -20,8 +20,8 @@ def check_host(header, allowed):
             a browser, and browsers always send the header.
         allowed: Host names that are accepted in addition to `localhost`.
     """
-    name = re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()
-    if not name or name in {"localhost", *map(str.lower, allowed)}:
+    name = _name_of(header)
+    if not name or name in {"localhost", *map(_name_of, allowed)}:
         return
     try:
         ipaddress.ip_address(name)
@@ -31,3 +31,13 @@ def check_host(header, allowed):
             "Host is not allowed. To allow it, start the server with --allow-host",
             "host",
         ) from None
+
+
+def is_host_name(text):
+    """Returns whether `text` is a host name or an IP address. It may have a port."""
+    return re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", _name_of(text)) is not None
+
+
+def _name_of(header):
+    """Returns the name in a `Host` header in lower case, without port and final dot."""
+    return re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()

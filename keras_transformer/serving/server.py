@@ -13,7 +13,15 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.slow_clients import slow_client_protocol
 
 
-def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=()):
+def serve(
+    model,
+    host="127.0.0.1",
+    port=8501,
+    limits=None,
+    started=None,
+    hosts=(),
+    listening=None,
+):
     """Serves a model until SIGTERM or Ctrl-C, then finishes the requests in progress.
 
     Args:
@@ -24,19 +32,20 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=(
         started: Called with the server's URL after the warm-up.
         hosts: Host names that requests may address, in addition to `host`,
             `localhost` and IP addresses.
+        listening: Socket from `listen`. If `None`, the address is bound.
 
     Raises:
         OSError: If the address cannot be bound.
     """
     limits = limits or Limits()
-    listening = listen(host, port)
+    listening = listening or listen(host, port)
     server = build_server(model, limits, {host, *hosts})
     with listening, _ignore_repeated_signal():
         asyncio.run(_run(server, listening, host, started))
 
 
 def listen(host, port):
-    """Returns a socket that is bound to an address.
+    """Returns a socket that listens at an address. No other process can then do so.
 
     Raises:
         OSError: If the address cannot be bound. The error's `filename` is the address.
@@ -47,6 +56,7 @@ def listen(host, port):
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, port))
+            listening.listen()
         except OSError:
             listening.close()
             raise

@@ -151,7 +151,7 @@ def ask(port, method, path, body=None, headers=(), timeout=60):
         answer = connection.getresponse()
         content = answer.read()
         kind = answer.headers.get_content_type()
-        if kind == "application/json":
+        if content and kind == "application/json":
             content = json.loads(content)
         return answer.status, answer.headers, content
     finally:

@@ -218,19 +218,13 @@ def test_predict_refuses_large_bodies(port):
     assert status == 413 and headers["Connection"] == "close"
     assert "at most 20,000 bytes" in answer["error"]
 
-    def chunks():
-        for _ in range(100):
-            yield b"x" * 1000
-
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    # The server may disconnect before it has received the whole body.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    # The client gets the error even if it sends much more before it reads.
+    for body in (b"x" * 20_000_000, (b"x" * 1000 for _ in range(20_000))):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         kind = {"Content-Type": "application/json"}
-        path = f"{PATH}:predict"
-        connection.request("POST", path, chunks(), kind, encode_chunked=True)
-    with contextlib.suppress(ConnectionResetError):
+        connection.request("POST", f"{PATH}:predict", body, kind)
         assert connection.getresponse().status == 413
-    connection.close()
+        connection.close()
     assert ask(port, "GET", "/health")[0] == 200
 
 
