@@ -11,12 +11,15 @@ import csv
 import json
 import pathlib
 
+import formatting
 import matplotlib
 
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
 from matplotlib import ticker
+
+from keras_transformer.files import replace_file
 
 SCORES = {"bleu": "BLEU", "f1": "F1"}
 
@@ -76,15 +79,12 @@ def main():
             curves[names[folders.index(path)]] = validations(path, arguments.score)
 
     pathlib.Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{arguments.output}.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "minutes", "step", arguments.score, "perplexity"])
-        for name, rows in curves.items():
-            for minutes, step, score, perplexity in rows:
-                shown = "" if score is None else f"{score:.2f}"
-                writer.writerow(
-                    [name, f"{minutes:.1f}", step, shown, f"{perplexity:.3f}"]
-                )
+    lines = [["run", "minutes", "step", arguments.score, "perplexity"]]
+    for name, rows in curves.items():
+        for minutes, step, score, perplexity in rows:
+            shown = "" if score is None else f"{score:.2f}"
+            lines.append([name, f"{minutes:.1f}", step, shown, f"{perplexity:.3f}"])
+    formatting.write_rows(f"{arguments.output}.csv", lines)
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for name, rows in curves.items():
@@ -103,7 +103,8 @@ def main():
         axes.grid(alpha=0.3)
         axes.legend()
     figure.tight_layout()
-    figure.savefig(f"{arguments.output}.png", dpi=120)
+    with replace_file(f"{arguments.output}.png") as temporary:
+        figure.savefig(temporary, dpi=120)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Helpers for the tables and files of results."""
 
-import os
+import csv
 import pathlib
 
 import numpy as np
+
+from keras_transformer.files import replace_file
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
@@ -16,9 +18,17 @@ def table(head, rows):
 
 def write(path, text):
     """Replaces a file in one step."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_rows(path, rows):
+    """Replaces a .csv file in one step."""
+    with (
+        replace_file(path) as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as file,
+    ):
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def number(value):

@@ -1,7 +1,5 @@
 """Plots of cost (time or memory) against size, with fitted exponents."""
 
-import csv
-import os
 import pathlib
 
 import formatting
@@ -11,6 +9,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 from matplotlib import ticker
+
+from keras_transformer.files import replace_file
 
 
 def write(folder, name, panels, unit, columns=4, upper_half=False):
@@ -57,16 +57,10 @@ def write(folder, name, panels, unit, columns=4, upper_half=False):
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8)
     figure.tight_layout()
-    temporary = folder / f".{name}.png"
-    figure.savefig(temporary, dpi=90)
-    os.replace(temporary, folder / f"{name}.png")
-    temporary = folder / f".{name}.csv"
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        header = "cost" if isinstance(unit, dict) else unit
-        writer.writerow(["panel", "curve", "size", header])
-        writer.writerows(lines)
-    os.replace(temporary, folder / f"{name}.csv")
+    with replace_file(folder / f"{name}.png") as temporary:
+        figure.savefig(temporary, dpi=90)
+    head = ["panel", "curve", "size", "cost" if isinstance(unit, dict) else unit]
+    formatting.write_rows(folder / f"{name}.csv", [head, *lines])
 
 
 def _set_plain_labels(axis, values):

@@ -9,13 +9,14 @@ writes benchmarks/results/parsing_data.png, .csv and .md.
 """
 
 import argparse
-import csv
 import json
 import pathlib
 
 import curve
 import formatting
 from matplotlib import pyplot
+
+from keras_transformer.files import replace_file
 
 HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at most 40")
 
@@ -52,7 +53,8 @@ def draw(points, path):
     axes.set_ylabel("F1")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    with replace_file(path) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 def main():
@@ -70,14 +72,13 @@ def main():
     points = sorted(point(*each) for each in arguments.point)
     output = arguments.output / "parsing_data"
     draw(points, output.with_suffix(".png"))
-    with open(output.with_suffix(".csv"), "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEAD, *points])
+    formatting.write_rows(output.with_suffix(".csv"), [HEAD, *points])
     rows = [
         [f"{trees:,}", f"{steps:,}", f"{perplexity:.2f}", *map("{:.1f}".format, scores)]
         for trees, steps, perplexity, *scores in points
     ]
     table = formatting.table(HEAD, rows)
-    output.with_suffix(".md").write_text(table, encoding="utf-8")
+    formatting.write(output.with_suffix(".md"), table)
     print(table)
 
 
