@@ -51,7 +51,7 @@ def read_curves(path, score):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "runs",
         nargs="+",

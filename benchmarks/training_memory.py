@@ -63,7 +63,7 @@ def build_recipe(preset, vocabulary_size, tokens, length):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     case = parser.parse_args().case
     if case is not None:
