@@ -7,9 +7,10 @@ paper's footnote 4. For 64 keys, the script writes the variance of the logits an
 norm of the softmax's gradient to benchmarks/results/attention_scale.csv and .png.
 """
 
-import csv
+import argparse
 import pathlib
 
+import formatting
 import matplotlib
 import numpy as np
 
@@ -17,7 +18,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+from keras_transformer.files import replace_file
+
 KEY_DIMS = [2**n for n in range(1, 13)]
 NUM_KEYS, DRAWS = 64, 400
 
@@ -51,16 +53,19 @@ def logits_of(key_dim, rng):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=pathlib.Path, default=formatting.RESULTS)
+    output = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     rows = []
     for key_dim in KEY_DIMS:
         for score, logits in logits_of(key_dim, rng).items():
             rows.append((score, key_dim, float(logits.var()), gradient_norm(logits)))
-    with open(RESULTS / "attention_scale.csv", "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["score", "key_dim", "variance", "gradient_norm"])
-        for score, key_dim, variance, norm in rows:
-            writer.writerow([score, key_dim, f"{variance:.4g}", f"{norm:.4g}"])
+    lines = [["score", "key_dim", "variance", "gradient_norm"]]
+    for score, key_dim, variance, norm in rows:
+        lines.append([score, key_dim, f"{variance:.4g}", f"{norm:.4g}"])
+    formatting.write_rows(output / "attention_scale.csv", lines)
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for score in ("dot", "scaled_dot", "additive"):
         _, key_dims, variances, norms = zip(
@@ -76,7 +81,8 @@ def main():
         axis.grid(alpha=0.3)
         axis.legend()
     figure.tight_layout()
-    figure.savefig(RESULTS / "attention_scale.png", dpi=110)
+    with replace_file(output / "attention_scale.png") as temporary:
+        figure.savefig(temporary, dpi=110)
 
 
 if __name__ == "__main__":

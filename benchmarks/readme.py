@@ -6,6 +6,7 @@ The script writes each table NAME.md between the lines `<!-- results: NAME -->` 
 `<!-- end -->`. A test fails if a page differs.
 """
 
+import argparse
 import re
 
 import formatting
@@ -32,6 +33,7 @@ def fill(text):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     for path in pages():
         text = path.read_text(encoding="utf-8")
         if fill(text) != text:

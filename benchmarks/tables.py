@@ -7,6 +7,7 @@ benchmarks call `tables.markdown` when they write their results. Each function i
 `TABLES` formats the results of the benchmark with its name.
 """
 
+import argparse
 import csv
 import json
 
@@ -378,6 +379,7 @@ def markdown(name, result):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(RESULTS.glob("*.json"))
