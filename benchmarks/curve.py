@@ -71,12 +71,18 @@ def main():
             "--names requires one name per folder. "
             f"Received: {len(names)} names, {len(folders)} folders."
         )
-    curves = {}
+    curves, remaining = {}, iter(names)
     for path in arguments.runs:
         if path.suffix == ".csv":
-            curves |= read_curves(path, arguments.score)
+            found = read_curves(path, arguments.score)
         else:
-            curves[names[folders.index(path)]] = validations(path, arguments.score)
+            found = {next(remaining): validations(path, arguments.score)}
+        if repeated := curves.keys() & found.keys():
+            parser.error(
+                "curves must have distinct names. Received twice: "
+                f"{', '.join(sorted(repeated))}. Choose other --names."
+            )
+        curves |= found
 
     pathlib.Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
     lines = [["run", "minutes", "step", arguments.score, "perplexity"]]
@@ -86,13 +92,18 @@ def main():
             lines.append([name, f"{minutes:.1f}", step, shown, f"{perplexity:.3f}"])
     formatting.write_rows(f"{arguments.output}.csv", lines)
 
+    draw(curves, arguments.score, f"{arguments.output}.png")
+
+
+def draw(curves, score, path):
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for name, rows in curves.items():
-        minutes, _, scores, perplexities = zip(*rows, strict=True)
-        if None not in scores:
-            left.plot(minutes, scores, marker=".", label=name)
+        minutes, _, _, perplexities = zip(*rows, strict=True)
         right.plot(minutes, perplexities, marker=".", label=name)
-    left.set_ylabel(f"{SCORES[arguments.score]} (validation, greedy search)")
+        scored = [row for row in rows if row[2] is not None]
+        minutes, scores = ([row[column] for row in scored] for column in (0, 2))
+        left.plot(minutes, scores, marker=".", label=name)
+    left.set_ylabel(f"{SCORES[score]} (validation, greedy search)")
     right.set_ylabel("perplexity per subword (validation)")
     right.set_yscale("log")
     right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.2, 1.5, 2, 3, 4, 5, 7)))
@@ -103,7 +114,7 @@ def main():
         axes.grid(alpha=0.3)
         axes.legend()
     figure.tight_layout()
-    with replace_file(f"{arguments.output}.png") as temporary:
+    with replace_file(path) as temporary:
         figure.savefig(temporary, dpi=120)
 
 

@@ -1,5 +1,6 @@
 """Scripts of the folder `benchmarks`: their options, and the files that they write."""
 
+import json
 import subprocess
 import sys
 
@@ -33,3 +34,46 @@ def test_help_is_one_line_and_the_options(name):
     assert usage.startswith(f"usage: {name}.py [-h]")
     text = (FOLDER / f"{name}.py").read_text("utf-8")
     assert " ".join(description.split()) == text.partition("\n")[0].strip('"')
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """Folder of a run. The second of its three validations has no BLEU."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    rows = [
+        {"split": "validation", "seconds": 60 * step, "step": step, "perplexity": 2.0}
+        for step in (1, 2, 3)
+    ]
+    rows[0]["bleu"], rows[2]["bleu"] = 10.0, 20.0
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+def run_curve(monkeypatch, *arguments):
+    curve = load_script("curve")
+    monkeypatch.setattr(sys, "argv", ["curve.py", *map(str, arguments)])
+    curve.main()
+    return curve
+
+
+def test_curve_draws_the_scores_that_exist(run_folder, tmp_path, monkeypatch):
+    curve = run_curve(monkeypatch, run_folder, "--output", tmp_path / "new" / "x")
+    scores, perplexities = (axes.lines[0] for axes in curve.pyplot.gcf().axes)
+    assert scores.get_xydata().tolist() == [[1, 10], [3, 20]]
+    assert perplexities.get_xdata().tolist() == [1, 2, 3]
+    # The .csv file of a call can be passed to the next one.
+    again = tmp_path / "again"
+    run_curve(monkeypatch, tmp_path / "new" / "x.csv", "--output", again)
+    assert again.with_suffix(".csv").read_text() == (
+        "run,minutes,step,bleu,perplexity\n"
+        "run,1.0,1,10.00,2.000\nrun,2.0,2,,2.000\nrun,3.0,3,20.00,2.000\n"
+    )
+
+
+def test_curve_rejects_repeated_names(run_folder, tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_curve(monkeypatch, run_folder, run_folder, "--output", tmp_path / "x")
+    assert "Received twice: run" in capsys.readouterr().err
+    assert list(tmp_path.glob("x*")) == []
