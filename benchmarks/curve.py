@@ -103,8 +103,8 @@ def draw(curves, score, path):
         scored = [row for row in rows if row[2] is not None]
         minutes, scores = ([row[column] for row in scored] for column in (0, 2))
         left.plot(minutes, scores, marker=".", label=name)
-    left.set_ylabel(f"{SCORES[score]} (validation, greedy search)")
-    right.set_ylabel("perplexity per subword (validation)")
+    left.set_ylabel(f"{SCORES[score]} (validation)")
+    right.set_ylabel("perplexity per token (validation)")
     right.set_yscale("log")
     right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.2, 1.5, 2, 3, 4, 5, 7)))
     right.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
