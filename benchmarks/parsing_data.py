@@ -70,6 +70,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=formatting.RESULTS)
     arguments = parser.parse_args()
     points = sorted(point(*each) for each in arguments.point)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     output = arguments.output / "parsing_data"
     draw(points, output.with_suffix(".png"))
     formatting.write_rows(output.with_suffix(".csv"), [HEAD, *points])
