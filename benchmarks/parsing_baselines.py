@@ -33,7 +33,6 @@ from keras_transformer.parsing.trees import read_trees
 FINAL = {".", ":", "''"}
 # Maximum number of words of a short sentence.
 SHORT = 40
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
 def load_trees(path):
@@ -132,7 +131,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("train")
     parser.add_argument("test")
-    parser.add_argument("--output", default=RESULTS)
+    parser.add_argument("--output", default=report.RESULTS)
     parser.add_argument("--name", default="parsing_baselines")
     parser.add_argument("--sample", type=int, default=50, help="sentences for the PCFG")
     parser.add_argument("--max-words", type=int, default=10, help="words per sentence")
