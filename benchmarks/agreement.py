@@ -18,7 +18,8 @@ import machine
 import report
 
 BEAM_SIZE = 4
-# Log-probabilities that differ by at most this count as equal.
+# Log-probabilities that differ by at most this count as equal. Rounding and the epsilon
+# of layer normalization cause such differences.
 TOLERANCE = 1e-3
 
 

@@ -21,12 +21,10 @@ import tempfile
 import machine
 import numpy as np
 import report
+from agreement import reason
 
 LINES = 1000
 BEAM_SIZES = (1, 4)
-# Log-probabilities that differ by less count as equal. Rounding and the epsilon of
-# layer normalization cause such differences.
-TOLERANCE = 1e-3
 # Encoder layers, decoder layers, activation, `tied` and `shared` of `write_random`.
 RANDOM_MODELS = (
     (2, 2, "swish", True, True),
@@ -208,13 +206,6 @@ def compare_export(path, folder):
             print(f"line {i + 1}, {pair}: {ours[i]!r} against {theirs[i]!r}")
         result["searches"].append({"beam_size": beam_size, "differences": differences})
     return result
-
-
-def reason(ours, theirs):
-    """Returns which of two different translations is more probable."""
-    if abs(ours - theirs) <= TOLERANCE:
-        return "tie"
-    return "ours" if ours > theirs else "theirs"
 
 
 def generate(model, tokenizer, lines, beam_size, batch_size=25):
