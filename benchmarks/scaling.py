@@ -18,11 +18,11 @@ import growth
 import interleaved
 import machine
 import report
+from workload import SIZES
+from workload import VOCABULARY
 
-VOCABULARY = 8000
-TINY = {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4}
+TINY, BASE = SIZES["tiny"], SIZES["base"]
 SMALL = {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4}
-BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8}
 POSITION = "decoding: position"
 MODELS = (TINY, SMALL, BASE)
 LENGTH, ROWS, BEAM = 20, 32, 4

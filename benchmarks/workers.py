@@ -23,12 +23,11 @@ import time
 import interleaved
 import machine
 import report
+from scaling import SMALL
+from scaling import TINY
+from scaling import VOCABULARY
 
-VOCABULARY = 8000
-MODELS = {
-    "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4},
-    "small": {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4},
-}
+MODELS = {"tiny": TINY, "small": SMALL}
 LENGTH = 20
 ROWS = {"tiny": (32, 128), "small": (64,)}
 NAME = pathlib.Path(__file__).name
