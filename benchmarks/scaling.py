@@ -23,7 +23,6 @@ from workload import VOCABULARY
 
 TINY, BASE = SIZES["tiny"], SIZES["base"]
 SMALL = {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4}
-POSITION = "decoding: position"
 MODELS = (TINY, SMALL, BASE)
 LENGTH, ROWS, BEAM = 20, 32, 4
 
@@ -211,54 +210,55 @@ def panels():
     vocabulary = measure_each(lambda size: Decoding(size).per_token(), VOCABULARIES)
     yield "decoding: vocabulary", "subwords", "tiny, beam 4, batch 32", vocabulary
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
-    for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
-        yield (
-            POSITION,
-            "position",
-            f"{name}, beam 4, batch {rows}",
-            functools.partial(positions, settings, rows),
-        )
+
+
+def position_panels():
+    """Yields the same as `panels`, with one curve per model size."""
+    for name, settings in (("tiny", TINY), ("base", BASE)):
+        measure = functools.partial(positions, settings, 1)
+        yield "decoding: position", "position", f"{name}, beam 4, batch 1", measure
+
+
+# Per name of the result files: the panels and the unit of their costs.
+FILES = {
+    "scaling": (panels, "ms per target token"),
+    "scaling_position": (position_panels, "ms per step of the batch"),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", default=str(report.RESULTS))
-    parser.add_argument(
-        "--only", default="", help="measure only panels whose title contains this"
-    )
+    parser.add_argument("--only", choices=FILES, help="measure one of the two results")
     arguments = parser.parse_args()
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
-    found = {}
-    for title, label, curve, measure in panels():
-        if arguments.only not in title:
-            continue
-        points = list(measure())
-        print(title, curve, points, file=sys.stderr)
-        found.setdefault(title, (label, {}))[1][curve] = points
-    files = {"scaling": {}, "scaling_position": {}}
-    for title, panel in found.items():
-        name = "scaling_position" if title == POSITION else "scaling"
-        files[name][title] = panel
-    for name, panels_of_file in files.items():
-        if panels_of_file:
-            write(arguments.output, name, panels_of_file)
+    for name in [arguments.only] if arguments.only else FILES:
+        found = {}
+        measured_panels, unit = FILES[name]
+        for title, label, curve, measure in measured_panels():
+            points = list(measure())
+            print(title, curve, points, file=sys.stderr)
+            found.setdefault(title, (label, {}))[1][curve] = points
+        write(arguments.output, name, found, unit)
 
 
-def write(folder, name, panels):
+def write(folder, name, panels, unit):
     """Writes the plot, the CSV, JSON and Markdown files of the given panels."""
-    unit = "ms per step of the batch" if POSITION in panels else "ms per target token"
     growth.write(folder, name, panels, unit)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
         "panels": {title: curves for title, (_, curves) in panels.items()},
     }
-    for curve, points in panels.get(POSITION, ("", {}))[1].items():
-        ratio = dict(points)[200] / dict(points)[10]
-        result.setdefault("step_at_200_over_step_at_10", {})[curve] = ratio
+    if name == "scaling_position":
+        ((_, curves),) = panels.values()
+        result["step_at_200_over_step_at_10"] = {
+            curve: dict(points)[200] / dict(points)[10]
+            for curve, points in curves.items()
+        }
     report.write(folder, name, result)
 
 

@@ -77,3 +77,15 @@ def test_curve_rejects_repeated_names(run_folder, tmp_path, monkeypatch, capsys)
         run_curve(monkeypatch, run_folder, run_folder, "--output", tmp_path / "x")
     assert "Received twice: run" in capsys.readouterr().err
     assert list(tmp_path.glob("x*")) == []
+
+
+@pytest.mark.parametrize("name", ["scaling", "scaling_position"])
+def test_scaling_writes_the_stored_points(name, tmp_path):
+    scaling = load_script("scaling")
+    stored = FOLDER / "results" / name
+    panels = json.loads(stored.with_suffix(".json").read_text("utf-8"))["panels"]
+    panels = {title: ("size", curves) for title, curves in panels.items()}
+    scaling.write(tmp_path, name, panels, scaling.FILES[name][1])
+    text = (tmp_path / f"{name}.csv").read_text("utf-8")
+    assert text == stored.with_suffix(".csv").read_text("utf-8")
+    assert len(list(tmp_path.iterdir())) == 4
