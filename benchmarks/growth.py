@@ -27,7 +27,8 @@ def write(folder, name, panels, unit, columns=4, upper_half=False):
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lines = []
+    units = unit if isinstance(unit, dict) else dict.fromkeys(panels, unit)
+    lines = [["panel", "curve", "size", "cost", "unit"]]
     num_rows, num_columns = -(-len(panels) // columns), min(columns, len(panels))
     figure, axes = pyplot.subplots(
         num_rows,
@@ -44,13 +45,14 @@ def write(folder, name, panels, unit, columns=4, upper_half=False):
             if upper_half:
                 slope = formatting.upper_exponent(points)
             axis.loglog(sizes, costs, "o-", label=f"{curve} ({slope:+.2f})".strip())
-            lines += [(title, curve, size, f"{cost:.6g}") for size, cost in points]
+            for size, cost in points:
+                lines.append([title, curve, size, f"{cost:.6g}", units[title]])
         sizes = sorted({size for points in curves.values() for size, _ in points})
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=40, fontsize=8)
         axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(label)
-        axis.set_ylabel(unit[title] if isinstance(unit, dict) else unit)
+        axis.set_ylabel(units[title])
         _set_plain_labels(
             axis.yaxis, [cost for each in curves.values() for _, cost in each]
         )
@@ -59,8 +61,7 @@ def write(folder, name, panels, unit, columns=4, upper_half=False):
     figure.tight_layout()
     with replace_file(folder / f"{name}.png") as temporary:
         figure.savefig(temporary, dpi=90)
-    head = ["panel", "curve", "size", "cost" if isinstance(unit, dict) else unit]
-    formatting.write_rows(folder / f"{name}.csv", [head, *lines])
+    formatting.write_rows(folder / f"{name}.csv", lines)
 
 
 def _set_plain_labels(axis, values):

@@ -79,9 +79,8 @@ def test_curve_rejects_repeated_names(run_folder, tmp_path, monkeypatch, capsys)
     assert list(tmp_path.glob("x*")) == []
 
 
-@pytest.mark.parametrize("name", ["scaling", "scaling_position"])
-def test_scaling_writes_the_stored_points(name, tmp_path):
-    scaling = load_script("scaling")
+def test_scaling_writes_the_stored_points(tmp_path):
+    scaling, name = load_script("scaling"), "scaling_position"
     stored = FOLDER / "results" / name
     panels = json.loads(stored.with_suffix(".json").read_text("utf-8"))["panels"]
     panels = {title: ("size", curves) for title, curves in panels.items()}
