@@ -169,7 +169,7 @@ def layer_types(result):
 def restricted_attention(result):
     curves = {
         f"{kind}, {unit}": (points, decimals)
-        for key, unit, decimals in (("milliseconds", "ms", 1), ("mib", "MiB", 0))
+        for key, unit, decimals in (("milliseconds", "ms", 1), ("mib", "added MiB", 0))
         for kind, points in result[key].items()
     }
     lengths = [length for length, _ in next(iter(curves.values()))[0]]
