@@ -30,6 +30,24 @@ def description():
     return found
 
 
+def summary(described, has_threads=True):
+    """Returns the line about the machine below a table.
+
+    Args:
+        described: The result of `description`.
+        has_threads: Whether to include the number of threads.
+    """
+    names = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
+    found = [text for name, text in names.items() if name in described["features"]]
+    text = f"{described['cores']} cores"
+    if found:
+        text += f" ({', '.join(found)})"
+    if has_threads:
+        count = described["threads"]
+        text += f", {count} {'thread' if count == 1 else 'threads'}"
+    return f"{text}, {described['memory_gib']} GiB"
+
+
 def sgemm_turn(size=2048, repeats=6):
     """Measures a square float32 matrix product in TensorFlow, in GFLOP/s."""
     import tensorflow as tf

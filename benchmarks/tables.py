@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 
+import machine
 import summary
 from agreement_tables import agreement
 from agreement_tables import fine_tuning
@@ -24,7 +25,11 @@ from formatting import table
 from formatting import upper_exponent
 from formatting import write
 
-FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
+# Tables of scripts that set the number of threads.
+WITH_THREADS = (
+    *("training", "decoding", "scaling", "scaling_position", "layer_types"),
+    *("restricted_attention", "workers"),
+)
 
 
 def speedup(system):
@@ -365,15 +370,9 @@ def markdown(name, result):
         result: The contents of the JSON file.
     """
     kind = max((each for each in TABLES if name.startswith(each)), key=len)
-    described = result["machine"]
-    features = [
-        text for feature, text in FEATURES.items() if feature in described["features"]
-    ]
-    threads = "thread" if described["threads"] == 1 else "threads"
     return (
-        f"{TABLES[kind](result)}\n{described['cores']} cores "
-        f"({', '.join(features)}), {described['threads']} {threads}, "
-        f"{described['memory_gib']} GiB, "
+        f"{TABLES[kind](result)}\n"
+        f"{machine.summary(result['machine'], kind in WITH_THREADS)}, "
         f"TensorFlow {result['versions']['tensorflow']}.\n"
     )
 

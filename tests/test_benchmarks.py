@@ -88,3 +88,12 @@ def test_scaling_writes_the_stored_points(tmp_path):
     text = (tmp_path / f"{name}.csv").read_text("utf-8")
     assert text == stored.with_suffix(".csv").read_text("utf-8")
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_machine_summary_omits_what_is_unknown():
+    machine = load_script("machine")
+    found = {"cores": 4, "features": ["avx2"], "memory_gib": 8, "threads": 1}
+    assert machine.summary(found) == "4 cores, 1 thread, 8 GiB"
+    found["features"] = ["amx_bf16", "avx512_bf16"]
+    expected = "4 cores (AVX-512 BF16, AMX), 8 GiB"
+    assert machine.summary(found, has_threads=False) == expected
