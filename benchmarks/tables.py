@@ -8,7 +8,6 @@ benchmarks call `tables.markdown` when they write their results. Each function i
 """
 
 import argparse
-import csv
 import json
 
 import machine
@@ -17,6 +16,8 @@ from agreement_tables import agreement
 from agreement_tables import fine_tuning
 from agreement_tables import huggingface_agreement
 from agreement_tables import marian_agreement
+from csv_tables import ablation
+from csv_tables import experiments
 from formatting import RESULTS
 from formatting import exponent
 from formatting import number
@@ -302,64 +303,6 @@ TABLES = {
         numerics_runs,
     )
 }
-
-
-def ablation(path):
-    """Returns the table of an ablation, from the .csv file of `ablate`."""
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    shapes = ("N", "d_model", "d_ff", "h", "d_k", "d_v", "dropout", "smoothing")
-    base = rows[0]
-    cells = []
-    for row in rows:
-        changes = [f"{key} {row[key]}" for key in shapes if row[key] != base[key]]
-        if row["positions"] != base["positions"]:
-            changes.append(f"{row['positions']} positions")
-        if row is base:
-            changes = [f"{key} {row[key]}" for key in shapes]
-        cells.append(
-            [
-                row["row"],
-                ", ".join(changes),
-                f"{int(row['parameters']) / 1e6:.2f}",
-                f"{float(row['PPL']):.2f}",
-                f"{float(row['BLEU']):.1f}",
-                row["paper's PPL"],
-                row["paper's BLEU"],
-            ]
-        )
-    head = [
-        "row",
-        "settings (other rows: changes from base)",
-        "parameters, millions",
-        "PPL",
-        "BLEU",
-    ]
-    return table([*head, "paper's PPL", "paper's BLEU"], cells)
-
-
-def experiments(path):
-    """Returns the log of experiments, from `experiments.csv`.
-
-    Raises:
-        ValueError: If a number cannot be parsed, or a row has a test score without the
-            validation score by which it was chosen.
-    """
-    digits = {
-        "seeds": 0,
-        "validation BLEU": 2,
-        "validation perplexity": 2,
-        "minutes": 0,
-        "test BLEU": 2,
-    }
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, strict=True))
-    for index, row in enumerate(rows, 1):
-        if row["test BLEU"] and not row["validation BLEU"]:
-            raise ValueError(f"{path}: row {index} has no validation BLEU")
-        for name, count in digits.items():
-            row[name] = f"{float(row[name]):.{count}f}" if row[name] else "–"
-    return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def markdown(name, result):
