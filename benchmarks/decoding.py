@@ -253,7 +253,10 @@ def main():
     real_parser.add_argument("--tokenize", default="none")
     real_parser.add_argument("--alpha", type=float, default=0.6, help="length penalty")
     real_parser.add_argument(
-        "--name", default="decoding_real", help="name of the result files"
+        "--name",
+        type=report.result_name,
+        default="decoding_real",
+        help="result files, a name that begins with decoding (default: %(default)s)",
     )
     real_parser.set_defaults(function=real)
     arguments = parser.parse_args()

@@ -132,7 +132,12 @@ def main():
     parser.add_argument("train")
     parser.add_argument("test")
     parser.add_argument("--output", default=report.RESULTS)
-    parser.add_argument("--name", default="parsing_baselines")
+    parser.add_argument(
+        "--name",
+        type=report.result_name,
+        default="parsing_baselines",
+        help="result files, a name that begins with parsing_baselines",
+    )
     parser.add_argument("--sample", type=int, default=50, help="sentences for the PCFG")
     parser.add_argument("--max-words", type=int, default=10, help="words per sentence")
     parser.add_argument("--min-count", type=int, default=3, help="omit rarer rules")

@@ -22,11 +22,22 @@ def versions():
     return found
 
 
+def result_name(text):
+    """Returns `text`, the name of result files in an option.
+
+    Raises:
+        ValueError: If `tables` cannot format results of this name.
+    """
+    tables.kind_of(text)
+    return text
+
+
 def write(folder, name, result):
     """Writes NAME.json and NAME.md to `folder` and prints the table."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    text = tables.markdown(name, result)
+    # Written first, because a measurement takes much longer than formatting it again.
     formatting.write(folder / f"{name}.json", json.dumps(result, indent=1))
+    text = tables.markdown(name, result)
     formatting.write(folder / f"{name}.md", text)
     print(text)

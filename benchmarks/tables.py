@@ -305,14 +305,26 @@ TABLES = {
 }
 
 
+def kind_of(name):
+    """Returns the longest name in `TABLES` with which the name of a result begins.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    kinds = [kind for kind in TABLES if name.startswith(kind)]
+    if not kinds:
+        raise ValueError(f"name must begin with a name in TABLES. Received: {name}")
+    return max(kinds, key=len)
+
+
 def markdown(name, result):
     """Returns the table of a result and a line about the machine.
 
     Args:
-        name: Name of the result files, which begins with a name in `TABLES`.
+        name: Name of the result files (see `kind_of`).
         result: The contents of the JSON file.
     """
-    kind = max((each for each in TABLES if name.startswith(each)), key=len)
+    kind = kind_of(name)
     return (
         f"{TABLES[kind](result)}\n"
         f"{machine.summary(result['machine'], kind in WITH_THREADS)}, "

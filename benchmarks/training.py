@@ -60,7 +60,9 @@ def main():
     )
     parser.add_argument("--output", default=str(report.RESULTS))
     parser.add_argument(
-        "--name", help="name of the result files (default: training_SIZE)"
+        "--name",
+        type=report.result_name,
+        help="result files, a name that begins with training (default: training_SIZE)",
     )
     arguments = parser.parse_args()
     steps = arguments.steps or STEPS[arguments.size]

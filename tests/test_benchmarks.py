@@ -97,3 +97,17 @@ def test_machine_summary_omits_what_is_unknown():
     found["features"] = ["amx_bf16", "avx512_bf16"]
     expected = "4 cores (AVX-512 BF16, AMX), 8 GiB"
     assert machine.summary(found, has_threads=False) == expected
+
+
+def test_results_are_stored_before_they_are_formatted(tmp_path):
+    report = load_script("report")
+    with pytest.raises(KeyError):
+        report.write(tmp_path, "training_x", {"rows": 1})
+    assert json.loads((tmp_path / "training_x.json").read_text()) == {"rows": 1}
+
+
+def test_result_name_must_have_a_table():
+    report = load_script("report")
+    assert report.result_name("training_base_parts") == "training_base_parts"
+    with pytest.raises(ValueError, match="Received: base_parts"):
+        report.result_name("base_parts")
