@@ -208,11 +208,12 @@ def serving_load(result):
                 ", ".join(f"{status}: {count:,}" for status, count in statuses),
                 *(f"{answered[each]:,.0f}" if answered else "" for each in latencies),
                 f"{refused['p99']:,.0f}" if refused else "",
-                " to ".join(f"{each:,.0f}" for each in found["rss_mib"]),
+                *(f"{each:,.0f}" for each in found["rss_mib"]),
             ]
         )
-    head = ["load", "requests", "requests by status", "p50, ms", "p95, ms", "p99, ms"]
-    text = table([*head, "p99 of 503, ms", "memory, MiB"], rows)
+    head = ["load", "requests", "requests by status"]
+    head += ["p50 of 200, ms", "p95 of 200, ms", "p99 of 200, ms", "p99 of 503, ms"]
+    text = table([*head, "MiB before", "MiB after"], rows)
     after = result["phases"]["overload"]["after"]
     return (
         f"{text}\nOne request after the overload: status {after['status']} in "
