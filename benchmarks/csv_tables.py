@@ -23,10 +23,11 @@ def ablation(path):
                 row["row"],
                 ", ".join(changes),
                 f"{int(row['parameters']) / 1e6:.2f}",
-                f"{float(row['PPL']):.2f}",
-                f"{float(row['BLEU']):.1f}",
-                row["paper's PPL"],
-                row["paper's BLEU"],
+                *(
+                    f"{float(row[whose + metric]):.{digits}f}"
+                    for whose in ("", "paper's ")
+                    for metric, digits in (("PPL", 2), ("BLEU", 1))
+                ),
             ]
         )
     head = [
