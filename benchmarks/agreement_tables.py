@@ -1,4 +1,4 @@
-"""Tables of the agreement with other toolkits.
+"""Tables of the agreement with other toolkits, and of fine-tuning their models.
 
 Each function formats the results of the benchmark with its name.
 """
@@ -13,8 +13,8 @@ def agreement(result):
         "theirs": "other text, more probable",
     }
     found = [each["reason"] for each in result["differences"]]
-    rows = [["same text", result["lines"] - len(found)]]
-    rows += [[label, found.count(reason)] for reason, label in reasons.items()]
+    rows = [["same text", f"{result['lines'] - len(found):,}"]]
+    rows += [[label, f"{found.count(each):,}"] for each, label in reasons.items()]
     return table(["CTranslate2's translation", "lines"], rows)
 
 
@@ -28,7 +28,7 @@ def marian_agreement(result):
         rows.append(
             [
                 f"{kind}, normalize {search['normalize']}",
-                search["lines"] - len(different),
+                f"{search['lines'] - len(different):,}",
                 sum(ours >= theirs for ours, theirs in pairs),
                 sum(ours < theirs for ours, theirs in pairs),
                 *(reasons.count(each) for each in ("tie", "limit", "unexplained")),
@@ -36,7 +36,8 @@ def marian_agreement(result):
         )
     head = ["search", "same ids", "rule, ours better", "rule, Marian's better", "tie"]
     searches = table([*head, "length limit", "unexplained"], rows)
-    rows = [[f"SavedModel in {each}", n] for each, n in result["exports"].items()]
+    found = result["exports"].items()
+    rows = [[f"SavedModel in {name}", f"{count:,}"] for name, count in found]
     exports = table(["export", f"identical lines of {result['lines']:,}"], rows)
     scores = result["scores"]
     return (
@@ -68,7 +69,7 @@ def huggingface_agreement(result):
                     name,
                     model["architecture"],
                     search["beam_size"],
-                    f"{model['lines'] - len(found)} of {model['lines']:,}",
+                    f"{model['lines'] - len(found):,} of {model['lines']:,}",
                     *(found.count(each) for each in ("tie", "ours", "theirs")),
                 ]
             )
