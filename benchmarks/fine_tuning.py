@@ -10,13 +10,13 @@ compares the weights of both runs. It writes benchmarks/results/fine_tuning.json
 """
 
 import argparse
-import os
 import pathlib
 import tempfile
 
 import machine
 import numpy as np
 import report
+import workload
 
 STEPS = 200
 # Every 16th pair of the training text is used.
@@ -36,7 +36,7 @@ def read_pairs(name):
     """Returns the sources and targets of a split of Tatoeba."""
     from keras_transformer.pipelines.lines import read_lines
 
-    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "tatoeba_en_de"
+    folder = workload.data_folder("tatoeba_en_de")
     return [list(read_lines(folder / f"{name}.{side}.gz")) for side in ("en", "de")]
 
 

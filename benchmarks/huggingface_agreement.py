@@ -14,13 +14,13 @@ writes benchmarks/results/huggingface_agreement.json and .md.
 import argparse
 import importlib.metadata
 import json
-import os
 import pathlib
 import tempfile
 
 import machine
 import numpy as np
 import report
+import workload
 from agreement import reason
 
 LINES = 1000
@@ -166,7 +166,7 @@ def read_sources(path):
         return [source for source, _ in pairs][:LINES]
     from keras_transformer.pipelines.lines import read_lines
 
-    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "multi30k"
+    folder = workload.data_folder("multi30k")
     return list(read_lines(folder / "test_2016_flickr.en.gz"))[:LINES]
 
 

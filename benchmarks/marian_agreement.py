@@ -14,7 +14,6 @@ writes benchmarks/results/marian_agreement.json and .md.
 """
 
 import argparse
-import os
 import pathlib
 import tempfile
 
@@ -22,6 +21,7 @@ import machine
 import numpy as np
 import other_runtimes
 import report
+import workload
 from marian_programs import Marian
 from marian_search import marian_search
 
@@ -39,7 +39,7 @@ def read_lines(name):
     """Returns the lines of a file of Multi30k."""
     from keras_transformer.pipelines import lines
 
-    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "multi30k"
+    folder = workload.data_folder("multi30k")
     return list(lines.read_lines(folder / name))
 
 

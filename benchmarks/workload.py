@@ -23,12 +23,17 @@ def settings(size):
     return {**chosen, "key_dim": width, "value_dim": width, "dropout": DROPOUT}
 
 
-def text_files():
-    """Returns the paths of Multi30k's training text."""
+def data_folder(name):
+    """Returns the path of a folder of `$KERAS_TRANSFORMER_DATA`."""
     root = os.environ.get("KERAS_TRANSFORMER_DATA")
     if not root:
-        raise SystemExit("set KERAS_TRANSFORMER_DATA to the folder with multi30k")
-    folder = pathlib.Path(root) / "multi30k"
+        raise SystemExit(f"set KERAS_TRANSFORMER_DATA to the folder with {name}")
+    return pathlib.Path(root) / name
+
+
+def text_files():
+    """Returns the paths of Multi30k's training text."""
+    folder = data_folder("multi30k")
     return folder / "train.en.gz", folder / "train.de.gz"
 
 

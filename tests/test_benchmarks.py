@@ -111,3 +111,12 @@ def test_result_name_must_have_a_table():
     assert report.result_name("training_base_parts") == "training_base_parts"
     with pytest.raises(ValueError, match="Received: base_parts"):
         report.result_name("base_parts")
+
+
+def test_data_folder_needs_the_environment_variable(monkeypatch):
+    workload = load_script("workload")
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
+    assert workload.data_folder("craft").as_posix() == "data/craft"
+    monkeypatch.delenv("KERAS_TRANSFORMER_DATA")
+    with pytest.raises(SystemExit, match="the folder with craft"):
+        workload.data_folder("craft")
