@@ -9,7 +9,6 @@ benchmarks/results/pipeline*.json and .md.
 """
 
 import argparse
-import itertools
 import json
 import pathlib
 import tempfile
@@ -74,14 +73,13 @@ def measure_millions(arguments, folder):
     memory = []
 
     def pairs():
-        for number in itertools.count():
+        for number in range(arguments.pairs):
             if number % 500_000 == 0:
                 memory.append((f"{number:,} pairs", round(own_mib())))
-            if number == arguments.pairs:
-                return
             one, other = source[rng.integers(len(source))]
             # No two pairs are equal, so caching cannot help.
             yield f"{one} {number}", f"{other} {number}"
+        memory.append((f"{arguments.pairs:,} pairs", round(own_mib())))
 
     start = time.perf_counter()
     corpus = pipelines.encode_corpus(pairs(), tokenizer, tokenizer, folder / "millions")
