@@ -4,11 +4,12 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...
 
 The script imports random `MarianMTModel`s and compares their outputs before and after
-the import. It also exports each model given as NAME=PATH. PATH is a run, a folder that
-`keras-transformer import` wrote, or `phrases`, a packaged model. `generate` of
-transformers and this package then translate 1,000 test sentences of Multi30k (for
-`phrases`, phrases), greedily and with beam size 4, without length penalty. The script
-writes benchmarks/results/huggingface_agreement.json and .md.
+the import. It also exports each model given as NAME=PATH or NAME=PATH=TEXT. PATH is a
+run, a folder that `keras-transformer import` wrote, or `phrases`, a packaged model.
+`generate` of transformers and this package then translate the first 1,000 lines of the
+file TEXT, greedily and with beam size 4, without length penalty. By default, TEXT is
+the test text of Multi30k and, for `phrases`, phrases. The script writes
+benchmarks/results/huggingface_agreement.json and .md.
 """
 
 import argparse
@@ -156,9 +157,19 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     }
 
 
-def read_sources(path):
-    """Returns the lines that the model at `path` translates."""
-    if path == "phrases":
+def split_argument(text):
+    """Splits NAME=PATH or NAME=PATH=TEXT.
+
+    Raises:
+        ValueError: If there is no NAME=PATH.
+    """
+    name, path, *text = text.split("=", 2)
+    return name, path, *text
+
+
+def read_sources(path, text=None):
+    """Returns the lines of the file `text`, or of the default text of a model."""
+    if path == "phrases" and text is None:
         from keras_transformer.experiments.corpora import load_pairs
         from keras_transformer.recipes import load_recipe
 
@@ -166,27 +177,36 @@ def read_sources(path):
         return [source for source, _ in pairs][:LINES]
     from keras_transformer.pipelines.lines import read_lines
 
-    folder = workload.data_folder("multi30k")
-    return list(read_lines(folder / "test_2016_flickr.en.gz"))[:LINES]
+    text = text or workload.data_folder("multi30k") / "test_2016_flickr.en.gz"
+    return list(read_lines(text))[:LINES]
 
 
-def compare_export(path, folder):
+def compare_export(path, lines, folder, in_float32=False):
     """Compares a model with its export in transformers.
+
+    Args:
+        path: Model (see `kt.open_model`).
+        lines: Texts to translate.
+        folder: Folder to write the export to.
+        in_float32: Whether this package computes in float32, like transformers,
+            whatever the model's setting.
 
     Returns:
         Mapping with the architecture in transformers, the number of lines and, for
         each beam size, the translations that differ.
     """
+    import pretrained
     import transformers
 
     import keras_transformer as kt
     from keras_transformer.export import export_huggingface
 
     translator = kt.open_model(path).with_search(length_penalty=0.0)
+    if in_float32:
+        translator.model = pretrained.in_float32(translator.model)
     export_huggingface(translator, folder)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
-    lines = read_sources(path)
     result = {"architecture": type(model).__name__, "lines": len(lines), "searches": []}
     for beam_size in BEAM_SIZES:
         ours = translator.with_search(beam_size=beam_size).translate(lines)
@@ -232,9 +252,15 @@ def generate(model, tokenizer, lines, beam_size, batch_size=25):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", metavar="NAME=PATH")
+    parser.add_argument(
+        "models", nargs="*", type=split_argument, metavar="NAME=PATH[=TEXT]"
+    )
+    parser.add_argument(
+        "--float32", action="store_true", help="compute in float32 in this package"
+    )
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
+    sources = [read_sources(*each) for _, *each in arguments.models]
     result = {"random": [], "exports": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -244,9 +270,10 @@ def main():
             row = {"layers": [encoder, decoder], "activation": options[0]}
             row |= {"tied": options[1], "shared": options[2]}
             result["random"].append(row | compare_random(path, model))
-        for each in arguments.models:
-            label, _, path = each.partition("=")
-            result["exports"][label] = compare_export(path, folder / label)
+        for (label, path, *_), lines in zip(arguments.models, sources, strict=True):
+            result["exports"][label] = compare_export(
+                path, lines, folder / label, arguments.float32
+            )
     versions = report.versions()
     versions["transformers"] = importlib.metadata.version("transformers")
     result |= {"machine": machine.description(), "versions": versions}

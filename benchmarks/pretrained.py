@@ -83,7 +83,7 @@ def pack(name, run, folder=None, samples=0):
     recipe = recipes.load_recipe(run / CONFIG)
     _check_recipe(run, recipe, recipes.load_recipe(name))
     translator = kt.open_model(run)
-    translator.model = _in_float32(translator.model)
+    translator.model = in_float32(translator.model)
     options = {
         "license": f"{_WEIGHTS_LICENSE} {packaged.origin}",
         "dtype": "float16",
@@ -104,7 +104,7 @@ def pack(name, run, folder=None, samples=0):
     return export_preset(translator, folder, scores=scores, **options), scores
 
 
-def _in_float32(model):
+def in_float32(model):
     """Returns a copy that computes in float32, which is fast on every processor."""
     config = {**model.get_config(), "dtype": "float32"}
     copy = kt.Transformer.from_config(config)

@@ -120,3 +120,17 @@ def test_data_folder_needs_the_environment_variable(monkeypatch):
     monkeypatch.delenv("KERAS_TRANSFORMER_DATA")
     with pytest.raises(SystemExit, match="the folder with craft"):
         workload.data_folder("craft")
+
+
+def test_exported_models_translate_the_given_text(tmp_path, monkeypatch):
+    agreement = load_script("huggingface_agreement")
+    with pytest.raises(ValueError):
+        agreement.split_argument("a model without a name")
+    assert agreement.split_argument("a, b=runs/a") == ("a, b", "runs/a")
+    text = tmp_path / "lr=1.en"
+    text.write_text("one\ntwo\n")
+    _, *source = agreement.split_argument(f"a=runs/a={text}")
+    assert agreement.read_sources(*source) == ["one", "two"]
+    monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        agreement.read_sources("runs/a")
