@@ -341,13 +341,23 @@ def main(arguments=None):
     if plan.final_seeds:
         return
     text = options.output / "text"
+    if not (text / "test.source").exists():
+        return
     command = ["keras-transformer", "evaluate", options.output / "diversified"]
     command += ["--source", text / "test.source", "--reference", text / "test.target"]
     print(f"# to score the test set, once: {shlex.join(map(str, command))}")
 
 
 def parse_seeds(text):
-    return [int(each) for each in text.split(",")]
+    """Returns the seeds of an option.
+
+    Raises:
+        ValueError: If a seed is not an int, or is repeated.
+    """
+    seeds = [int(each) for each in text.split(",")]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be distinct. Received: {text}")
+    return seeds
 
 
 if __name__ == "__main__":

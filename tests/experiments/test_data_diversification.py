@@ -159,6 +159,26 @@ def test_forward_models_translate_together_and_are_continued(commands, tmp_path)
     assert recipe.training.initial_path == str(output / "forward-4")
 
 
+@pytest.mark.parametrize("has_test", [True, False])
+def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys):
+    settings = []
+    for split in ("train", "validation", "test"):
+        for side in script.SIDES:
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("one\ntwo\n")
+            settings.append(f"--set=data.{split}.{side}={path}")
+    if not has_test:
+        settings = [*settings[:-2], "--set=data.test=null"]
+    script.main(["files", *settings, f"--output={tmp_path / 'runs'}"])
+    assert ("keras-transformer evaluate" in capsys.readouterr().out) == has_test
+
+
+def test_repeated_seeds_are_refused(tmp_path):
+    with pytest.raises(SystemExit, match=r"seeds must be distinct\. Received: 1,1"):
+        script.main(["phrases", "--seeds=1,1", f"--output={tmp_path / 'runs'}"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_trees_are_refused(tmp_path):
     trees = "data={kind: trees, train: {trees: a}}"
     recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
