@@ -211,6 +211,7 @@ def compare_export(path, lines, folder, in_float32=False):
     for beam_size in BEAM_SIZES:
         ours = translator.with_search(beam_size=beam_size).translate(lines)
         theirs = generate(model, tokenizer, lines, beam_size)
+        # transformers removes the spaces around its translations.
         different = [i for i in range(len(lines)) if ours[i].strip() != theirs[i]]
         scores = [
             translator.score(
