@@ -1,7 +1,7 @@
 const settings = /*SETTINGS*/null;
 const by = id => document.getElementById(id);
 const has = name => settings.signatures.includes(name);
-const HINT = "Point at a word, or move to it with Tab, to see its attention.";
+const HINT = "Point at a word, or move to it with Tab and the arrow keys, to see its attention.";
 // run and choice count the translations and the changes of the shown one, so that late answers are
 // ignored. requested is the text that is being translated, and typed the text of the shown
 // translation, as in the text field. Both may be null.
@@ -237,6 +237,7 @@ function drawWords() {
       return button;
     });
     by(`${side}-words`).replaceChildren(...buttons[side]);
+    moveByArrows(by(`${side}-words`), buttons[side]);
   }
   function mark(side, n) {
     for (const each of ["source", "target"]) {
@@ -265,6 +266,22 @@ function drawWords() {
   }
   mark(null);
   by("attention-card").hidden = false;
+}
+
+// Makes a row of buttons a single tab stop. The arrow keys move to its other buttons.
+function moveByArrows(row, buttons) {
+  buttons.forEach((button, n) => { button.tabIndex = n ? -1 : 0; });
+  const forward = getComputedStyle(row).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
+  row.onkeydown = event => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    const from = buttons.indexOf(document.activeElement);
+    const next = buttons[from + (event.key === forward ? 1 : -1)];
+    if (from < 0 || !next) return;
+    event.preventDefault();
+    buttons[from].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  };
 }
 
 // A bracketed tree such as (S (NP dogs) (VP bark)), or null.

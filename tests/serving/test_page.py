@@ -66,6 +66,13 @@ def test_page_works_by_keyboard(open_page):
     expect(page.locator("#summary")).to_contain_text("one is attended to by one 80%")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
     assert outline == "3px"
+    # The arrow keys move within a row of words, which is a single tab stop.
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#summary")).to_contain_text("two is attended to by two 80%")
+    page.keyboard.press("Tab")
+    expect(page.locator("#summary")).to_contain_text("three attends to three 80%")
+    page.keyboard.press("Shift+Tab")
+    expect(page.locator("#summary")).to_contain_text("two is attended to by two 80%")
     for _ in range(2):
         page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
