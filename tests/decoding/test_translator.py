@@ -2,8 +2,6 @@
 
 import dataclasses
 import logging
-import threading
-import time
 
 import keras
 import numpy as np
@@ -18,7 +16,6 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding import Translator
-from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.errors import ModelError
 
@@ -102,28 +99,6 @@ def test_translator_generates_outputs_only(model):
     assert np.isfinite(translator.score(["abc"], ["gef"])[0].log_prob)
     with pytest.raises(ValueError, match="prefix 'be' contains tokens that the model"):
         translator.n_best(["abc"], prefixes=["be"])
-
-
-def test_batches_run_in_parallel():
-    """Each call waits until three have started, so a sequential map would hang."""
-    meeting = threading.Barrier(3)
-    found = parallel_map(lambda item: (meeting.wait(60), -item)[1], range(6), 3)
-    assert sorted(found) == [(item, -item) for item in range(6)]
-
-
-def test_failure_in_a_batch_ends_the_others():
-    begun = []
-
-    # `parallel_map` begins with the last item.
-    def fail(item):
-        begun.append(item)
-        if item == 99:
-            raise KeyError(item)
-        time.sleep(0.1)
-
-    with pytest.raises(KeyError, match="99"):
-        list(parallel_map(fail, range(100), 2))
-    assert len(begun) < 100
 
 
 def test_n_best_rejects_lists_longer_than_the_beam(translator):
