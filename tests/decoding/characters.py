@@ -49,3 +49,24 @@ def characters_model():
         if len(weight.shape) == 2:
             weight.assign(weight * 2.0)
     return model
+
+
+def endless_model():
+    """Returns a `Transformer` that never predicts the end id.
+
+    All decoder outputs are a vector of ones, and the end id's embedding points in the
+    opposite direction.
+    """
+    keras.utils.set_random_seed(21)
+    model = kt.Transformer(
+        Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
+    norm.gamma.assign(np.zeros(24))
+    norm.beta.assign(np.ones(24))
+    variable = model.token_embedding.embeddings
+    embeddings = np.array(np.asarray(variable))
+    embeddings[Characters.end_id] = -1e4
+    variable.assign(embeddings)
+    return model

@@ -10,12 +10,15 @@ import tensorflow as tf
 from characters import ALPHABET
 from characters import Characters
 from characters import characters_model
+from characters import endless_model
+from decoding_oracles import log_softmax
 
 import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding import Translator
+from keras_transformer.decoding import batches
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.errors import ModelError
 
@@ -57,6 +60,15 @@ def test_translate_keeps_order_and_blank_lines(translator):
     assert len(set(together)) > 4
 
 
+def test_long_lists_are_encoded_in_groups(translator, warnings, monkeypatch):
+    lines = [*LINES, "abc. dad. fed! bad!"]
+    alone = [translator.translate([line])[0] for line in lines]
+    monkeypatch.setattr(batches, "MAX_LINES", 3)
+    warnings.clear()
+    assert translator.translate(lines) == alone
+    assert [index for index, _ in warnings] == [8]
+
+
 def test_parallel_batches_give_the_same_translations(
     model, translator, parallel_counts
 ):
@@ -96,7 +108,11 @@ def test_translator_generates_outputs_only(model):
     assert set("".join(found)) <= set(ALPHABET[:4])
     assert len(set(found)) > 4
     # Letters that the model cannot predict have the score of the unknown id.
-    assert np.isfinite(translator.score(["abc"], ["gef"])[0].log_prob)
+    ids = {"source_ids": [[4, 5, 6, 3]], "target_ids": [[2, 10, 8, 9]]}
+    logits = fewer({name: np.array(row, "int32") for name, row in ids.items()})
+    expected = log_softmax(np.array(logits))[0, range(4), [1, 1, 1, 3]].sum()
+    found = translator.score(["abc"], ["gef"])[0].log_prob
+    assert found == pytest.approx(expected, rel=1e-5)
     with pytest.raises(ValueError, match="prefix 'be' contains tokens that the model"):
         translator.n_best(["abc"], prefixes=["be"])
 
@@ -155,11 +171,6 @@ def test_score_is_independent_of_batch(translator):
     assert max(together) < 0
 
 
-def test_score_rejects_lists_of_different_lengths(translator):
-    with pytest.raises(ValueError, match="Received: 2 sources and 1 targets"):
-        translator.score(["a", "b"], ["c"])
-
-
 @pytest.mark.fault("F19", "translated in segments, with a warning")
 def test_long_line_is_translated_in_segments(translator, warnings):
     warnings.clear()
@@ -196,8 +207,10 @@ def test_unicode_whitespace_is_blank(translator):
 
 def test_prefix_begins_the_first_segment(translator):
     text = "\nabc. dad. fed! bad!\na"
-    (found,) = translator.n_best([text], 1, prefixes=["gg"])
-    assert found[0].text.startswith("\ngg") and found[0].text.count("gg") < 4
+    ((found,), (first,)) = translator.n_best([text, "abc."], 1, prefixes=["gg"] * 2)
+    *others, last = translator.translate(["dad.", "fed!", "bad!", "a"])
+    assert first.text.startswith("gg")
+    assert found.text == f"\n{' '.join(filter(None, [first.text, *others]))}\n{last}"
 
 
 def test_translator_accepts_ten_thousand_words(model, caplog):
@@ -208,6 +221,8 @@ def test_translator_accepts_ten_thousand_words(model, caplog):
     assert text
     # 5,000 times eight characters, and the end id.
     assert "line 1: 40001 subwords" in caplog.text
+    # Such a line is cut every 100 characters (see `test_segments.py`), or 25 words.
+    assert "400 segments" in caplog.text and "cut" not in caplog.text
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
@@ -242,6 +257,10 @@ def test_sample_repeats_by_seed(translator):
     assert first != translator.sample(LINES, dataclasses.replace(sampling, seed=2))
     assert len(first[0]) == 3
     assert first[1] == [Translation("", 0.0)]
+    # Without a seed, each call draws one.
+    keras.utils.set_random_seed(4)
+    unseeded = dataclasses.replace(sampling, seed=None)
+    assert translator.sample(LINES, unseeded) != translator.sample(LINES, unseeded)
     best = translator.sample(LINES, Sampling(top_k=1, extra_length=4))
     greedy = translator.with_search(beam_size=1).translate(LINES)
     assert [ranked[0].text for ranked in best] == greedy
@@ -260,7 +279,8 @@ def test_translator_accepts_two_tokenizers(model, translator):
 
 @pytest.mark.fault("F16", "unpaired surrogates become question marks")
 def test_translator_accepts_lone_surrogates(translator):
-    assert len(translator.translate(["a\udcffb"])) == 1
+    found, question_mark, without = translator.translate(["a\udcffb", "a?b", "ab"])
+    assert found == question_mark != without
 
 
 def test_translator_limits_the_source_to_learned_positions():
@@ -346,28 +366,13 @@ def test_translator_rejects_a_tokenizer_larger_than_the_model():
 
 
 @pytest.mark.fault("F27", "a whole model: truncated at the limit, with a finite score")
-def test_translation_ends_at_the_maximum_length():
-    """The model never predicts the end id.
-
-    All decoder outputs are a vector of ones, and the end id's embedding points in the
-    opposite direction.
-    """
-    keras.utils.set_random_seed(21)
-    model = kt.Transformer(
-        Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
-    norm.gamma.assign(np.zeros(24))
-    norm.beta.assign(np.ones(24))
-    variable = model.token_embedding.embeddings
-    embeddings = np.array(np.asarray(variable))
-    embeddings[Characters.end_id] = -1e4
-    variable.assign(embeddings)
+@pytest.mark.parametrize("prefix", [None, "cab"])
+def test_translation_ends_at_the_maximum_length(prefix):
     search = BeamSearch(beam_size=3, extra_length=4)
-    translator = Translator(model, Characters(), search=search, max_source_length=12)
+    translator = Translator(endless_model(), Characters(), search=search)
     for line in ("abc", "gfedcba"):
-        ((text, score),) = translator.n_best([line], 1)[0]
-        # The source's end id counts, too.
-        assert len(text) == len(line) + 1 + 4
+        prefixes = None if prefix is None else [prefix]
+        (((text, score),),) = translator.n_best([line], 1, prefixes)
+        # The source's end id counts, too. A prefix does not count.
+        assert len(text) == len(prefix or "") + len(line) + 1 + 4
         assert np.isfinite(score) and score < 0
