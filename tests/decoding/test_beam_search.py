@@ -117,7 +117,12 @@ def test_beam_of_one_matches_greedy_search():
 
 def test_beam_search_scores_match_the_model():
     tables = random_tables(seed=4, batch=5)
-    sequences, scores = search(tables, 4, max_length=9, n_best=4)
+    expected = search(tables, 4, max_length=9, n_best=2)
+    sequences, scores = search(tables, 4, max_length=9, n_best=2, num_results=5)
+    # Further results follow the n-best ones.
+    assert np.isfinite(scores[:, 2:]).any()
+    np.testing.assert_array_equal(sequences[:, :2], expected[0])
+    np.testing.assert_array_equal(scores[:, :2], expected[1])
     assert np.all(scores[:, 1:] <= scores[:, :-1])
     for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
         for sequence, score in zip(rows, row_scores, strict=True):
@@ -202,7 +207,8 @@ def test_finished_sentences_leave_the_batch():
     assert strip(sequences[7, 0]) == [4, 5, 6, END]
 
 
-def test_search_stops_when_no_hypothesis_can_win():
+@pytest.mark.parametrize("num_results", [1, 4])
+def test_search_stops_when_no_hypothesis_can_win(num_results):
     rows = []
     beam_search(
         counting_step(4, rows),
@@ -211,6 +217,7 @@ def test_search_stops_when_no_hypothesis_can_win():
         batch_size=1,
         max_length=30,
         search=BeamSearch(4),
+        num_results=num_results,
     )
     assert len(rows) == 3
 
@@ -373,6 +380,7 @@ def test_bfloat16_logits_are_summed_in_float32():
     [
         ({"n_best": 3}, "beam_size=2, n_best=3"),
         ({"n_best": 0}, "beam_size=2, n_best=0"),
+        ({"n_best": 2, "num_results": 1}, "num_results=1, n_best=2"),
         ({"ids": SpecialIds(unknown=END)}, "end_id=3"),
         ({"ids": SpecialIds(pad=END)}, "end_id=3"),
     ],

@@ -49,6 +49,13 @@ def test_sampling_rejects_settings_out_of_range(options, message):
         Sampling(**options)
 
 
+def test_defaults_match_the_paper():
+    """Section 6.1: beam size 4, alpha 0.6, and the input length plus 50."""
+    assert BeamSearch() == BeamSearch(4, 0.6, "gnmt", None, 50)
+    # Samples come from the model's whole distribution.
+    assert Sampling() == Sampling(1, 1.0, None, None, None, 50)
+
+
 @pytest.mark.parametrize("cls", [BeamSearch, Sampling])
 def test_equal_settings_are_equal_keys(cls):
     """Equal settings are the same dict key, and settings cannot be changed."""

@@ -48,7 +48,15 @@ def expected(max_finished, n_best=1):
 # are `n_best`.
 @pytest.mark.parametrize(
     ("patience", "n_best", "max_finished"),
-    [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
+    [
+        (0.05, 1, 1),
+        (0.4, 1, 2),
+        (0.6, 1, 2),
+        (1, 1, 4),
+        (2, 1, 8),
+        (0.05, 3, 3),
+        (1, 4, 4),
+    ],
 )
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_patience_ends_search_when_enough_have_finished(

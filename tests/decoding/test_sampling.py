@@ -174,6 +174,14 @@ def test_forbidden_ids_are_never_drawn():
             assert set(strip(row)) <= {END, 4, 5, 6, 7}
 
 
+def test_random_number_of_zero_draws_an_allowed_id(monkeypatch):
+    zeros = lambda shape, **_: keras.ops.zeros(shape)  # noqa: E731
+    monkeypatch.setattr(keras.random, "uniform", zeros)
+    table = random_tables(seed=8, batch=1)[0]
+    # The first id that may be drawn, after the three excluded ones.
+    assert first_tokens(table)[END] == 1
+
+
 def test_compiled_sample_accepts_any_batch_size():
     @tf.function(input_signature=[tf.TensorSpec([None, 7, 7, 7], tf.float32)])
     def compiled(tables):
