@@ -1,4 +1,6 @@
-"""Texts, prefixes, tokenizers and ids that a `Translator` refuses."""
+"""Batches, and texts, prefixes, tokenizers and ids that a `Translator` refuses."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from characters import characters_model
 import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
+from keras_transformer.decoding.batches import batch_by_length
 from keras_transformer.errors import ModelError
 from keras_transformer.evaluation.pair_filter import PairFilter
 
@@ -16,6 +19,19 @@ from keras_transformer.evaluation.pair_filter import PairFilter
 @pytest.fixture(scope="module")
 def translator():
     return Translator(characters_model(), Characters())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_are_as_large_as_the_limit_allows(seed):
+    lengths = np.random.default_rng(seed).integers(1, 40, 50)
+    batches = list(batch_by_length(lengths.tolist(), 30 + seed))
+    assert sorted(np.concatenate(batches)) == list(range(50))
+    longest = [lengths[batch].max() for batch in batches]
+    for batch, length in zip(batches, longest, strict=True):
+        assert len(batch) == 1 or len(batch) * length <= 30 + seed
+    # The first row of the next batch, its shortest one, would not fit.
+    for batch, following in itertools.pairwise(batches):
+        assert (len(batch) + 1) * lengths[following].min() > 30 + seed
 
 
 def test_translator_rejects_lists_of_different_lengths(translator):

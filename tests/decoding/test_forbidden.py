@@ -5,7 +5,9 @@ import re
 
 import numpy as np
 import pytest
+import tiny_export
 
+import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import forbidden
@@ -128,6 +130,17 @@ def test_phrase_is_found_in_every_spelling_by_subwords():
     }.items():
         (ids,) = tokenizer.tokenize([text]).to_list()
         assert (first_hit(table, [*ids, tokenizer.end_id]) is None) == allowed, text
+
+
+def test_translators_that_share_a_model_forbid_their_own_phrases():
+    search = kt.BeamSearch(beam_size=1, extra_length=3)
+    translator = kt.Translator(*tiny_export.tiny_model(num_layers=1), search=search)
+    (free,) = translator.translate(["die Katze"])
+    word, *_ = re.findall(r"\w+", free)
+    other = translator.with_search(forbidden=[word])
+    (constrained,) = other.translate(["die Katze"])
+    assert word not in re.findall(r"\w+", constrained) and constrained
+    assert translator.translate(["die Katze"]) == [free]
 
 
 def test_overlapping_phrases_are_found():
