@@ -157,6 +157,15 @@ def test_pair_filter_keeps_the_first_of_equal_scores():
             pair_filter.select_best(scores, fraction)
 
 
+def test_pair_filter_keeps_pairs_at_its_limits():
+    pair_filter = PairFilter(Scored(), max_ratio=3, max_length=6)
+    pairs = [("x", "-12"), ("x", "-123"), ("abc", "1"), ("abcd", "1")]
+    pairs += [("abcdef", "-12345"), ("abcdefg", "-12345")]
+    scores = pair_filter.score(pairs)
+    assert np.isnan(scores).tolist() == [False, True] * 3
+    assert pair_filter.dropped == {"length_ratio": 2, "too_long": 1}
+
+
 def test_pair_filter_can_drop_all_pairs():
     pair_filter = PairFilter(Scored())
     scores = pair_filter.score([("", ""), (None, "x")])
