@@ -64,10 +64,44 @@ def test_compare_seeds_scores_match_corpus_bleu():
 def test_compare_seeds_agrees_with_paired_test(errors):
     references, one = corpus(0.2, 1)
     _, other = corpus(errors, 3)
-    (expected,) = evaluation.compare_systems({"a": one, "b": other}, references)
-    found = evaluation.compare_seeds({"a": [one], "b": [other]}, references)
-    # `expected` is from sacreBLEU's paired bootstrap, with other random resamples.
-    assert found[1].p_value == pytest.approx(expected.systems[1].p_value, abs=0.05)
+    # sacreBLEU's paired bootstrap. The tolerances allow for other random resamples.
+    (comparison,) = evaluation.compare_systems({"a": one, "b": other}, references)
+    _, expected = comparison.systems
+    _, found = evaluation.compare_seeds({"a": [one], "b": [other]}, references)
+    assert found.p_value == pytest.approx(expected.p_value, rel=0.3)
+    assert found.mean == pytest.approx(expected.mean, abs=0.3)
+    assert found.interval == pytest.approx(expected.interval, rel=0.1)
+
+
+def test_compare_seeds_p_value_is_never_zero():
+    references, one = corpus(0.2, 1)
+    _, worse = corpus(0.5, 2)
+    systems = {"a": [one], "b": [worse]}
+    found = evaluation.compare_seeds(systems, references, num_samples=99)
+    assert found[1].p_value == 1 / 100
+
+
+def test_compare_seeds_means_and_intervals_match_hand_calculation():
+    """Of two sentences, only the first is translated correctly.
+
+    A quarter of the resamples has only the first sentence, and BLEU 100. Another
+    quarter has only the second one, and BLEU 0.
+    """
+    references = ["a b c d", "e f g h i j k l"]
+    run = ["a b c d", "x x x x x x x x"]
+    one, other = evaluation.compare_seeds(
+        {"a": [run], "b": [run, references]}, references, num_samples=10_000
+    )
+    # The geometric mean of the precisions of 1-grams to 4-grams.
+    both = 100 * (4 / 12 * 3 / 10 * 2 / 8 * 1 / 6) ** 0.25
+    assert one.score == pytest.approx(both)
+    # Four standard deviations of the mean of 10,000 resamples.
+    assert one.mean == pytest.approx(100 / 4 + both / 2, abs=1.5)
+    assert one.interval == pytest.approx((100 - 0) / 2)
+    # The second run of "b" has BLEU 100 in all resamples.
+    assert other.mean == pytest.approx((one.mean + 100) / 2)
+    assert other.interval == pytest.approx((100 - 50) / 2)
+    assert evaluation.bleu_interval(run, references) == pytest.approx((0, 100))
 
 
 def test_compare_seeds_of_equal_systems_finds_no_difference():
