@@ -113,6 +113,12 @@ def test_figure_labels_axes_color_scale_and_texts(attention, tmp_path, monkeypat
             *attention.axes(kind)
         ]
         assert "attention" in {axis.get_ylabel() for axis in figure.axes}
+        panels = [axis for axis in figure.axes if axis.images]
+        for axis, (layer, head, scores) in zip(
+            panels, attention.select(kind), strict=True
+        ):
+            assert axis.get_title() == f"layer {layer}, head {head}"
+            np.testing.assert_array_equal(axis.images[0].get_array(), scores)
         title = figure.get_suptitle().replace("\\$", "$")
         assert all(text in title for text in texts)
         assert len(title.split("\n")) == len(texts)
