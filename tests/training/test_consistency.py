@@ -154,6 +154,39 @@ def test_consistency_is_off_in_validation():
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
 
 
+SIMCUT = Consistency("simcut", cutoff=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "factors"),
+    [
+        ({"word_dropout": 0.5}, [{0, 2}]),
+        ({"consistency": SIMCUT}, [{1}, {0, 1}]),
+        ({"consistency": SIMCUT, "word_dropout": 0.5}, [{0, 2}, {0, 2}]),
+        ({"consistency": Consistency("rdrop")}, []),
+    ],
+)
+def test_token_factors_differ_between_passes(options, factors):
+    """`factors` contains the factors of each pass. Validation has no factors."""
+    model, *batch = model_and_batch(**options)
+    decoder_output, received = model.transformer.decoder_output, []
+
+    def spy(inputs, **arguments):
+        received.append(inputs)
+        return decoder_output(inputs, **arguments)
+
+    model.transformer.decoder_output = spy
+    model.test_step(batch)
+    model.train_step(batch)
+    validation, training = received
+    assert set(validation) == {"source_ids", "target_ids"}
+    for side in ("source", "target"):
+        assert (f"{side}_factors" in training) == bool(factors)
+        if factors:
+            passes = np.split(training[f"{side}_factors"], len(factors))
+            assert [set(np.unique(each)) for each in passes] == factors
+
+
 def test_token_dropout_drops_whole_tokens_at_its_rate():
     ids = tf.ones([200, 300], tf.int32)
     scaled = TokenDropout(0.2)(ids).numpy()
@@ -164,12 +197,14 @@ def test_token_dropout_drops_whole_tokens_at_its_rate():
     assert set(np.unique(cut)) == {0.0, 1.0}
 
 
-def test_token_factors_scale_vectors_before_positions():
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_token_factors_scale_vectors_before_positions(side):
     transformer = kt.Transformer(19, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     ids = np.array([[5, 6, 7]], "int32")
     transformer({"source_ids": ids, "target_ids": ids})
-    x = transformer.embed_source(ids, token_factors=np.array([[1.0, 0.0, 2.0]]))
+    embed = getattr(transformer, f"embed_{side}")
+    x = embed(ids, token_factors=np.array([[1.0, 0.0, 2.0]]))
     rows = transformer.token_embedding.embeddings.numpy()[ids[0]] * 8**0.5
-    positions = transformer.embed_source(ids)[0] - rows
+    positions = embed(ids)[0] - rows
     expected = rows * np.array([[1.0], [0.0], [2.0]]) + positions
     np.testing.assert_allclose(x[0], expected, atol=1e-6)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from training_samples import VOCABULARY
 from training_samples import batch
 from training_samples import tiny_training_model
+from training_samples import tiny_transformer
 from training_samples import weights_of
 
 from keras_transformer import training
@@ -82,16 +83,28 @@ def test_guided_alignment_rejects_negative_values(name):
         training.GuidedAlignment(diagonal, **{name: -1})
 
 
-def guided_model(weight, **options):
-    model = tiny_training_model(keras.optimizers.SGD(0.5), **options)
-    model.guided_alignment = training.GuidedAlignment(diagonal, weight, head=1)
+def guided_model(weight, parts=1, consistency=None, **changes):
+    model = training.TrainingModel(
+        tiny_transformer(**changes),
+        gradient_accumulation_steps=parts,
+        guided_alignment=training.GuidedAlignment(diagonal, weight, head=1),
+        consistency=consistency,
+    )
+    model.compile(keras.optimizers.SGD(0.5))
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model
 
 
-def test_train_step_adds_guided_alignment_loss():
-    """The expected loss comes from `attention_scores`, which training does not use."""
+@pytest.mark.parametrize(
+    "consistency", [None, training.Consistency("simcut", weight=0.0, cutoff=0.5)]
+)
+def test_train_step_adds_guided_alignment_loss(consistency):
+    """The expected loss comes from `attention_scores`, which training does not use.
+
+    With SimCut and weight 0, the second pass adds nothing to the loss.
+    """
     inputs, labels = batch(0)
-    model = guided_model(0.8, num_layers=3)
+    model = guided_model(0.8, consistency=consistency, num_layers=3)
     transformer = model.transformer
     scores = np.array(transformer.attention_scores(inputs)["cross"])[:, 1, 1]
     is_token = labels > 0
