@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_samples import VOCABULARY
 from training_samples import batch
 from training_samples import dataset
 from training_samples import log_softmax
@@ -23,12 +24,23 @@ from keras_transformer import training
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
 
 
-def fit(model, steps, lengths=SEVEN_ROWS):
-    """Trains and returns the metrics of the epoch."""
+def fit(model, steps, lengths=SEVEN_ROWS, pad_id=0):
+    """Trains and returns the metrics of the epoch. Ids 0 and `pad_id` swap places."""
+    swapped = swap_rows(np.arange(VOCABULARY, dtype="int32"), pad_id)
+    batches = dataset(lengths=lengths).map(
+        lambda *parts: tf.nest.map_structure(lambda ids: tf.gather(swapped, ids), parts)
+    )
     history = model.fit(
-        dataset(lengths=lengths), steps_per_epoch=steps, shuffle=False, verbose=0
+        batches, steps_per_epoch=steps, shuffle=False, verbose=0
     ).history
     return {name: values[0] for name, values in history.items()}
+
+
+def swap_rows(array, row):
+    """Returns a copy in which row 0 and another row swap places."""
+    swapped = array.copy()
+    swapped[[0, row]] = array[[row, 0]]
+    return swapped
 
 
 def sgd():
@@ -243,19 +255,29 @@ def test_batch_of_padding_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("parts", "parallel_parts"),
+    ("parts", "parallel_parts", "pad_id"),
     [
-        pytest.param(3, 1, marks=pytest.mark.slow),
-        (11, 1),
-        pytest.param(1, 2, marks=pytest.mark.slow),
-        (2, 3),
+        pytest.param(3, 1, 0, marks=pytest.mark.slow),
+        (11, 1, VOCABULARY - 1),
+        pytest.param(1, 2, 0, marks=pytest.mark.slow),
+        (2, 3, 0),
     ],
 )
-def test_parts_match_whole_batch(trained, parts, parallel_parts):
-    """7 rows are divided into 3, 11, 2 and 6 parts with different numbers of tokens."""
-    model = tiny_training_model(sgd(), parts, parallel_parts=parallel_parts)
-    metrics = fit(model, 5)
+def test_parts_match_whole_batch(trained, parts, parallel_parts, pad_id):
+    """7 rows are divided into 3, 11, 2 and 6 parts with different numbers of tokens.
+
+    Another padding id changes nothing, except that ids 0 and `pad_id` swap places.
+    """
+    model = tiny_training_model(
+        sgd(), parts, parallel_parts=parallel_parts, pad_id=pad_id
+    )
+    embeddings = model.transformer.token_embedding.embeddings
+    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
+    metrics = fit(model, 5, pad_id=pad_id)
+    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
     assert_same_weights(model, trained[0])
+    tokens = sum(target_length for _, target_length in SEVEN_ROWS)
+    assert int(model.token_counter.result()) == 5 * tokens
     assert metrics == pytest.approx(trained[1], 1e-4)
     assert int(model.optimizer.iterations) == 5
 
