@@ -123,15 +123,18 @@ def test_staged_schedule_restarts_each_schedule():
     second = training.LinearCooldown(
         training.InverseSquareRoot(0.002, warmup_steps=2), 5, 5
     )
-    staged = training.StagedSchedule([first, second], [4, 5])
-    found = [float(staged(step)) for step in range(9)]
-    expected = [float(first(step)) for step in range(4)]
-    expected += [float(second(step)) for step in range(5)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    third = training.PaperSchedule(8, warmup_steps=3)
+    staged = training.StagedSchedule([first, second, third], [4, 5, 6])
+    parts = [update_rates(first, 4), update_rates(second, 5), update_rates(third, 6)]
+    found = update_rates(staged, 15)
+    np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-6)
     copy = training.StagedSchedule.from_config(staged.get_config())
-    np.testing.assert_allclose([float(copy(step)) for step in range(9)], found)
+    np.testing.assert_allclose(update_rates(copy, 15), found)
 
 
-def test_staged_schedule_needs_one_length_per_schedule():
+@pytest.mark.parametrize(
+    ("schedules", "steps"), [([training.PaperSchedule(8)], [1, 2]), ([], [])]
+)
+def test_staged_schedule_needs_one_length_per_schedule(schedules, steps):
     with pytest.raises(ValueError, match="one entry per stage"):
-        training.StagedSchedule([training.PaperSchedule(8)], [1, 2])
+        training.StagedSchedule(schedules, steps)
