@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import signal
 import types
 
 import numpy as np
@@ -215,8 +216,23 @@ def test_validation_stops_early_across_starts(
     assert [row["is_best"] for row in rows] == [True, True, False, False, False]
 
 
+def test_validation_time_is_not_training_time(resettable, tmp_path, clock):
+    def validate():
+        clock.now += 1000
+        return {"bleu": 1.0}
+
+    trainer = training.Trainer(resettable.reset(), tmp_path)
+    trainer.fit(dataset(), 3, validate=validate, validation_steps=1, bar=False)
+    # Only validations advance the clock.
+    assert clock.now == 100 + 3 * 1000
+    assert trainer.progress.seconds == 0
+
+
 class Model:
-    """The part of a model that the progress bar uses."""
+    """The part of a model that the progress bar and the log use."""
+
+    metrics = ()
+    optimizer = types.SimpleNamespace(learning_rate=0.5)
 
     def __init__(self):
         self.tokens = 0.0
@@ -282,12 +298,36 @@ def test_progress_bar_draws_on_terminal(monkeypatch):
     ("seconds", "text"),
     [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7384, "2:03:04")],
 )
-def test_clock_formats_seconds(seconds, text):
-    assert reporting._clock(seconds) == text
+def test_progress_bar_formats_the_remaining_time(clock, capsys, seconds, text):
+    """After one of two steps, the time of one step remains."""
+    bar = reporting.ProgressBar(callbacks.Progress(), 2, line_seconds=0.0)
+    bar.set_model(Model())
+    with bar:
+        bar.on_train_begin()
+        bar.progress.step += 1
+        clock.now += seconds
+        bar.on_train_batch_end(0, {"loss": 1.0})
+    assert capsys.readouterr().err.endswith(f", {text} left\n")
 
 
 def log_of(folder, step=0):
     return reporting.MetricsLog(folder, callbacks.Progress(step=step, seconds=12.34))
+
+
+def test_training_log_writes_the_rate_since_the_last_line(tmp_path):
+    log, model = log_of(tmp_path), Model()
+    model.tokens = 1e9  # counted by an earlier `fit`
+    callback = reporting.TrainingLog(log, every=2)
+    callback.set_model(model)
+    callback.on_train_begin()
+    for tokens, seconds in ((100, 5), (200, 10), (700, 10), (200, 20)):
+        log.progress.step += 1
+        log.progress.seconds += seconds
+        model.tokens += tokens
+        callback.on_train_batch_end(0, {"loss": 1.0})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    # 300 tokens in 15 s, and 900 tokens in 30 s.
+    assert [json.loads(line)["tokens_per_second"] for line in lines] == [20, 30]
 
 
 def test_metrics_log_writes_null_for_infinity(tmp_path):
@@ -328,5 +368,5 @@ def test_save_on_signal_raises_after_last_step():
         signals.SaveOnSignal(lambda: saved.append(1)) as on_signal,
     ):
         on_signal.on_train_batch_end(0)
-        on_signal._receive(signals.signal.SIGINT, None)
+        signal.raise_signal(signal.SIGINT)
     assert saved == [1]
