@@ -21,7 +21,8 @@ def trained(cls, sparse, steps=20, **kwargs):
         keras.Variable(rng.normal(size=shape), dtype="float32") for shape in SHAPES
     ]
     schedule = training.InverseSquareRoot(0.05, 5)
-    optimizer = cls(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **kwargs)
+    options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, **kwargs}
+    optimizer = cls(schedule, **options)
     optimizer.build(variables)
 
     @tf.function
@@ -47,6 +48,7 @@ def trained(cls, sparse, steps=20, **kwargs):
     "kwargs",
     [
         {},
+        {"epsilon": 0.1},
         {"weight_decay": 0.1},
         {"global_clipnorm": 0.5},
         {"use_ema": True},

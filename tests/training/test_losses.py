@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from training_samples import log_softmax
+from training_samples import tiny_transformer
 
 from keras_transformer import training
 
@@ -43,6 +44,15 @@ def test_smoothed_cross_entropy_matches_dense_loss(label_smoothing):
     loss = training.SmoothedCrossEntropy(label_smoothing)(LABELS, logits)
     dense = dense_loss(LABELS, logits, label_smoothing)
     assert float(loss) == pytest.approx(float(dense), 1e-6)
+
+
+def test_label_smoothing_defaults_to_the_papers():
+    """Section 5.4 of the paper uses 0.1."""
+    logits = random_logits()
+    dense = float(dense_loss(LABELS, logits, 0.1))
+    loss = training.SmoothedCrossEntropy()(LABELS, logits)
+    assert float(loss) == pytest.approx(dense, 1e-6)
+    assert training.TrainingModel(tiny_transformer()).label_smoothing == 0.1
 
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
