@@ -245,6 +245,34 @@ def test_evaluation_dataset_contains_every_pair_once(corpus, index_of_source):
     assert are_equal(taken, [remove_padding_rows(batch) for batch in padded])
 
 
+class NumberTokenizer:
+    """Tokenizer of texts such as "8 0 9", with unusual special ids."""
+
+    vocabulary_size, start_id, end_id, pad_id = 10, 5, 6, 7
+
+    def fingerprint(self):
+        return "numbers"
+
+    def tokenize(self, strings):
+        return tf.strings.to_number(tf.strings.split(strings), tf.int32)
+
+
+def test_batches_have_the_special_ids_of_the_tokenizer(tmp_path):
+    pairs = [("8 0 9", "0 8"), ("9", "8 9 0 8")]
+    tokenizer = NumberTokenizer()
+    corpus = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "ids")
+    # With three replicas, the batch has a row of padding.
+    ((source_ids, target_ids, labels),) = batches(
+        training_dataset(corpus, 100, num_replicas=3), 1
+    )
+    rows = [source_ids.tolist(), target_ids.tolist(), labels.tolist()]
+    assert sorted(zip(*rows, strict=True)) == [
+        ([7, 7, 7, 7], [7, 7, 7, 7, 7], [7, 7, 7, 7, 7]),
+        ([8, 0, 9, 6], [5, 0, 8, 7, 7], [0, 8, 6, 7, 7]),
+        ([9, 6, 7, 7], [5, 8, 9, 0, 8], [8, 9, 0, 8, 6]),
+    ]
+
+
 def test_datasets_accept_single_pair(tmp_path):
     tokenizer = train_tokenizer("bpe", ["a b c"], 265)
     corpus = encode_corpus([("a b", "c")], tokenizer, tokenizer, tmp_path / "ids")
@@ -261,8 +289,9 @@ def test_training_dataset_rejects_invalid_arguments(corpus):
         with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1},"):
             use(corpus, longest - 1)
         use(corpus, longest)
-    with pytest.raises(DataError, match="seed=-1"):
-        training_dataset(corpus, BUDGET, seed=-1)
+    for name in ("seed", "start_step"):
+        with pytest.raises(DataError, match=f"{name}=-1"):
+            training_dataset(corpus, BUDGET, **{name: -1})
     for shard in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError, match="shard"):
             training_dataset(corpus, BUDGET, shard=shard)

@@ -123,19 +123,20 @@ def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
 
 # The vocabulary has ids 0 to 289.
 @pytest.mark.parametrize("wrong", [-1, 2**16, 290])
+@pytest.mark.parametrize("side", ["source", "target"])
 def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
-    tokenizers, files, tmp_path, wrong
+    tokenizers, files, tmp_path, side, wrong
 ):
-    good = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(0)[0].tolist()
-    path = tmp_path / "ids" / "source_ids.npy"
+    good = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(0)
+    path = tmp_path / "ids" / f"{side}_ids.npy"
     ids = np.load(path).astype(np.int32)
     ids[3] = wrong
     np.save(path, ids)
-    with pytest.raises(DataError, match="source ids outside of the vocabulary"):
+    with pytest.raises(DataError, match=f"{side} ids outside of the vocabulary"):
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
         EncodedCorpus.load(tmp_path / "ids").check_ids(*sizes)
-    again = encode_corpus(files, *tokenizers, tmp_path / "ids")
-    assert again.pair(0)[0].tolist() == good
+    again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(0)
+    assert [ids.tolist() for ids in again] == [ids.tolist() for ids in good]
 
 
 @pytest.mark.parametrize("name", ["pad_id", "start_id"])
