@@ -230,24 +230,18 @@ def test_failed_encoding_closes_its_files(tokenizers, tmp_path):
     assert kept.value and not any(str(tmp_path) in each for each in opened)
 
 
-def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch):
+def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path):
     lines = [line.encode() for line in sentences(11, 9)]
     source = write(tmp_path / "a", lines)
     target = write(tmp_path / "b", lines[::-1])
-    encoded = []
-    original = encoding._write_corpus
-    monkeypatch.setattr(
-        encoding,
-        "_write_corpus",
-        lambda *arguments: encoded.append(1) or original(*arguments),
-    )
+    folder = tmp_path / "ids"
 
-    def encode(files=(source, target), tokenizers=tokenizers, max_length=256):
-        before = len(encoded)
-        corpus = encode_corpus(
-            TextFiles(*files), *tokenizers, tmp_path / "ids", max_length=max_length
-        )
-        return corpus, len(encoded) > before
+    def encode(pairs=None, tokenizers=tokenizers, max_length=256):
+        """Returns the corpus, and whether its folder is new."""
+        before = folder.stat().st_ino if folder.exists() else None
+        pairs = pairs or TextFiles(source, target)
+        corpus = encode_corpus(pairs, *tokenizers, folder, max_length=max_length)
+        return corpus, folder.stat().st_ino != before
 
     assert encode()[1]
     corpus, again = encode()
@@ -266,9 +260,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
     assert corpus.pair(10)[0].tolist() == expected
     # A list has no fingerprint, so its ids are not cached.
     for _ in range(2):
-        before = len(encoded)
-        encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
-        assert len(encoded) == before + 1
+        assert encode([("ein", "ein")])[1]
 
 
 def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
@@ -333,11 +325,18 @@ def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path, has_corpus):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"segmentations": 0}, {"dropout": -0.5}, {"dropout": 1.0, "segmentations": 3}],
+    ("options", "message"),
+    [
+        ({"segmentations": 0}, "`segmentations` at least 1"),
+        ({"segmentations": 2}, "`segmentations` above 1 requires `dropout` above 0"),
+        ({"dropout": -0.5}, r"`dropout` must be in \[0, 1\)"),
+        ({"dropout": 1.0, "segmentations": 3}, r"`dropout` must be in \[0, 1\)"),
+    ],
 )
-def test_encode_corpus_rejects_arguments_out_of_range(tokenizers, tmp_path, options):
-    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
+def test_encode_corpus_rejects_arguments_out_of_range(
+    tokenizers, tmp_path, options, message
+):
+    with pytest.raises(ValueError, match=message):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids", **options)
     assert not (tmp_path / "ids").exists()
 
