@@ -7,7 +7,6 @@ segmentations.
 import collections
 import hashlib
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -35,7 +34,6 @@ ODD = [
     "aaaaaaaaaaa",
     "a\tb",
 ]
-DATA = os.environ.get("KERAS_TRANSFORMER_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +85,8 @@ def test_merges_without_dropout_match_sentencepiece(tokenizer, processor, lines)
         assert tried == len(symbols) - merges.num_pieces(ids)
 
 
-@pytest.mark.skipif(not DATA, reason="needs KERAS_TRANSFORMER_DATA")
-def test_merges_match_sentencepiece_on_real_text():
-    path = pathlib.Path(DATA, "multi30k", "train.de.gz")
+def test_merges_match_sentencepiece_on_real_text(data_dir):
+    path = data_dir / "multi30k" / "train.de.gz"
     lines = [line for _, line in zip(range(6000), read_lines(path), strict=False)]
     model = train_tokenizer("bpe", lines, 3000).model
     merges = Merges(model)
