@@ -1,6 +1,7 @@
 """Padding masks, causal masks and their combination, against expected arrays."""
 
 import numpy as np
+import pytest
 from keras import ops
 
 from keras_transformer.layers import causal_mask
@@ -20,11 +21,18 @@ def test_padding_mask_marks_tokens():
     )
 
 
-def test_causal_mask_hides_later_keys():
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(causal_mask(3, 3)),
-        [[[True, False, False], [True, True, False], [True, True, True]]],
-    )
+@pytest.mark.parametrize(
+    ("target_length", "source_length", "expected"),
+    [
+        (3, 3, [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),
+        (2, 4, [[1, 0, 0, 0], [1, 1, 0, 0]]),
+        (4, 2, [[1, 0], [1, 1], [1, 1], [1, 1]]),
+    ],
+)
+def test_causal_mask_hides_later_keys(target_length, source_length, expected):
+    mask = ops.convert_to_numpy(causal_mask(target_length, source_length))
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask, [expected])
 
 
 def test_combine_masks_hides_positions_that_any_mask_hides():

@@ -267,6 +267,16 @@ def test_attention_scores_are_zero_on_masked_keys_only(dtype):
     assert (numpy(scores)[~hidden] > 0).all()
 
 
+def test_attention_scores_are_taken_before_dropout():
+    layer = build_layer(3, 5, dropout=0.5)
+    (output, scores), (expected_output, expected) = (
+        layer(QUERY, VALUE, return_attention_scores=True, training=training)
+        for training in (True, False)
+    )
+    np.testing.assert_array_equal(numpy(scores), numpy(expected))
+    assert (numpy(output) != numpy(expected_output)).any()
+
+
 def test_attention_kernels_start_with_glorot_deviation():
     layer = MultiHeadAttention(8, 16)
     layer.build((None, None, 96), (None, None, 96))

@@ -108,6 +108,12 @@ def test_learned_positions_are_rows_of_the_table():
     np.testing.assert_array_equal(table(1, 6, layer, start), rows[10:])
 
 
+def test_learned_positions_start_with_deviation_of_embeddings():
+    layer = PositionalEncoding("learned", max_length=503)
+    layer.build((None, None, 101))
+    np.testing.assert_allclose(numpy(layer.positions).std(), 101**-0.5, rtol=0.05)
+
+
 def test_learned_positions_end_at_max_length():
     layer, rows = learned()
     assert table(11, 6, layer).shape == rows.shape

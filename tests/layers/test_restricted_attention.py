@@ -99,6 +99,26 @@ def test_restricted_attention_matches_full_attention_with_band_mask(window, caus
                 np.testing.assert_array_equal(numpy(again), numpy(output))
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="dynamic lengths by tf.function"
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1100, 2**31 - 1])
+def test_restricted_attention_accepts_dynamic_lengths(window, causal):
+    """The window 2**31 - 1 would exhaust the memory if blocks were as long."""
+    import tensorflow as tf
+
+    restricted, full = pair(window)
+    attend = tf.function(
+        lambda x: restricted(x, x, use_causal_mask=causal),
+        input_signature=[tf.TensorSpec([3, None, WIDTH])],
+    )
+    for length in (0, 1, 23, 601):
+        x = sequence(length)
+        expected = full(x, x, attention_mask=band(length, window, causal)[None])
+        np.testing.assert_allclose(numpy(attend(x)), numpy(expected), atol=2e-6)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_restricted_attention_scores_match_full_attention(window, causal):
