@@ -278,6 +278,10 @@ def test_embeddings_and_logits_share_one_matrix():
         ({"positions": "none"}, "`positions` must be .* Received: 'none'"),
         ({"positions": "learned"}, "`max_length` of at least 1. Received: None"),
         ({"normalization": "none"}, "`normalization` must be .* Received: 'none'"),
+        ({"activation": "none"}, "activation function .*none"),
+        ({"score_mode": "none"}, "`score_mode` must be .* Received: 'none'"),
+        ({"dropout": -0.1}, "between 0 and 1.*-0.1"),
+        ({"dropout": 1.1}, "between 0 and 1.*1.1"),
         ({"attention_dropout": 1.5}, "Received: 1.5"),
         ({"output_size": 99}, "`output_size` must be .* Received: 99 of"),
     ],
@@ -308,6 +312,14 @@ def test_preset_matches_explicit_arguments():
     assert model.vocabulary_size == 41
     built_by_name = kt.Transformer.from_preset("tiny", 41, dropout=0.0, pad_id=7)
     assert (built_by_name.dropout, built_by_name.pad_id) == (0.0, 7)
+
+
+def test_default_sizes_match_the_base_preset():
+    model, preset = kt.Transformer(41), kt.PRESETS["base"]
+    attention = model.encoder.layers[0].self_attention
+    widths = {"key_dim": attention.key_dim, "value_dim": attention.value_dim}
+    sizes = model.get_config() | widths
+    assert {name: sizes[name] for name in preset} == preset
 
 
 @pytest.mark.parametrize(

@@ -156,26 +156,28 @@ def test_zero_start_has_no_vector_and_no_gradient(every):
 
 @pytest.mark.parametrize("variations", [ALL_VARIATIONS, {"logits_bias": True}])
 def test_training_loss_matches_the_logits(variations):
-    """Compares the training step's fused loss and gradients with the loss class."""
+    """Compares the training step's fused loss and gradients with the loss class.
+
+    A step of SGD with rate 1 subtracts the gradient.
+    """
     import tensorflow as tf
 
     model = built(variations)
     labels = np.array([[17, 4, 18, 5, 3]])
     training = TrainingModel(model, label_smoothing=0.1)
-    variables = [variable.value for variable in model.trainable_variables]
-    with tf.GradientTape(persistent=True) as tape:
-        loss, nll, _ = training._sums(INPUTS, labels, training=True)
-        logits = model(INPUTS, training=True)
-        # `_sums` adds the losses of the 5 tokens, which the class averages.
-        expected = 5 * SmoothedCrossEntropy(0.1)(labels, logits)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert np.abs(loss - nll) > 1e-3
-    for variable in variables:
-        pair = [
-            tf.convert_to_tensor(tape.gradient(each, variable)).numpy()
-            for each in (loss, expected)
-        ]
-        np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-4)
+    training.compile(keras.optimizers.SGD(1.0))
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        expected = SmoothedCrossEntropy(0.1)(labels, model(INPUTS))
+    gradients = tape.gradient(expected, [variable.value for variable in variables])
+    before = [numpy(variable) for variable in variables]
+    metrics = training.train_step((INPUTS, labels))
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    assert np.abs(metrics["loss"] - np.log(metrics["perplexity"])) > 1e-3
+    for variable, start, gradient in zip(variables, before, gradients, strict=True):
+        difference = start - numpy(variable)
+        expected = numpy(tf.convert_to_tensor(gradient))
+        np.testing.assert_allclose(difference, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_file_keeps_variations(every, tmp_path):
@@ -246,6 +248,11 @@ def test_file_with_forged_variations_is_refused(every, tmp_path, changes, messag
 def test_variations_reject_invalid_values(changes, message):
     with pytest.raises(ValueError, match=message):
         kt.Variations(**changes)
+
+
+def test_transformer_rejects_unknown_variations():
+    with pytest.raises(TypeError, match="attention_biases"):
+        built({"attention_biases": True})
 
 
 def test_learned_positions_begin_at_0():

@@ -70,6 +70,14 @@ def test_add_norm_drops_sublayer_output_only():
     np.testing.assert_allclose(added[~dropped], 4 / 3, rtol=1e-5)
 
 
-def test_add_norm_rejects_unknown_normalization():
-    with pytest.raises(ValueError, match=r'"post" or "pre"\. Received: \'none\''):
-        AddNorm(normalization="none")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"normalization": "none"}, r'"post" or "pre"\. Received: \'none\''),
+        ({"dropout": -0.1}, "between 0 and 1.*-0.1"),
+        ({"dropout": 1.1}, "between 0 and 1.*1.1"),
+    ],
+)
+def test_add_norm_rejects_invalid_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AddNorm(**arguments)

@@ -36,6 +36,13 @@ def test_feed_forward_applies_activation():
     assert FeedForward.from_config(layer.get_config()).activation is layer.activation
 
 
-def test_feed_forward_rejects_sizes_below_one():
-    with pytest.raises(ValueError, match=r"`d_ff` must be at least 1\. Received: 0"):
-        FeedForward(0)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"d_ff": 0}, r"`d_ff` must be at least 1\. Received: 0"),
+        ({"d_ff": 13, "activation": "none"}, "activation function .*none"),
+    ],
+)
+def test_feed_forward_rejects_invalid_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FeedForward(**arguments)
