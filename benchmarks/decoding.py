@@ -186,7 +186,9 @@ def start_systems(saved, fast, kind, alpha):
             *(ctranslate2, fast, kind, dtype, alpha, interleaved.THREADS),
         )
     if kind == "ids":
-        commands["KerasHub layers"] = ("peers/decode_kerashub.py", LENGTH)
+        kerashub = "peers/decode_kerashub.py"
+        commands["KerasHub layers"] = (kerashub, LENGTH, "plain")
+        commands["KerasHub layers, XLA"] = (kerashub, LENGTH, "xla")
     systems = []
     for name, command in commands.items():
         print(f"starting {name}", file=sys.stderr)

@@ -14,7 +14,8 @@ def table_of(results):
 
     def decoders(options, parts):
         """Returns the systems of a row, given the suffixes of their names."""
-        names = (f"keras_transformer SavedModel{options}{parts}", "KerasHub layers", "")
+        ours = f"keras_transformer SavedModel{options}{parts}"
+        names = (ours, "KerasHub layers, XLA", "")
         return (*names, *(f"CTranslate2 {each}{parts}" for each in ("float32", "int8")))
 
     # Task, name of the results, batch size or `None`, and the system of each column, or

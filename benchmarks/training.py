@@ -29,8 +29,9 @@ OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
 STEPS = {"tiny": 40, "base": 4}
 
 
-def start_systems(size, folder, without):
+def start_systems(size, folder, num_batches, without):
     """Starts the systems one after another. The last one, sgemm, is the reference."""
+    kerashub = ("peers/train_kerashub.py", size, folder)
     commands = {
         OURS: ("peers/train_ours.py", size, folder),
         **{
@@ -38,8 +39,8 @@ def start_systems(size, folder, without):
             for option in OPTIONS
         },
         "torch.nn.Transformer": ("peers/train_torch.py", size, folder),
-        "KerasHub layers": ("peers/train_kerashub.py", size, folder, "plain"),
-        "KerasHub layers, XLA": ("peers/train_kerashub.py", size, folder, "xla"),
+        "KerasHub layers": (*kerashub, "plain", num_batches),
+        "KerasHub layers, XLA": (*kerashub, "xla", num_batches),
         "sgemm": ("machine.py",),
     }
     systems = []
@@ -75,7 +76,7 @@ def main():
             tokens = int(sum(target.sum() for _, target in batches))
             return {"first": number * steps, "steps": steps, "tokens": tokens}
 
-        systems = start_systems(arguments.size, folder, arguments.without)
+        systems = start_systems(arguments.size, folder, len(lengths), arguments.without)
         interleaved.take_turns(systems, arguments.rounds, round_arguments)
         for each in systems:
             each.close()

@@ -14,7 +14,7 @@ import tensorflow as tf
 import workload
 from keras import ops
 
-(fixed_length,) = map(int, sys.argv[1:])
+fixed_length, compiler = int(sys.argv[1]), sys.argv[2]
 tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS)
 tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
 settings = workload.settings("base")
@@ -67,7 +67,10 @@ def empty_cache(batch, length):
     return tf.zeros([batch, num_layers, 2, length, num_heads, head_dim])
 
 
-@tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+@tf.function(
+    input_signature=[tf.TensorSpec([None, None], tf.int32)],
+    jit_compile=compiler == "xla",
+)
 def translate(source_ids):
     batch, source_length = tf.unstack(tf.shape(source_ids))
     mask = source_ids != 0

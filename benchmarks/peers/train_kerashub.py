@@ -12,7 +12,7 @@ import tensorflow as tf
 import workload
 from keras import ops
 
-size, folder, compiler = sys.argv[1:]
+size, folder, compiler, num_batches = sys.argv[1:]
 settings = workload.settings(size)
 width, dropout = settings["d_model"], settings["dropout"]
 
@@ -85,7 +85,7 @@ channel = interleaved.Channel()
 if xla:
     # XLA compiles once per shape, which must happen before the first turn.
     shapes = {}
-    for batch in batches.take(200):
+    for batch in batches.take(int(num_batches)):
         shapes.setdefault(tuple(map(tuple, (ids.shape for ids in batch[0]))), batch)
     for batch in shapes.values():
         model.train_on_batch(*batch)

@@ -28,7 +28,11 @@ tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
 tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS // parallel)
 # `fit` builds its own iterator, so the pipeline is part of the measurement.
 batches = workload.dataset(folder)
-transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
+transformer = kt.Transformer(
+    workload.VOCABULARY,
+    attention_dropout=workload.DROPOUT,
+    **workload.settings(size),
+)
 transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
 model = training.TrainingModel(
     transformer,

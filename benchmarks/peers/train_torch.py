@@ -24,6 +24,12 @@ class Model(nn.Module):
         self.transformer = nn.Transformer(
             width, heads, layers, layers, inner, dropout, batch_first=True
         )
+        # The other systems have no dropout inside the feed-forward network.
+        for layer in (
+            *self.transformer.encoder.layers,
+            *self.transformer.decoder.layers,
+        ):
+            layer.dropout = nn.Identity()
         self.dropout = nn.Dropout(dropout)
         position = torch.arange(256)[:, None]
         rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
