@@ -120,15 +120,24 @@ class TrainingModel(keras.Model):
         The arguments have the same meaning as in the constructor.
 
         Raises:
-            ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1).
+            ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1). Also
+                if the model is built, and `word_dropout` or the cutoff of
+                `consistency` was 0 until now and no longer is.
         """
         rates = {"label_smoothing": label_smoothing, "word_dropout": word_dropout}
         for name, rate in rates.items():
             if not 0 <= rate < 1:
                 raise ValueError(f"`{name}` must be in [0, 1). Received: {rate}.")
+        cutoff = consistency.cutoff if consistency is not None else 0.0
+        new = (word_dropout and not self.word_dropout, cutoff and not self.token_cutoff)
+        if self.built and any(new):
+            raise ValueError(
+                "Once the model is built, `word_dropout` and the cutoff of "
+                "`consistency` must not become positive for the first time. "
+                f"Received: word_dropout={word_dropout}, cutoff={cutoff}."
+            )
         self.label_smoothing = label_smoothing
         self.consistency = consistency
-        cutoff = consistency.cutoff if consistency is not None else 0.0
         self._set_rate("word_dropout", word_dropout, is_scaled=True)
         self._set_rate("token_cutoff", cutoff, is_scaled=False)
         self.train_function = None

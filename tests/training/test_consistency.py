@@ -208,3 +208,16 @@ def test_token_factors_scale_vectors_before_positions(side):
     positions = embed(ids)[0] - rows
     expected = rows * np.array([[1.0], [0.0], [2.0]]) + positions
     np.testing.assert_allclose(x[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"word_dropout": 0.1}, {"consistency": SIMCUT}])
+def test_regularization_that_needs_new_state_is_refused_on_a_built_model(options):
+    model, *batch = model_and_batch()
+    with pytest.raises(ValueError, match="must not become positive"):
+        model.set_regularization(0.2, **options)
+    assert model.label_smoothing == 0.1
+    # Rates may change if they were once positive, also to 0 and back.
+    model, *batch = model_and_batch(**options)
+    for changes in ({}, options):
+        model.set_regularization(0.2, **changes)
+        assert np.isfinite(model.train_step(batch)["loss"])
