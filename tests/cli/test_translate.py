@@ -180,18 +180,21 @@ def test_translate_names_a_missing_model(run_command, tmp_path):
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-)
+def interrupt(lines, n):
+    raise KeyboardInterrupt
+
+
+def terminate(lines, n):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("stop", "exit_code"), [(interrupt, 130), (terminate, 143)])
 def test_stopped_translate_keeps_the_old_output(
-    run_command, model_path, translator, monkeypatch, tmp_path, number, exit_code
+    run_command, model_path, translator, monkeypatch, tmp_path, stop, exit_code
 ):
     output = tmp_path / "out"
     output.write_text("old")
-
-    monkeypatch.setattr(
-        translator, "n_best", lambda lines, n: os.kill(os.getpid(), number)
-    )
+    monkeypatch.setattr(translator, "n_best", stop)
     result = run_command("translate", model_path, "--output", output, stdin="x\n")
     assert result.exit_code == exit_code
     assert output.read_text() == "old"
