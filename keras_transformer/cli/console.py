@@ -29,6 +29,8 @@ USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+
 # TensorFlow reports these file errors as exhausted resources, like a lack of memory.
 FILE_ERRORS = {
     os.strerror(number)
@@ -76,7 +78,7 @@ def command(function=None, *, uses_device=True):
         try:
             check_values(kwargs)
             with (
-                _exit_on_sigterm(),
+                _exit_on_signals(),
                 common.override_settings(**given),
                 print_library_log(),
             ):
@@ -106,16 +108,24 @@ def command(function=None, *, uses_device=True):
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm():
-    """Makes SIGTERM raise `SystemExit(143)`, so that temporary files are removed."""
+def _exit_on_signals():
+    """Makes SIGTERM and SIGHUP raise `SystemExit`, so that temporary files are removed.
+
+    A closed terminal sends SIGHUP. It stays ignored if it was, as under `nohup`.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    previous = {number: signal.getsignal(number) for number in _TERMINATING}
+    if previous[signal.SIGHUP] is signal.SIG_IGN:
+        del previous[signal.SIGHUP]
+    for number in previous:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _user_message(error):

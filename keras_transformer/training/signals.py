@@ -1,4 +1,4 @@
-"""Saves a checkpoint on Ctrl-C and SIGTERM."""
+"""Saves a checkpoint on Ctrl-C, SIGTERM and SIGHUP."""
 
 import contextlib
 import signal
@@ -18,12 +18,14 @@ class _Stop(BaseException):
 
 
 class SaveOnSignal(keras.callbacks.Callback):
-    """Finishes the step, saves and stops training on Ctrl-C and SIGTERM.
+    """Finishes the step, saves and stops training on Ctrl-C, SIGTERM and SIGHUP.
 
-    After `save`, the callback raises `KeyboardInterrupt` for Ctrl-C, and
-    `SystemExit(143)` for SIGTERM. A second Ctrl-C raises `KeyboardInterrupt` at once,
-    without `save`. A second SIGTERM ends the process at once. A signal to one of
-    several workers stops all of them at the same step.
+    After `save`, the callback raises `KeyboardInterrupt` for Ctrl-C, and `SystemExit`
+    with 128 plus the number of the signal for the others. A second Ctrl-C raises
+    `KeyboardInterrupt` at once, without `save`. A second other signal ends the process
+    at once. A signal to one of several workers stops all of them at the same step.
+
+    A closed terminal sends SIGHUP. It stays ignored if it was, as under `nohup`.
 
     Pass the callback to `fit`, and use it as a context manager around `fit`. On entry,
     the context sets the signal handlers. On exit, it restores the previous ones.
@@ -34,7 +36,7 @@ class SaveOnSignal(keras.callbacks.Callback):
             alone.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, save, workers=None):
         super().__init__()
@@ -48,6 +50,8 @@ class SaveOnSignal(keras.callbacks.Callback):
         # In Python, only the main thread can handle signals.
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
+                if number == signal.SIGHUP and _is_ignored(number):
+                    continue
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -96,9 +100,16 @@ class SaveOnSignal(keras.callbacks.Callback):
         counts = self.workers.all_reduce_sum(
             [number == self._received for number in self.SIGNALS]
         )
-        if not any(counts):
+        received = [
+            number for number, count in zip(self.SIGNALS, counts, strict=True) if count
+        ]
+        if not received:
             return
         self.save()
-        if counts[0]:
+        if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(128 + received[0])
+
+
+def _is_ignored(number):
+    return signal.getsignal(number) is signal.SIG_IGN

@@ -188,7 +188,13 @@ def terminate(lines, n):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("stop", "exit_code"), [(interrupt, 130), (terminate, 143)])
+def hang_up(lines, n):
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    ("stop", "exit_code"), [(interrupt, 130), (terminate, 143), (hang_up, 129)]
+)
 def test_stopped_translate_keeps_the_old_output(
     run_command, model_path, translator, monkeypatch, tmp_path, stop, exit_code
 ):

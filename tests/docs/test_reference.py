@@ -74,8 +74,8 @@ def test_exit_codes_match_the_errors():
     classes = [UserError, *error_classes(UserError)]
     expected = {each.exit_code for each in classes}
     expected |= {console.USER_ERROR, console.INTERRUPTED, console.BROKEN_PIPE}
-    # Success, an unexpected error, and a signal.
-    expected |= {0, 1, 128 + signal.SIGTERM}
+    # Success, an unexpected error, and signals.
+    expected |= {0, 1, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
     codes = [int(row[0]) for row in table_rows(page("exit-codes.md"))]
     assert codes == sorted(expected)
 

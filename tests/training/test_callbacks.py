@@ -370,3 +370,14 @@ def test_save_on_signal_raises_after_last_step():
         on_signal.on_train_batch_end(0)
         signal.raise_signal(signal.SIGINT)
     assert saved == [1]
+
+
+def test_ignored_hangup_does_not_stop_training():
+    """`nohup` starts a process with SIGHUP ignored."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.SaveOnSignal(pytest.fail) as on_signal:
+            signal.raise_signal(signal.SIGHUP)
+            on_signal.on_train_batch_end(0)
+    finally:
+        signal.signal(signal.SIGHUP, previous)

@@ -152,6 +152,11 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
     assert len(_checkpoints(tmp_path / "run")) == 1
 
 
+def test_sighup_saves_and_exits_with_129(tmp_path):
+    assert interrupt_run(tmp_path / "run", signal.SIGHUP) == 129
+    assert len(_checkpoints(tmp_path / "run")) == 1
+
+
 def test_trainer_restores_signal_handlers(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer_in(tmp_path).fit(dataset(), 1, bar=False)
