@@ -9,14 +9,13 @@ import math
 import os
 import pathlib
 import re
-import signal
 import sys
-import threading
 import traceback
 
 import typer
 
 from keras_transformer.cli import common
+from keras_transformer.cli.exit_signals import exit_on_signals
 from keras_transformer.cli.library_log import print_library_log
 from keras_transformer.cli.values import SURROGATES
 from keras_transformer.cli.values import check_values
@@ -28,8 +27,6 @@ from keras_transformer.untrusted import escape_controls
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-
-_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 
 # TensorFlow reports these file errors as exhausted resources, like a lack of memory.
 FILE_ERRORS = {
@@ -78,7 +75,7 @@ def command(function=None, *, uses_device=True):
         try:
             check_values(kwargs)
             with (
-                _exit_on_signals(),
+                exit_on_signals(),
                 common.override_settings(**given),
                 print_library_log(),
             ):
@@ -105,27 +102,6 @@ def command(function=None, *, uses_device=True):
 
     common.add_options(run, function, uses_device)
     return run
-
-
-@contextlib.contextmanager
-def _exit_on_signals():
-    """Makes SIGTERM and SIGHUP raise `SystemExit`, so that temporary files are removed.
-
-    A closed terminal sends SIGHUP. It stays ignored if it was, as under `nohup`.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in _TERMINATING}
-    if previous[signal.SIGHUP] is signal.SIG_IGN:
-        del previous[signal.SIGHUP]
-    for number in previous:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _user_message(error):

@@ -1,4 +1,4 @@
-"""Saves a checkpoint on Ctrl-C, SIGTERM and SIGHUP."""
+"""Callback that saves a checkpoint on Ctrl-C, SIGTERM and SIGHUP."""
 
 import contextlib
 import signal
@@ -10,22 +10,31 @@ from keras_transformer.training.replicas import SingleProcess
 
 # Handlers for a second signal. A second Ctrl-C raises `KeyboardInterrupt`, so that
 # temporary files are removed. A second SIGTERM has no handler and ends the process.
-_SECOND_SIGNAL_HANDLERS = {signal.SIGINT: signal.default_int_handler}
+# The kernel and the shell both send SIGHUP when a terminal is closed.
+_SECOND_SIGNAL_HANDLERS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_IGN,
+}
 
 
 class _Stop(BaseException):
-    """Ends an `interruptible` block. It passes through `except Exception`."""
+    """Exception that ends an `interruptible` block.
+
+    `except Exception` does not catch it.
+    """
 
 
 class SaveOnSignal(keras.callbacks.Callback):
-    """Finishes the step, saves and stops training on Ctrl-C, SIGTERM and SIGHUP.
+    """Callback that saves and stops training on Ctrl-C, SIGTERM and SIGHUP.
 
-    After `save`, the callback raises `KeyboardInterrupt` for Ctrl-C, and `SystemExit`
-    with 128 plus the number of the signal for the others. A second Ctrl-C raises
-    `KeyboardInterrupt` at once, without `save`. A second other signal ends the process
-    at once. A signal to one of several workers stops all of them at the same step.
+    It finishes the current step first. After `save`, it raises `KeyboardInterrupt` for
+    Ctrl-C, and `SystemExit` with 128 plus the number of the signal for the others. If a
+    second signal arrives before that, Ctrl-C raises `KeyboardInterrupt` at once without
+    `save`, and SIGTERM ends the process at once. A signal to one of several workers
+    stops all of them at the same step.
 
-    A closed terminal sends SIGHUP. It stays ignored if it was, as under `nohup`.
+    A closed terminal sends SIGHUP, often twice, so the second one is ignored. If SIGHUP
+    was already ignored, as under `nohup`, it stays ignored.
 
     Pass the callback to `fit`, and use it as a context manager around `fit`. On entry,
     the context sets the signal handlers. On exit, it restores the previous ones.

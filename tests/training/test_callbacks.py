@@ -381,3 +381,16 @@ def test_ignored_hangup_does_not_stop_training():
             on_signal.on_train_batch_end(0)
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+def test_closing_terminal_may_send_two_hangups():
+    saved = []
+    with (
+        pytest.raises(SystemExit) as error,
+        signals.SaveOnSignal(lambda: saved.append(1)) as on_signal,
+    ):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        on_signal.on_train_batch_end(0)
+    # 128 plus the number of SIGHUP, 1.
+    assert (error.value.code, saved) == (129, [1])
