@@ -245,6 +245,10 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         self.workers = workers or SingleProcess()
 
     def on_train_batch_end(self, batch, logs=None):
+        self.save_if_due()
+
+    def save_if_due(self):
+        """Writes a checkpoint if one is due at the current step."""
         progress = self.progress
         if self.steps:
             progress.checkpoint_due |= progress.step % self.steps == 0

@@ -17,6 +17,8 @@ from training_samples import paper_adam
 from training_samples import tiny_transformer
 
 from keras_transformer import training
+from keras_transformer.saving.checkpoints import regular_paths
+from keras_transformer.saving.names import checkpoint_paths
 
 
 class NormRecorder(training.TrainingModel):
@@ -150,3 +152,25 @@ def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
         del reached[clock], expected[clock]
     assert reached == expected
     assert (reached["best_step"], reached["validations_since_best"]) == (4, 1)
+
+
+def test_interrupted_validation_keeps_its_scheduled_checkpoint(make_trainer, tmp_path):
+    """Step 4 has a validation and a scheduled checkpoint."""
+
+    def fit(trainer, validate, first=0):
+        trainer.fit(
+            dataset(first),
+            6,
+            validate=validate,
+            validation_steps=4,
+            metric="perplexity",
+            checkpoint_steps=2,
+            bar=False,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_trainer(tmp_path), lambda: signal.raise_signal(signal.SIGINT))
+    resumed = make_trainer(tmp_path, seed=8)
+    fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
+    paths = regular_paths(checkpoint_paths(tmp_path / "checkpoints"))
+    assert [path.rpartition("-")[2] for path in paths] == ["2", "4", "6"]
