@@ -1,6 +1,7 @@
 """keras-transformer compare"""
 
 import enum
+import json
 import pathlib
 from typing import Annotated
 
@@ -24,6 +25,10 @@ class CorpusMetric(enum.StrEnum):
 class Test(enum.StrEnum):
     BOOTSTRAP = "bootstrap"
     RANDOMIZATION = "randomization"
+
+
+# Options that override keys of the recipe's section `evaluation`, for messages.
+_OVERRIDES = {"tokenize": "--tokenize", "lowercase": "--lowercase or --no-lowercase"}
 
 
 @console.command(uses_device=False)
@@ -57,17 +62,32 @@ def compare(
         ),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
-    tokenize: options.BleuTokenizer = "13a",
-    lowercase: options.Lowercase = False,
+    tokenize: Annotated[
+        str | None,
+        Option(
+            "--tokenize",
+            help="sacreBLEU tokenizer; use 'none' for tokenized text (default: 13a; "
+            "folders: evaluation.tokenize of their recipe).",
+        ),
+    ] = None,
+    lowercase: Annotated[
+        bool | None,
+        Option(
+            "--lowercase/--no-lowercase",
+            help="Ignore case in BLEU and chrF (default: no; folders: "
+            "evaluation.lowercase of their recipe).",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ):
     """Test whether systems differ significantly.
 
     Translation files are compared as in sacreBLEU. Folders written by the `repeat`
     command are compared by their mean BLEU over seeds, with a paired bootstrap over
-    sentences. The p-value is the probability of a difference at least as large as the
-    observed one if the system were as good as the baseline. Unlike in sacreBLEU, it is
-    1 if the scores are equal.
+    sentences. Unless options override them, the settings of BLEU come from the section
+    `evaluation` of the recipes, which must agree. The p-value is the probability of a
+    difference at least as large as the observed one if the system were as good as the
+    baseline. Unlike in sacreBLEU, it is 1 if the scores are equal.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -81,9 +101,8 @@ def compare(
     if len(set(names)) < len(names):
         raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(reference, *systems)
-    check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}
-    scoring = {"tokenize": tokenize, "lowercase": lowercase}
+    given = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):
         if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
@@ -91,7 +110,7 @@ def compare(
                 "compared by BLEU with the bootstrap. Remove --reference, --metric and "
                 "--test"
             )
-        results = [_compare_folders(systems, **bootstrap, **scoring)]
+        results = [_compare_folders(systems, given, **bootstrap)]
     elif reference is None:
         raise UserError("--reference is required to compare translation files")
     else:
@@ -99,9 +118,9 @@ def compare(
             systems,
             reference,
             [each.value for each in dict.fromkeys(metric)],
+            given,
             test=test.value,
             **bootstrap,
-            **scoring,
         )
     if as_json:
         report = [result._asdict() for result in results]
@@ -116,17 +135,20 @@ def compare(
             typer.echo(f"{system.name:{width}}  {_describe(system)}")
 
 
-def _compare_files(systems, reference, metrics, **options):
+def _compare_files(systems, reference, metrics, given, **options):
+    from keras_transformer.recipes.schema import EvaluationSettings
+
+    scoring = _complete_scoring(given, EvaluationSettings().model_dump())
     texts = [read_parallel_lines(path, reference) for path in systems]
     with console.quiet_libraries():
         from keras_transformer.evaluation import compare_systems
 
         hypotheses = (lines for lines, _ in texts)
         named = dict(zip(map(str, systems), hypotheses, strict=True))
-        return compare_systems(named, texts[0][1], metrics, **options)
+        return compare_systems(named, texts[0][1], metrics, **scoring, **options)
 
 
-def _compare_folders(folders, num_samples, **options):
+def _compare_folders(folders, given, num_samples, **options):
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
@@ -136,9 +158,11 @@ def _compare_folders(folders, num_samples, **options):
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison
+        from keras_transformer.evaluation import bleu
         from keras_transformer.evaluation import compare_seeds
         from keras_transformer.experiments.repeat import read_translations
 
+        scoring = _complete_scoring(given, _stored_scoring(folders, given))
         stored = {str(folder): read_translations(folder) for folder in folders}
         first, (_, references) = next(iter(stored.items()))
         for name, (_, others) in stored.items():
@@ -146,13 +170,54 @@ def _compare_folders(folders, num_samples, **options):
                 raise UserError(f"{name}: must have the same references as {first}")
         systems = {name: translations for name, (translations, _) in stored.items()}
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
+        signature = bleu(systems[first][0], references, **scoring).signature
         return Comparison(
             "BLEU",
-            f"mean over seeds (number per system: {num_seeds})",
+            f"{signature}  mean over seeds (number per system: {num_seeds})",
             compare_seeds(
-                systems, references, num_samples=num_samples or 1000, **options
+                systems,
+                references,
+                num_samples=num_samples or 1000,
+                **scoring,
+                **options,
             ),
         )
+
+
+def _stored_scoring(folders, given):
+    """Returns the settings of BLEU that the recipes of all folders share.
+
+    Settings in `given` may differ between the recipes, and if all are given, no recipe
+    is read.
+    """
+    from keras_transformer.experiments.repeat import read_evaluation_settings
+
+    missing = [name for name, value in given.items() if value is None]
+    if not missing:
+        return {}
+    first, *others = folders
+    settings = read_evaluation_settings(first)
+    for folder in others:
+        other = read_evaluation_settings(folder)
+        for name in missing:
+            if other[name] != settings[name]:
+                values = json.dumps(settings[name]), json.dumps(other[name])
+                raise UserError(
+                    f"{first} and {folder}: their recipes have different values of "
+                    f"evaluation.{name}, {' and '.join(values)}. Choose one with "
+                    f"{_OVERRIDES[name]}"
+                )
+    return settings
+
+
+def _complete_scoring(given, defaults):
+    """Returns the settings in `given`, with `defaults` in place of `None`."""
+    scoring = {
+        name: defaults[name] if value is None else value
+        for name, value in given.items()
+    }
+    check_bleu_tokenizer(scoring["tokenize"])
+    return scoring
 
 
 def _describe(system):

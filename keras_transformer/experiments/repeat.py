@@ -141,6 +141,28 @@ def read_translations(output):
     return translations, references
 
 
+def read_evaluation_settings(output):
+    """Reads the settings with which `repeat` computed its BLEU scores.
+
+    Args:
+        output: Output folder of `repeat`, a `pathlib.Path`.
+
+    Returns:
+        Mapping with the keys of the recipe's section `evaluation`.
+
+    Raises:
+        RecipeError: If the recipe cannot be read.
+        RunError: If there is no recipe.
+    """
+    path = output / CONFIG
+    if not path.is_file():
+        raise RunError(
+            f"{path}: no such file, so the settings of BLEU are unknown. Run `repeat` "
+            "again"
+        )
+    return load_recipe(path).evaluation.model_dump()
+
+
 def _lines(path):
     return read_text(path, MAX_LOG_BYTES, RunError).split("\n")[:-1]
 
