@@ -42,6 +42,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from keras_transformer.cli.options import format_bleu_options
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.repeat_report import REPORT
@@ -345,6 +346,7 @@ def main(arguments=None):
         return
     command = ["keras-transformer", "evaluate", options.output / "diversified"]
     command += ["--source", text / "test.source", "--reference", text / "test.target"]
+    command += format_bleu_options(plan.final.evaluation)
     print(f"# to score the test set, once: {shlex.join(map(str, command))}")
 
 

@@ -125,7 +125,7 @@ def train(
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")
     if summary:  # It is empty on all workers but the first.
-        for line in ("next:", *_next_commands(loaded.data, output)):
+        for line in ("next:", *_next_commands(loaded, output)):
             console.print_status(line)
 
 
@@ -152,8 +152,12 @@ def _warn_of_memory(recipe):
         )
 
 
-def _next_commands(data, run):
-    """Returns commands to run next, with the run's path and the recipe's files."""
+def _next_commands(recipe, run):
+    """Returns commands to run next, with the run's path and the recipe's files.
+
+    `evaluate` gets the settings with which validation computed BLEU.
+    """
+    data = recipe.data
     command, folder = "keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     if data.kind == "trees":
@@ -165,9 +169,11 @@ def _next_commands(data, run):
     source, target = "test.source", "test.target"
     if data.kind in ("files", "records") and sample:
         source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
+    files = ["--source", source, "--reference", target]
+    scoring = options.format_bleu_options(recipe.evaluation)
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
-        f"  {command} evaluate {folder} --source {source} --reference {target}",
+        f"  {command} evaluate {folder} {' '.join([*files, *scoring])}",
         f'  echo "TEXT" | {command} translate {folder}',
         f"  {command} export {folder} {name}",
     ]

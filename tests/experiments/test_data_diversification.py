@@ -173,6 +173,15 @@ def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys
     assert ("keras-transformer evaluate" in capsys.readouterr().out) == has_test
 
 
+def test_command_for_the_test_set_has_the_settings_of_validation(
+    commands, tmp_path, capsys
+):
+    settings = [f"--set={each}" for each in (*SMALL, "evaluation.lowercase=true")]
+    settings.append("--set-final=evaluation.tokenize=none")
+    script.main(["phrases", *settings, f"--output={tmp_path / 'runs'}"])
+    assert capsys.readouterr().out.endswith(" --tokenize none --lowercase\n")
+
+
 def test_repeated_seeds_are_refused(tmp_path):
     with pytest.raises(SystemExit, match=r"seeds must be distinct\. Received: 1,1"):
         script.main(["phrases", "--seeds=1,1", f"--output={tmp_path / 'runs'}"])
