@@ -41,6 +41,7 @@ from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import CURVES
+from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
 
@@ -345,7 +346,9 @@ class _Run:
             # a smaller one to save time.
             if decoding.beam_size != settings.validation_beam_size:
                 validate = self.build_validator(data, trainer, decoding.beam_size)
-            metrics = (f"{name} {value:.2f}" for name, value in validate().items())
+            scores = validate()
+            trainer.log.write(FINAL, scores)
+            metrics = (f"{name} {value:.2f}" for name, value in scores.items())
             summary["validation"] = (
                 f"{', '.join(metrics)} (beam size {decoding.beam_size}, "
                 f"length penalty {decoding.length_penalty})"

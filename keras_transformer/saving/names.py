@@ -24,6 +24,8 @@ PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
 # Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
+# Value of "split" in the row of `metrics.jsonl` with the scores of `model.keras`.
+FINAL = "final"
 # File that shows that a run had checkpoints, even if all are lost.
 SAVED = "saved.json"
 
@@ -153,6 +155,17 @@ def metrics_of_run(folder):
 def validations_of_run(folder):
     """Returns the rows of a run's `metrics.jsonl` that describe validations."""
     return [row for row in metrics_of_run(folder) if row["split"] == "validation"]
+
+
+def final_scores_of_run(folder):
+    """Returns the row of a run's `metrics.jsonl` with the scores of `model.keras`.
+
+    Returns:
+        A mapping, or `None` if there is no such row, because training has not finished,
+        the recipe has no validation data, or an old version has trained the run.
+    """
+    rows = [row for row in metrics_of_run(folder) if row["split"] == FINAL]
+    return rows[-1] if rows else None
 
 
 def checkpoint_paths(folder):

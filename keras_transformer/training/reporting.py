@@ -20,6 +20,7 @@ from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
 
 from keras_transformer.files import replace_file
+from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import metrics_lines
 
@@ -49,7 +50,7 @@ class MetricsLog:
         """Writes a line of JSON and one TensorBoard scalar per metric.
 
         Args:
-            split: "train" or "validation".
+            split: "train", "validation", or `FINAL`, which TensorBoard does not show.
             metrics: Mapping of names to numbers.
             labels: Mapping of further keys to JSON values, which are written to
                 `metrics.jsonl` only.
@@ -62,6 +63,8 @@ class MetricsLog:
             for name, value in metrics.items()
         }
         self.note(split, {**finite, **dict(labels)})
+        if split == FINAL:
+            return
         with self._writers[split].as_default(step=self.progress.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, float(value))
@@ -90,8 +93,10 @@ class MetricsLog:
         kept = [
             line
             for line, row in metrics_lines(self._path.parent)
-            # If a stage begins right after `step`, its line will be written again.
-            if row["step"] < step or (row["step"] == step and row["split"] != STAGE)
+            # If a stage begins or the run ends right after `step`, that line will be
+            # written again.
+            if row["step"] < step
+            or (row["step"] == step and row["split"] not in (STAGE, FINAL))
         ]
         with replace_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))

@@ -161,9 +161,10 @@ def test_log_names_the_stage_of_each_row(run):
         ("stage", 0, 1),
         ("stage", 3, 2),
         ("validation", 4, 2),
+        ("final", 6, 2),
     ]
-    assert rows(run)[-1]["best_metric"] == "perplexity"
-    assert rows(run)[-1]["is_best"] is True
+    assert rows(run)[-2]["best_metric"] == "perplexity"
+    assert rows(run)[-2]["is_best"] is True
 
 
 def test_summary_reports_the_pairs_of_each_stage(finished):

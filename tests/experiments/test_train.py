@@ -14,12 +14,16 @@ from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import RunError
 from keras_transformer.errors import TrainingFault
+from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_run
+from keras_transformer.saving.names import final_scores_of_run
+from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.open import open_model
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +64,24 @@ def test_train_writes_run_folder(run):
     assert [(row["split"], row["step"]) for row in rows] == [
         ("validation", 4),
         ("validation", 8),
+        ("final", 8),
     ]
     assert all(row["perplexity"] > 1 and 0 <= row["bleu"] <= 100 for row in rows)
+
+
+def test_log_ends_with_the_scores_of_the_final_model(run):
+    folder, summary = run
+    *_, last, final = metrics_of_run(folder)
+    assert final["split"] == "final"
+    assert final_scores_of_run(folder) == final
+    pairs = load_pairs(small_recipe())["validation"]
+    scored = open_model(folder / "model.keras").score(*zip(*pairs, strict=True))
+    assert final["perplexity"] == pytest.approx(perplexity_of(scored), rel=1e-4)
+    assert final["perplexity"] != last["perplexity"]  # of the last checkpoint
+    assert summary["validation"] == (
+        f"perplexity {final['perplexity']:.2f}, bleu {final['bleu']:.2f} "
+        "(beam size 1, length penalty 0.6)"
+    )
 
 
 def test_model_is_mean_of_last_checkpoints(run, tmp_path):

@@ -345,6 +345,8 @@ def test_metrics_log_writes_null_for_infinity(tmp_path):
 def test_metrics_log_rewind_drops_later_steps(tmp_path):
     for step in (100, 200, 300):
         log_of(tmp_path, step).write("train", {"loss": 1.0})
+    # A resumed run writes the scores of its final model again.
+    log_of(tmp_path, 200).write("final", {"loss": 3.0})
     path = tmp_path / "metrics.jsonl"
     with open(path, "a") as file:
         file.write('{"split": "train", "ste')  # killed while writing
