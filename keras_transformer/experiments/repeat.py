@@ -27,6 +27,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import final_scores_of_run
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model
 from keras_transformer.untrusted import MAX_LOG_BYTES
@@ -47,6 +48,9 @@ class _SeedResult(BaseModel):
     bleu_interval: list[float]
     chrf: float
     perplexity: float
+    # Scores of the final model, if there are any. Old results have none.
+    validation_bleu: float | None = None
+    validation_perplexity: float | None = None
     parameters: NonNegativeInt
     seconds: float
     signatures: list[str]
@@ -61,7 +65,8 @@ class _Report(BaseModel):
 def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     """Trains a recipe once per seed and writes a report.
 
-    Each model is scored on the test set. Finished seeds are not trained again, and
+    Each model is scored on the test set. The report also has its validation scores,
+    which training computes at the end. Finished seeds are not trained again, and
     interrupted ones resume. Each seed trains in a separate process. `jobs` processes
     run in parallel and share the cores.
 
@@ -283,6 +288,12 @@ def _training_seconds(folder):
     return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
 
 
+def _validation_scores(folder):
+    """Returns the validation scores of a run's final model, `None` where unknown."""
+    scores = final_scores_of_run(folder) or {}
+    return {f"validation_{name}": scores.get(name) for name in ("bleu", "perplexity")}
+
+
 def _evaluate(recipe, test_pairs, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
@@ -298,6 +309,7 @@ def _evaluate(recipe, test_pairs, seed, folder):
         "bleu_interval": list(interval),
         "chrf": chrf.score,
         "perplexity": perplexity_of(translator.score(sources, references)),
+        **_validation_scores(folder),
         "parameters": translator.model.count_params(),
         "seconds": _training_seconds(folder),
         "signatures": [bleu.signature, chrf.signature],

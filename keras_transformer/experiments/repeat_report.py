@@ -8,17 +8,42 @@ from keras_transformer.evaluation import spread
 from keras_transformer.files import replace_file
 
 REPORT = "results.json"
-_SCORES = ("bleu", "chrf", "perplexity")
+# Number of decimals of each score.
+_SCORES = {
+    "validation_bleu": 2,
+    "validation_perplexity": 3,
+    "bleu": 2,
+    "chrf": 2,
+    "perplexity": 3,
+}
+# Titles of the columns of the table.
+_TITLES = {
+    "seed": "seed",
+    "validation_bleu": "validation BLEU",
+    "validation_perplexity": "validation perplexity",
+    "bleu": "test BLEU",
+    "bleu_interval": "95% interval",
+    "chrf": "test chrF",
+    "perplexity": "test perplexity",
+    "minutes": "minutes",
+}
+_MISSING = "-"
 
 
 def write_report(results, output):
     """Writes `results.json`, `results.md` and `results.png` into `output`.
 
+    If a seed has no validation score, there is neither a mean nor a deviation of it.
+
     Args:
         results: Non-empty list of results of `repeat`.
         output: Path of the folder.
     """
-    spreads = {name: spread([each[name] for each in results]) for name in _SCORES}
+    spreads = {}
+    for name in _SCORES:
+        scores = [each[name] for each in results]
+        if None not in scores:
+            spreads[name] = spread(scores)
     report = {
         "seeds": results,
         **{name: each._asdict() for name, each in spreads.items()},
@@ -32,29 +57,33 @@ def write_report(results, output):
 
 
 def _markdown(results, spreads):
-    head = ["seed", "BLEU", "95% interval", "chrF", "perplexity", "minutes"]
     rows = [
-        [
-            str(each["seed"]),
-            f"{each['bleu']:.2f}",
-            "{:.2f} to {:.2f}".format(*each["bleu_interval"]),
-            f"{each['chrf']:.2f}",
-            f"{each['perplexity']:.3f}",
-            f"{each['seconds'] / 60:.0f}",
-        ]
+        {
+            "seed": str(each["seed"]),
+            "bleu_interval": "{:.2f} to {:.2f}".format(*each["bleu_interval"]),
+            "minutes": f"{each['seconds'] / 60:.0f}",
+            **{name: _format(name, each[name]) for name in _SCORES},
+        }
         for each in results
     ]
-    bleu, chrf, perplexity = spreads.values()
     if len(results) > 1:
-        perplexity_text = f"{perplexity.mean:.3f} ± {perplexity.deviation:.3f}"
-        rows.append(["mean", str(bleu), "", str(chrf), perplexity_text, ""])
-    lines = [head, ["---:"] * len(head), *rows]
+        means = dict.fromkeys(_SCORES, _MISSING)
+        for name, (mean, deviation) in spreads.items():
+            means[name] = f"{_format(name, mean)} ± {_format(name, deviation)}"
+        rows.append({"seed": "mean", **means})
+    lines = [_TITLES.values(), ["---:"] * len(_TITLES)]
+    lines += [[row.get(name, "") for name in _TITLES] for row in rows]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     signatures = "".join(f"- `{each}`\n" for each in results[0]["signatures"])
     return (
         f"{table}\n± is the standard deviation over seeds. Intervals are from 1,000 "
-        f"bootstrap resamples of the test sentences.\n\n{signatures}"
+        "bootstrap resamples of the test sentences. A dash marks a score that training "
+        f"did not compute.\n\n{signatures}"
     )
+
+
+def _format(name, score):
+    return _MISSING if score is None else f"{score:.{_SCORES[name]}f}"
 
 
 def _plot(results, bleu, path):

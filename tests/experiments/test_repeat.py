@@ -21,10 +21,12 @@ from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.evaluation import bleu
 from keras_transformer.experiments.repeat import LOG
+from keras_transformer.experiments.repeat import read_translations
 from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import machine
+from keras_transformer.saving.names import final_scores_of_run
 
 TINY = [
     *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
@@ -47,7 +49,7 @@ def test_repeat_reports_every_seed_and_their_spread(repeated):
     output, results = repeated
     assert [each["seed"] for each in results] == [1, 2]
     report = json.loads((output / "results.json").read_text())
-    for metric in ("bleu", "chrf", "perplexity"):
+    for metric in ("bleu", "chrf", "perplexity", "validation_perplexity"):
         scores = [each[metric] for each in results]
         assert report[metric]["mean"] == pytest.approx(statistics.mean(scores))
         assert report[metric]["deviation"] == pytest.approx(statistics.stdev(scores))
@@ -60,7 +62,12 @@ def test_repeat_reports_every_seed_and_their_spread(repeated):
             for name in ("test.txt", "references.txt")
         ]
         assert result["bleu"] == pytest.approx(bleu(*lines).score)
-    assert "| mean |" in (output / "results.md").read_text()
+        # The recipe disables BLEU for validation.
+        final = final_scores_of_run(folder)
+        assert result["validation_perplexity"] == final["perplexity"] > 1
+        assert result["validation_bleu"] is None
+    assert "validation_bleu" not in report
+    assert "| mean | - | " in (output / "results.md").read_text()
     assert (output / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -69,6 +76,29 @@ def test_repeat_does_not_train_finished_seeds_again(repeated):
     before = {path: path.stat().st_mtime_ns for path in output.glob("seed-*/*.keras")}
     assert repeat(load_recipe("phrases", TINY), [2], output) == results[1:]
     assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_repeat_reads_results_without_validation_scores(repeated, tmp_path):
+    copy = tmp_path / "seeds"
+    shutil.copytree(repeated[0], copy)
+    path = copy / "seed-1" / "result.json"
+    result = json.loads(path.read_text())
+    stored = dict(result, validation_bleu=12.345)
+    path.write_text(json.dumps(stored))
+    old = {name: result[name] for name in result if "validation" not in name}
+    (copy / "seed-2" / "result.json").write_text(json.dumps({**old, "seed": 2}))
+    first, second = repeat(load_recipe("phrases", TINY), [1, 2], copy)
+    assert first == stored
+    assert second == dict.fromkeys(stored) | old | {"seed": 2}
+    perplexity = f"{stored['validation_perplexity']:.3f}"
+    lines = (copy / "results.md").read_text().splitlines()
+    assert lines[0].startswith("| seed | validation BLEU | validation perplexity | ")
+    assert lines[2].startswith(f"| 1 | 12.35 | {perplexity} | ")
+    assert lines[3].startswith(f"| 2 | - | - | {result['bleu']:.2f} | ")
+    # The mean of one of the two seeds would be misleading.
+    assert lines[4].startswith("| mean | - | - | ")
+    assert len({line.count("|") for line in lines[:5]}) == 1
+    assert len(read_translations(copy)[0]) == 2
 
 
 def test_repeat_reports_an_empty_test_set_before_training(tmp_path):
