@@ -68,7 +68,8 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     Each model is scored on the test set. The report also has its validation scores,
     which training computes at the end. Finished seeds are not trained again, and
     interrupted ones resume. Each seed trains in a separate process. `jobs` processes
-    run in parallel and share the cores.
+    run in parallel and share the cores. Their output goes to `train.log` in the seed's
+    folder, but a single process shows its progress if standard error is a terminal.
 
     Args:
         recipe: A `Recipe` with test data.
@@ -199,20 +200,21 @@ def _train_all(config, folders, seeds, jobs):
     """
     waiting, running = list(seeds), {}
     jobs = min(jobs, max(len(seeds), 1))
+    # A single process shows its progress on standard error, if that is a terminal.
+    shows_progress = jobs == 1 and os.isatty(2)
     try:
         while waiting or running:
             for slot in range(jobs):
                 if waiting and slot not in running:
                     seed = waiting.pop(0)
                     with _restrict_cores(slot, jobs):
-                        process = _start(config, folders[seed], seed, jobs == 1)
+                        process = _start(config, folders[seed], seed, shows_progress)
                     running[slot] = seed, process
             slot = _wait_for_one(running)
             seed, process = running.pop(slot)
             if process.returncode:
-                raise RunError(
-                    _failure_message(folders[seed], seed, process.returncode, jobs)
-                )
+                log = None if shows_progress else folders[seed] / LOG
+                raise RunError(_failure_message(seed, process.returncode, log))
             yield seed
     finally:
         # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so,
@@ -244,14 +246,14 @@ def _wait_for_one(running):
         time.sleep(0.2)
 
 
-def _failure_message(folder, seed, code, jobs):
-    """Returns the error message for a failed training."""
+def _failure_message(seed, code, log):
+    """Returns the error message for a failed training with a log, or with `None`."""
     message = f"seed {seed}: training ended with exit code {code}"
-    if jobs == 1:
+    if log is None:
         return message
-    lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     reason = lines[-1].strip() if lines else "no output"
-    return f"{message}: {reason} (see {folder / LOG})"
+    return f"{message}: {reason} (see {log})"
 
 
 def _cores():

@@ -144,22 +144,49 @@ def test_repeat_reports_why_a_training_failed(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("jobs", "is_terminal"), [(1, True), (1, False), (2, True)])
 def test_repeat_keeps_the_recipe_of_trained_seeds(
-    repeated, tmp_path, monkeypatch, jobs
+    repeated, tmp_path, monkeypatch, jobs, is_terminal
 ):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
     output = tmp_path / "seeds"
     with pytest.raises(RunError, match=r"seed \d: training ended with exit code 1"):
         repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=jobs)
     assert not (output / "config.yaml").exists()
-    assert output.exists() == (jobs > 1)  # with the logs
+    # A log remains, unless the output went to the terminal.
+    assert output.exists() == (jobs > 1 or not is_terminal)
     # Two seeds are trained, and the third fails.
     shutil.copytree(repeated[0], output, dirs_exist_ok=True)
     (output / "config.yaml").unlink()
     with pytest.raises(RunError, match=r"seed 3: training ended with exit code 1"):
         repeat(load_recipe("phrases", TINY), [1, 2, 3], output, jobs=jobs)
     assert (output / "config.yaml").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/bin/sh"), reason="needs a shell")
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_repeat_logs_a_single_job_unless_a_terminal_shows_it(
+    tmp_path, monkeypatch, capfd, is_terminal
+):
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho summary\necho reason >&2\nexit 3\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
+    log = tmp_path / "seeds" / "seed-1" / LOG
+    with pytest.raises(RunError) as raised:
+        repeat(load_recipe("phrases", TINY), [1], tmp_path / "seeds")
+    message = "seed 1: training ended with exit code 3"
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    if is_terminal:
+        assert (str(raised.value), shown.err) == (message, "reason\n")
+        assert not log.exists()
+    else:
+        assert str(raised.value) == f"{message}: reason (see {log})"
+        assert shown.err == ""
+        assert log.read_text() == "summary\nreason\n"
 
 
 def test_failed_repeat_leaves_no_folder(tmp_path):
