@@ -1,19 +1,19 @@
-"""Trains a recipe on its training text and on translations of both its sides.
+"""Trains a recipe on its training text and on translations of each side.
 
     python benchmarks/data_diversification.py multi30k_en_de --seeds 1,2,3 \\
       --output runs/diversified
 
-The method is one round of data diversification (Nguyen et al., NeurIPS 2020). With each
-seed, it trains a forward model from source to target, which translates the training
-sources, and a backward model, which translates the training targets. The last model
-trains on the original pairs and all synthetic ones, without duplicates. Options:
+The method is one round of data diversification (Nguyen et al., NeurIPS 2020). For each
+seed, the script trains a forward model from source to target, which translates the
+training sources, and a backward model, which translates the training targets. The final
+model trains on the original pairs and all synthetic ones, without duplicates. Options:
 
 - `--forward-only` trains no backward models.
-- `--ensemble` also translates with all models of a direction together.
-- `--final-seeds` trains the last model once per seed. `repeat` then scores the models
+- `--ensemble` also translates with the models of each direction as an ensemble.
+- `--final-seeds` trains the final model once per seed. `repeat` then scores the models
   on the test set.
-- `--set-final` changes the last training. With the value
-  `training.initial_model=OUTPUT/forward-{seed}`, it continues the forward models.
+- `--set-final` changes the final training run. With the value
+  `training.initial_model=OUTPUT/forward-{seed}`, the run continues the forward models.
 
 The script runs these steps, some of which are commands of the package. All paths are in
 the OUTPUT folder:
@@ -23,7 +23,7 @@ the OUTPUT folder:
 2. `train` writes `forward-SEED/` and `backward-SEED/`.
 3. `translate` writes `synthetic/forward-SEED`, `synthetic/backward-SEED` and, for the
    ensembles, `synthetic/forward-ensemble` and `synthetic/backward-ensemble`.
-4. The script merges the pairs in `text/diversified.source` and `.target`. Line i of
+4. The script merges all pairs into `text/diversified.source` and `.target`. Line i of
    `text/diversified.origin` names the origin of pair i.
 5. `train`, or `repeat` with `--final-seeds`, writes `diversified/`.
 
@@ -72,9 +72,9 @@ class Plan(NamedTuple):
     Attributes:
         recipe: `Recipe` of the forward and backward models. Its data are pairs of plain
             text.
-        final: `Recipe` of the last training.
+        final: `Recipe` of the final training run.
         seeds: Distinct ints. One model per direction is trained with each.
-        final_seeds: Seeds of the last training. If empty, `final` is trained once.
+        final_seeds: Seeds of the final training run. If empty, `final` is trained once.
         directions: "forward", or "forward" and "backward".
         has_ensemble: Whether all models of a direction also translate together.
     """
@@ -308,20 +308,45 @@ def parse_arguments(arguments):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("recipe", help="shipped recipe or YAML file")
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", default="1", help="seeds, separated by commas")
-    parser.add_argument("--forward-only", action="store_true")
-    parser.add_argument("--ensemble", action="store_true")
-    parser.add_argument("--final-seeds", help="seeds of the last training, as --seeds")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--output", type=pathlib.Path, required=True, help="folder for all files"
+    )
+    parser.add_argument(
+        "--seeds",
+        default="1",
+        help="seeds of the forward and backward models, separated by commas "
+        "(default: 1)",
+    )
+    parser.add_argument(
+        "--forward-only", action="store_true", help="train no backward models"
+    )
+    parser.add_argument(
+        "--ensemble",
+        action="store_true",
+        help="also translate with the models of each direction as an ensemble",
+    )
+    parser.add_argument(
+        "--final-seeds",
+        help="seeds of the final model, separated by commas (default: train it once, "
+        "with the recipe's seed)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="setting of all training runs, such as training.steps=9000",
+    )
     parser.add_argument(
         "--set-final",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="setting of the last training run only, such as training.steps=30000",
+        help="setting of the final training run only, such as training.steps=30000",
     )
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the commands and write nothing"
+    )
     return parser.parse_args(arguments)
 
 
