@@ -1,6 +1,7 @@
 """Training with several seeds, and a report of the mean scores and their spread."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -107,10 +108,12 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         if pending:
             # Errors in the test set are reported before the training.
             test_pairs = load_scored_pairs(recipe, "test")
-        for seed in _train_all(output / CONFIG, folders, pending, jobs):
-            results[seed] = _evaluate(recipe, test_pairs, seed, folders[seed])
-            if on_seed is not None:
-                on_seed(results[seed])
+        trained = _train_all(output / CONFIG, folders, pending, jobs)
+        with contextlib.closing(trained):
+            for seed in trained:
+                results[seed] = _evaluate(recipe, test_pairs, seed, folders[seed])
+                if on_seed is not None:
+                    on_seed(results[seed])
         ordered = [results[seed] for seed in seeds]
         write_report(ordered, output)
     return ordered
@@ -196,7 +199,7 @@ def _train_all(config, folders, seeds, jobs):
 
     At most `jobs` processes run at a time. Each has a slot, a number below `jobs` that
     determines its share of the cores. All processes have exited when the generator
-    ends, even after an exception.
+    ends or is closed, even after an exception.
     """
     waiting, running = list(seeds), {}
     jobs = min(jobs, max(len(seeds), 1))
@@ -217,11 +220,22 @@ def _train_all(config, folders, seeds, jobs):
                 raise RunError(_failure_message(seed, process.returncode, log))
             yield seed
     finally:
-        # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so,
-        # since the terminal also interrupts these processes.
-        for _, process in running.values():
+        _stop([process for _, process in running.values()])
+
+
+def _stop(processes):
+    """Makes training processes save a checkpoint, and waits until they have exited.
+
+    If the wait is interrupted, the processes are killed.
+    """
+    try:
+        for process in processes:
             process.terminate()
-        for _, process in running.values():
+        for process in processes:
+            process.wait()
+    finally:
+        for process in processes:
+            process.kill()
             process.wait()
 
 
@@ -229,12 +243,17 @@ def _start(config, folder, seed, shows_progress):
     """Starts a seed's training, with output to `train.log` unless `shows_progress`."""
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
+    # The terminal sends Ctrl-C to all processes of a group. In its own group, a child
+    # receives only SIGTERM from `_stop`. A second signal would kill it while it saves.
+    start = functools.partial(
+        subprocess.Popen, command, stdin=subprocess.DEVNULL, process_group=0
+    )
     if shows_progress:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        return start(stdout=subprocess.DEVNULL)
     folder.mkdir(exist_ok=True)
     remove_link(folder / LOG)
     with open(folder / LOG, "ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+        return start(stdout=log, stderr=log)
 
 
 def _wait_for_one(running):

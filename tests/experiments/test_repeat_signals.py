@@ -1,0 +1,139 @@
+"""Signals to `repeat`, whose training processes must save a checkpoint and end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from waiting import newest_step
+from waiting import wait_until
+
+# Stands in for the training of a seed. It records signals and, after SIGTERM, needs a
+# second to save. With HANGS, it never ends by itself.
+TRAINING = """#!{python}
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
+received = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: received.append(number))
+folder.mkdir(exist_ok=True)
+(folder / "started").write_text(str(os.getpid()))
+while signal.SIGTERM not in received:
+    time.sleep(0.01)
+(folder / "stopping").touch()
+time.sleep(600 if "HANGS" in os.environ else 1)
+(folder / "saved").write_text(str(list(map(int, received))))
+sys.exit(143)
+"""
+# The command line, with `sys.argv[1]` as the Python that trains. A shell may have
+# started the tests with signals ignored.
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from keras_transformer.cli import main
+sys.executable = sys.argv.pop(1)
+main()
+"""
+TINY = [
+    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
+    *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
+    *("model.key_dim=8", "model.value_dim=8", "training.steps=1000000"),
+    *("training.checkpoint_steps=1000000", "training.validation_steps=1000000"),
+]
+
+
+class Repeat:
+    """A `repeat` in its own process group, like the foreground job of a terminal."""
+
+    def __init__(self, folder, python, jobs, **environment):
+        self.seeds = [folder / f"seed-{seed}" for seed in range(1, jobs + 1)]
+        command = [sys.executable, "-c", COMMAND, str(python), "repeat", "phrases"]
+        command += [f"--output={folder}", f"--jobs={jobs}", "--seeds=1,2"]
+        command += [word for each in TINY for word in ("--set", each)]
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=folder.parent,
+            process_group=0,
+        )
+
+    def send(self, number):
+        """Sends a signal to the process group, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def wait(self):
+        """Returns the exit code and the output to standard error."""
+        _, log = self.process.communicate(timeout=120)
+        return self.process.returncode, log.decode()
+
+    def trainings(self):
+        """Waits until all trainings have started, and returns their processes."""
+        files = [seed / "started" for seed in self.seeds]
+        wait_until(
+            lambda: all(each.exists() and each.read_text() for each in files),
+            "the start of the trainings",
+        )
+        return [psutil.Process(int(each.read_text())) for each in files]
+
+    def wait_for(self, name):
+        """Waits until the folders of all seeds contain a file."""
+        wait_until(lambda: all((each / name).exists() for each in self.seeds), name)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Function that starts a `Repeat`. All processes are killed after the test."""
+    python = tmp_path / "python"
+    python.write_text(TRAINING.format(python=sys.executable))
+    python.chmod(0o755)
+
+    def start_repeat(jobs, python=python, **environment):
+        return Repeat(tmp_path / "seeds", python, jobs, **environment)
+
+    yield start_repeat
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(tmp_path) in word for word in process.info["cmdline"] or ()):
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "number", "exit_code"), [(1, signal.SIGINT, 130), (2, signal.SIGHUP, 129)]
+)
+def test_trainings_receive_one_signal_and_save(start, jobs, number, exit_code):
+    repeat = start(jobs)
+    repeat.trainings()
+    repeat.send(number)
+    code, log = repeat.wait()
+    assert code == exit_code, log
+    for folder in repeat.seeds:
+        assert json.loads((folder / "saved").read_text()) == [signal.SIGTERM]
+    if number == signal.SIGINT:
+        assert "interrupted; run the same command again to complete" in log
+
+
+def test_second_signal_kills_the_trainings(start):
+    repeat = start(2, HANGS="1")
+    trainings = repeat.trainings()
+    repeat.send(signal.SIGINT)
+    repeat.wait_for("stopping")
+    repeat.send(signal.SIGINT)
+    code, log = repeat.wait()
+    assert code == 130, log
+    assert not any(each.is_running() for each in trainings)
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_interrupted_trainings_save_checkpoints(start):
+    repeat = start(2, python=sys.executable)
+    repeat.wait_for("metrics.jsonl")
+    repeat.send(signal.SIGINT)
+    code, log = repeat.wait()
+    assert code == 130, log
+    assert all(newest_step(each / "checkpoints") > 0 for each in repeat.seeds)
