@@ -42,11 +42,15 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from diversified_text import diversified_pairs
+from diversified_text import one_line
+from diversified_text import read_lines
+from diversified_text import write
+
 from keras_transformer.cli.options import format_bleu_options
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.repeat_report import REPORT
-from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import Recipe
@@ -55,7 +59,6 @@ from keras_transformer.saving.names import MODEL
 SIDES = ("source", "target")
 # Side of the text that the models of each direction translate.
 DIRECTIONS = {"forward": "source", "backward": "target"}
-ORIGINAL = "original"
 
 
 def run(command):
@@ -255,52 +258,6 @@ def merge(plan, output):
     for name, column in zip((*SIDES, "origin"), columns, strict=True):
         text = "".join(f"{line}\n" for line in column)
         write(output / "text" / f"diversified.{name}", text)
-
-
-def diversified_pairs(sources, targets, forward, backward=()):
-    """Returns the original and the synthetic pairs, without duplicates.
-
-    Args:
-        sources: List of the training sources.
-        targets: List of the training targets.
-        forward: Mapping of names to translations of `sources`, one list per model.
-        backward: The same for translations of `targets`; by default, there are none.
-
-    Returns:
-        Mapping of (source, target) to the name of its first origin: "original", then
-        the models in order. Synthetic pairs with an empty translation are omitted.
-
-    Raises:
-        UserError: If the number of translations differs from the number of texts.
-    """
-    found = {}
-    origins = [(ORIGINAL, sources, targets)]
-    origins += [(name, sources, texts) for name, texts in forward.items()]
-    origins += [(name, texts, targets) for name, texts in dict(backward).items()]
-    for name, left, right in origins:
-        if len(left) != len(right):
-            raise UserError(
-                f"{name}: must have one translation per line. Received: "
-                f"{len(left)} sources, {len(right)} targets"
-            )
-        for pair in zip(left, right, strict=True):
-            if all(pair):
-                found.setdefault(pair, name)
-    return found
-
-
-def one_line(text):
-    """Replaces line breaks with spaces, because they would misalign the two sides."""
-    return " ".join(text.splitlines())
-
-
-def read_lines(path):
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
-
-
-def write(path, text):
-    with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def parse_arguments(arguments):
