@@ -36,6 +36,7 @@ import argparse
 import json
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,14 +60,31 @@ from keras_transformer.saving.names import MODEL
 SIDES = ("source", "target")
 # Side of the text that the models of each direction translate.
 DIRECTIONS = {"forward": "source", "backward": "target"}
+INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in a shell
 
 
 def run(command):
-    """Runs a command of the package; its output goes to this terminal."""
-    done = subprocess.run([sys.executable, "-m", "keras_transformer", *command])
-    if done.returncode:
+    """Runs a command of the package; its output goes to this terminal.
+
+    The terminal sends Ctrl-C to the command, too. The function waits until the command
+    has saved its state and ended.
+
+    Raises:
+        KeyboardInterrupt: If this process or the command was interrupted.
+        UserError: If the command fails.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "keras_transformer", *command])
+    is_interrupted = False
+    while process.returncode is None:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            is_interrupted = True
+    if is_interrupted or process.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    if process.returncode:
         name = shlex.join(["keras-transformer", *command])
-        raise UserError(f"exit code {done.returncode}: {name}")
+        raise UserError(f"exit code {process.returncode}: {name}")
 
 
 class Plan(NamedTuple):
@@ -321,6 +339,9 @@ def main(arguments=None):
         diversify(plan, options.output, options.dry_run)
     except (UserError, ValueError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to resume", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     if plan.final_seeds:
         return
     text = options.output / "text"

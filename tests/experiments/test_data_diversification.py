@@ -4,11 +4,17 @@ The script trains forward and backward models, and then a final model on the ori
 pairs and the translations of both sides.
 """
 
+import os
 import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
+from benchmark_scripts import FOLDER
 from benchmark_scripts import load_script
 from phrases_run import SMALL
+from waiting import wait_until
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
@@ -180,6 +186,63 @@ def test_command_for_the_test_set_has_the_settings_of_validation(
     settings.append("--set-final=evaluation.tokenize=none")
     script.main(["phrases", *settings, f"--output={tmp_path / 'runs'}"])
     assert capsys.readouterr().out.endswith(" --tokenize none --lowercase\n")
+
+
+# Stands in for `train`. After Ctrl-C, it needs a second to save.
+TRAINING = """#!{python}
+import pathlib, signal, sys, time
+
+def save(number, frame):
+    time.sleep(1)
+    (folder / "saved").touch()
+    sys.exit(130)
+
+folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
+signal.signal(signal.SIGINT, save)
+folder.mkdir()
+time.sleep(600)
+"""
+# The script, with `sys.argv[1]` as the Python that trains. A shell may have started the
+# tests with Ctrl-C ignored.
+SCRIPT = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(FOLDER)!r})
+import data_diversification
+sys.executable = sys.argv[1]
+data_diversification.main(sys.argv[2:])
+"""
+
+
+def test_interrupted_training_saves_before_the_script_ends(tmp_path):
+    python, output = tmp_path / "python", tmp_path / "runs"
+    python.write_text(TRAINING.format(python=sys.executable))
+    python.chmod(0o755)
+    settings = [f"--set={each}" for each in SMALL]
+    command = [sys.executable, "-c", SCRIPT, python, "phrases", f"--output={output}"]
+    process = subprocess.Popen(
+        [*command, *settings], stderr=subprocess.PIPE, process_group=0
+    )
+    try:
+        wait_until((output / "forward-1").exists, "the start of the training")
+        # Like a terminal, this interrupts both processes.
+        os.killpg(process.pid, signal.SIGINT)
+        log = process.communicate()[1].decode()
+    finally:
+        process.kill()
+    assert process.returncode == 130, log
+    assert log.endswith("interrupted; run the same command again to resume\n")
+    assert (output / "forward-1" / "saved").exists()
+
+
+@pytest.mark.parametrize(("code", "error"), [(130, KeyboardInterrupt), (2, UserError)])
+def test_run_raises_an_error_for_the_exit_code(tmp_path, monkeypatch, code, error):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {code}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(error):
+        script.run(["train"])
 
 
 def test_repeated_seeds_are_refused(tmp_path):
