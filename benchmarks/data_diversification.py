@@ -125,15 +125,11 @@ def diversify(plan, output, dry_run=False):
         dry_run: Whether to print the commands only.
 
     Raises:
-        RecipeError: If the data are not pairs of plain text, or `output` contains
-            the results of another plan.
+        RecipeError: If the recipe does not fit, or `output` contains the results of
+            another plan.
         UserError: If a command fails.
     """
-    if plan.recipe.data.kind in ("trees", "records", "none"):
-        raise RecipeError(
-            "data.kind must name a corpus of plain text pairs. Received: "
-            f"{plan.recipe.data.kind}."
-        )
+    check(plan)
     if not dry_run:
         claim(plan, output)
     for part in parts_of(plan, output):
@@ -146,6 +142,25 @@ def diversify(plan, output, dry_run=False):
             part.function()
         else:
             run(part.command)
+
+
+def check(plan):
+    """Raises `RecipeError` if the script cannot train models with the recipe."""
+    data, tokenizer = plan.recipe.data, plan.recipe.tokenizer
+    if data.kind in ("trees", "records", "none"):
+        raise RecipeError(
+            f"data.kind must name a corpus of plain text pairs. Received: {data.kind}."
+        )
+    directions = getattr(getattr(data, "train", None), "directions", "forward")
+    if directions != "forward":
+        raise RecipeError(
+            f"data.train.directions must be forward. Received: {directions}."
+        )
+    if not tokenizer.shared and "backward" in plan.directions:
+        raise RecipeError(
+            "tokenizer.shared must be true to train backward models. Pass "
+            "--forward-only for separate vocabularies."
+        )
 
 
 class Part(NamedTuple):
@@ -230,8 +245,10 @@ def write_text(plan, output):
     # `corpora` imports TensorFlow, which takes seconds.
     from keras_transformer.experiments.corpora import load_pairs
 
-    splits = {}
-    for name, pairs in load_pairs(plan.recipe).items():
+    splits, loaded = {}, load_pairs(plan.recipe)
+    if plan.final_seeds and "test" not in loaded:
+        raise RecipeError("--final-seeds needs a test set. Set data.test.")
+    for name, pairs in loaded.items():
         kept = [pair for pair in pairs if all(pair)]
         splits[name] = {
             side: str((output / "text" / f"{name}.{side}").resolve()) for side in SIDES

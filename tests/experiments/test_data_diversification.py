@@ -165,14 +165,20 @@ def test_forward_models_translate_together_and_are_continued(commands, tmp_path)
     assert recipe.training.initial_path == str(output / "forward-4")
 
 
-@pytest.mark.parametrize("has_test", [True, False])
-def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys):
+def text_settings(folder):
+    """Writes small text files and returns the settings that name them."""
     settings = []
     for split in ("train", "validation", "test"):
         for side in script.SIDES:
-            path = tmp_path / f"{split}.{side}"
+            path = folder / f"{split}.{side}"
             path.write_text("one\ntwo\n")
-            settings.append(f"--set=data.{split}.{side}={path}")
+            settings.append(f"data.{split}.{side}={path}")
+    return settings
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys):
+    settings = [f"--set={each}" for each in text_settings(tmp_path)]
     if not has_test:
         settings = [*settings[:-2], "--set=data.test=null"]
     script.main(["files", *settings, f"--output={tmp_path / 'runs'}"])
@@ -256,6 +262,29 @@ def test_trees_are_refused(tmp_path):
     recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
     with pytest.raises(RecipeError, match="must name a corpus of plain text pairs"):
         script.diversify(script.Plan(recipe, recipe, [1]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.train.directions=both", r"directions must be forward.* both"),
+        ("tokenizer.shared=false", r"shared must be true to train backward models"),
+    ],
+)
+def test_recipe_without_backward_models_is_refused(tmp_path, setting, message):
+    recipe = load_recipe("files", [*text_settings(tmp_path), setting])
+    with pytest.raises(RecipeError, match=message):
+        script.diversify(script.Plan(recipe, recipe, [1]), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_final_seeds_need_a_test_set(commands, tmp_path):
+    settings = [*text_settings(tmp_path)[:-2], "data.test=null"]
+    recipe = load_recipe("files", settings)
+    plan = script.Plan(recipe, recipe, [1], final_seeds=[1, 2])
+    with pytest.raises(RecipeError, match=r"--final-seeds needs a test set"):
+        script.diversify(plan, tmp_path / "runs")
+    assert commands == []
 
 
 @pytest.mark.slow
