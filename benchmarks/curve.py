@@ -25,7 +25,10 @@ SCORES = {"bleu": "BLEU", "f1": "F1"}
 
 
 def validations(run, score):
-    """Returns (minutes, step, score or `None`, perplexity) of each validation."""
+    """Returns (minutes, step, score, perplexity) of each validation.
+
+    Scores and perplexities that are missing or not finite are `None`.
+    """
     rows = []
     with open(run / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:
@@ -44,8 +47,8 @@ def read_curves(path, score):
     with open(path, encoding="utf-8") as file:
         for row in csv.DictReader(file):
             found = float(row["minutes"]), int(row["step"])
-            found += (float(row[score]) if row[score] else None,)
-            found += (float(row["perplexity"]),)
+            for name in (score, "perplexity"):
+                found += (float(row[name]) if row[name] else None,)
             curves.setdefault(row["run"], []).append(found)
     return curves
 
@@ -89,7 +92,8 @@ def main():
     for name, rows in curves.items():
         for minutes, step, score, perplexity in rows:
             shown = "" if score is None else f"{score:.2f}"
-            lines.append([name, f"{minutes:.1f}", step, shown, f"{perplexity:.3f}"])
+            shown_perplexity = "" if perplexity is None else f"{perplexity:.3f}"
+            lines.append([name, f"{minutes:.1f}", step, shown, shown_perplexity])
     formatting.write_rows(f"{arguments.output}.csv", lines)
 
     draw(curves, arguments.score, f"{arguments.output}.png")
@@ -98,11 +102,10 @@ def main():
 def draw(curves, score, path):
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for name, rows in curves.items():
-        minutes, _, _, perplexities = zip(*rows, strict=True)
-        right.plot(minutes, perplexities, marker=".", label=name)
-        scored = [row for row in rows if row[2] is not None]
-        minutes, scores = ([row[column] for row in scored] for column in (0, 2))
-        left.plot(minutes, scores, marker=".", label=name)
+        for axes, column in ((left, 2), (right, 3)):
+            known = [row for row in rows if row[column] is not None]
+            minutes, values = ([row[each] for row in known] for each in (0, column))
+            axes.plot(minutes, values, marker=".", label=name)
     left.set_ylabel(f"{SCORES[score]} (validation)")
     right.set_ylabel("perplexity per token (validation)")
     right.set_yscale("log")
