@@ -38,7 +38,10 @@ def test_help_is_one_line_and_the_options(name):
 
 @pytest.fixture
 def run_folder(tmp_path):
-    """Folder of a run. The second of its three validations has no BLEU."""
+    """Folder of a run with three validations.
+
+    The second has no BLEU, and the perplexity of the first is not finite.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     rows = [
@@ -46,6 +49,7 @@ def run_folder(tmp_path):
         for step in (1, 2, 3)
     ]
     rows[0]["bleu"], rows[2]["bleu"] = 10.0, 20.0
+    rows[0]["perplexity"] = None
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "metrics.jsonl").write_text(text)
     return folder
@@ -62,13 +66,13 @@ def test_curve_draws_the_scores_that_exist(run_folder, tmp_path, monkeypatch):
     curve = run_curve(monkeypatch, run_folder, "--output", tmp_path / "new" / "x")
     scores, perplexities = (axes.lines[0] for axes in curve.pyplot.gcf().axes)
     assert scores.get_xydata().tolist() == [[1, 10], [3, 20]]
-    assert perplexities.get_xdata().tolist() == [1, 2, 3]
+    assert perplexities.get_xydata().tolist() == [[2, 2], [3, 2]]
     # The .csv file of a call can be passed to the next one.
     again = tmp_path / "again"
     run_curve(monkeypatch, tmp_path / "new" / "x.csv", "--output", again)
     assert again.with_suffix(".csv").read_text() == (
         "run,minutes,step,bleu,perplexity\n"
-        "run,1.0,1,10.00,2.000\nrun,2.0,2,,2.000\nrun,3.0,3,20.00,2.000\n"
+        "run,1.0,1,10.00,\nrun,2.0,2,,2.000\nrun,3.0,3,20.00,2.000\n"
     )
 
 
