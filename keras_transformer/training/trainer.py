@@ -254,14 +254,14 @@ class Trainer:
         )
         callbacks += [checkpoint, on_signal]
         with on_signal, progress_bar or contextlib.nullcontext():
-            if validation and self.progress.validation_due:
-                # A signal has interrupted this validation. The scheduled checkpoint of
-                # its step was not written.
-                validation.run()
-                checkpoint.save_if_due()
-            self._fit(dataset, steps, validation, callbacks)
+            self._fit(dataset, steps, validation, checkpoint, callbacks)
 
-    def _fit(self, dataset, steps, validation, callbacks):
+    def _fit(self, dataset, steps, validation, checkpoint, callbacks):
+        if validation and self.progress.validation_due:
+            # A signal has interrupted this validation. The scheduled checkpoint of its
+            # step was not written.
+            validation.run()
+            checkpoint.save_if_due()
         remaining = steps - self.progress.step
         if remaining > 0 and not (validation and validation.is_over()):
             # The dataset's cardinality must be infinite. If it were unknown, Keras

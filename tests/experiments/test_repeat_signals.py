@@ -12,7 +12,7 @@ from waiting import newest_step
 from waiting import wait_until
 
 # Stands in for the training of a seed. It records signals and, after SIGTERM, needs a
-# second to save. With HANGS, it never ends by itself.
+# second to save. With `hangs` in the environment, it never ends by itself.
 TRAINING = """#!{python}
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
@@ -24,7 +24,7 @@ folder.mkdir(exist_ok=True)
 while signal.SIGTERM not in received:
     time.sleep(0.01)
 (folder / "stopping").touch()
-time.sleep(600 if "HANGS" in os.environ else 1)
+time.sleep(600 if "hangs" in os.environ else 1)
 (folder / "saved").write_text(str(list(map(int, received))))
 sys.exit(143)
 """
@@ -118,7 +118,7 @@ def test_trainings_receive_one_signal_and_save(start, jobs, number, exit_code):
 
 
 def test_second_signal_kills_the_trainings(start):
-    repeat = start(2, HANGS="1")
+    repeat = start(2, hangs="1")
     trainings = repeat.trainings()
     repeat.send(signal.SIGINT)
     repeat.wait_for("stopping")
