@@ -51,7 +51,7 @@ def experiments(path):
         "seeds": 0,
         "validation BLEU": 2,
         "validation perplexity": 2,
-        "minutes": 0,
+        "minutes per seed": 0,
         "test BLEU": 2,
     }
     with open(path, encoding="utf-8", newline="") as file:
