@@ -161,6 +161,8 @@ def check(plan):
             "tokenizer.shared must be true to train backward models. Pass "
             "--forward-only for separate vocabularies."
         )
+    if plan.final_seeds and getattr(data, "test", True) is None:
+        raise RecipeError("--final-seeds needs a test set. Set data.test.")
 
 
 class Part(NamedTuple):
@@ -245,10 +247,8 @@ def write_text(plan, output):
     # `corpora` imports TensorFlow, which takes seconds.
     from keras_transformer.experiments.corpora import load_pairs
 
-    splits, loaded = {}, load_pairs(plan.recipe)
-    if plan.final_seeds and "test" not in loaded:
-        raise RecipeError("--final-seeds needs a test set. Set data.test.")
-    for name, pairs in loaded.items():
+    splits = {}
+    for name, pairs in load_pairs(plan.recipe).items():
         kept = [pair for pair in pairs if all(pair)]
         splits[name] = {
             side: str((output / "text" / f"{name}.{side}").resolve()) for side in SIDES

@@ -284,7 +284,7 @@ def test_final_seeds_need_a_test_set(commands, tmp_path):
     plan = script.Plan(recipe, recipe, [1], final_seeds=[1, 2])
     with pytest.raises(RecipeError, match=r"--final-seeds needs a test set"):
         script.diversify(plan, tmp_path / "runs")
-    assert commands == []
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
