@@ -207,8 +207,8 @@ class Trainer:
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
                 skipped. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
-            SystemExit: On SIGTERM, after the step is finished and saved. The code is
-                143.
+            SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
+                code is 143 or 129.
         """
         progress_bar = validation = None
 
