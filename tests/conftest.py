@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import sys
 
 import process_memory
@@ -18,6 +19,9 @@ from hanging import pytest_timeout_cancel_timer  # noqa: F401, a hook
 from hanging import pytest_timeout_set_timer  # noqa: F401, a hook
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# A background job of a script starts with Ctrl-C ignored. Tests that send it, and the
+# processes that they start, need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -243,11 +243,10 @@ def _start(config, folder, seed, shows_progress):
     """Starts a seed's training, with output to `train.log` unless `shows_progress`."""
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
-    # The terminal sends Ctrl-C to all processes of a group. In its own group, a child
-    # receives only SIGTERM from `_stop`. A second signal would kill it while it saves.
-    start = functools.partial(
-        subprocess.Popen, command, stdin=subprocess.DEVNULL, process_group=0
-    )
+    # The terminal sends Ctrl-C and SIGHUP to the children, too. They ignore both and
+    # save when `_stop` sends SIGTERM. A second signal would kill them while they save.
+    command = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *command]
+    start = functools.partial(subprocess.Popen, command, stdin=subprocess.DEVNULL)
     if shows_progress:
         return start(stdout=subprocess.DEVNULL)
     folder.mkdir(exist_ok=True)

@@ -33,8 +33,8 @@ class SaveOnSignal(keras.callbacks.Callback):
     `save`, and SIGTERM ends the process at once. A signal to one of several workers
     stops all of them at the same step.
 
-    A closed terminal sends SIGHUP, often twice, so the second one is ignored. If SIGHUP
-    was already ignored, as under `nohup`, it stays ignored.
+    A closed terminal sends SIGHUP, often twice, so the second one is ignored. Signals
+    that were already ignored stay ignored, such as SIGHUP under `nohup`.
 
     Pass the callback to `fit`, and use it as a context manager around `fit`. On entry,
     the context sets the signal handlers. On exit, it restores the previous ones.
@@ -59,9 +59,8 @@ class SaveOnSignal(keras.callbacks.Callback):
         # In Python, only the main thread can handle signals.
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
-                if number == signal.SIGHUP and _is_ignored(number):
-                    continue
-                self._previous[number] = signal.signal(number, self._receive)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, error, *_):
@@ -118,7 +117,3 @@ class SaveOnSignal(keras.callbacks.Callback):
         if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + received[0])
-
-
-def _is_ignored(number):
-    return signal.getsignal(number) is signal.SIG_IGN

@@ -11,14 +11,16 @@ import pytest
 from waiting import newest_step
 from waiting import wait_until
 
-# Stands in for the training of a seed. It records signals and, after SIGTERM, needs a
-# second to save. With `hangs` in the environment, it never ends by itself.
+# Stands in for the training of a seed. It records signals that are not ignored and,
+# after SIGTERM, needs a second to save. With `hangs` in the environment, it never ends
+# by itself.
 TRAINING = """#!{python}
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
 received = []
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: received.append(number))
+    if signal.getsignal(number) != signal.SIG_IGN:
+        signal.signal(number, lambda number, frame: received.append(number))
 folder.mkdir(exist_ok=True)
 (folder / "started").write_text(str(os.getpid()))
 while signal.SIGTERM not in received:
@@ -127,6 +129,21 @@ def test_second_signal_kills_the_trainings(start):
     assert code == 130, log
     assert not any(each.is_running() for each in trainings)
     assert "Traceback" not in log
+
+
+def test_ctrl_z_pauses_the_trainings(start):
+    repeat = start(2)
+    trainings = repeat.trainings()
+    processes = [psutil.Process(repeat.process.pid), *trainings]
+    repeat.send(signal.SIGTSTP)
+    wait_until(
+        lambda: {each.status() for each in processes} == {psutil.STATUS_STOPPED},
+        "the pause of all processes",
+    )
+    repeat.send(signal.SIGCONT)
+    repeat.send(signal.SIGINT)
+    code, log = repeat.wait()
+    assert code == 130, log
 
 
 @pytest.mark.slow

@@ -374,15 +374,17 @@ def test_save_on_signal_raises_after_last_step():
     assert saved == [1]
 
 
-def test_ignored_hangup_does_not_stop_training():
-    """`nohup` starts a process with SIGHUP ignored."""
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", signals.SaveOnSignal.SIGNALS)
+def test_ignored_signals_do_not_stop_training(number):
+    """`nohup` starts a process with SIGHUP ignored, and `repeat` with Ctrl-C, too."""
+    previous = signal.signal(number, signal.SIG_IGN)
     try:
         with signals.SaveOnSignal(pytest.fail) as on_signal:
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(number)
             on_signal.on_train_batch_end(0)
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, previous)
+        signal.signal(number, previous)
 
 
 def test_closing_terminal_may_send_two_hangups():
