@@ -11,6 +11,9 @@ from keras_transformer.saving.info import CARD
 from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import FINAL
+from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import final_scores_of_run
 from keras_transformer.saving.names import validations_of_run
 from keras_transformer.untrusted import read_text
 
@@ -35,9 +38,9 @@ def model_card(
         search: Mapping of the export's search settings.
         recipe: The run's `Recipe`. If `None`, the card has no sections about data and
             training.
-        validation: The run's last validation, a mapping with `step` and any of
-            `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None` if it was not
-            finite.
+        validation: A validation of the run, a row of its `metrics.jsonl` with `split`,
+            `step` and any of `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None`
+            if it was not finite.
         scores: List of mappings with `name`, `score` and `signature`, from
             `keras-transformer evaluate --json`.
         license: License of the model.
@@ -79,7 +82,7 @@ def describe_translator(translator, scores=(), license=None, export=None):
         translator.model,
         translator.tokenizer,
         settings,
-        **run_metadata(folder),
+        **run_metadata(path),
         scores=scores,
         license=license or _stored_license(folder),
         export=export,
@@ -112,15 +115,26 @@ def _stored_license(folder):
     return text if isinstance(text, str) and text != _UNKNOWN else None
 
 
-def run_metadata(folder):
-    """Reads a run's recipe and last validation, as arguments of `model_card`."""
+def run_metadata(path):
+    """Reads the recipe and a validation of a run, as arguments of `model_card`.
+
+    The validation is that of the final model if `path` is a finished run or its
+    `model.keras`, and otherwise the last one during training.
+
+    Args:
+        path: Path of the run, or of a `.keras` file in it.
+    """
     from keras_transformer.recipes import load_recipe
 
-    config = pathlib.Path(folder) / CONFIG
-    validations = validations_of_run(folder)
+    path = pathlib.Path(path)
+    folder = path if path.is_dir() else path.parent
+    final = path.is_dir() or path.name == MODEL
+    scores = final_scores_of_run(folder) if final else None
+    validations = [] if scores else validations_of_run(folder)
+    config = folder / CONFIG
     return {
         "recipe": load_recipe(config) if config.is_file() else None,
-        "validation": validations[-1] if validations else None,
+        "validation": validations[-1] if validations else scores,
     }
 
 
@@ -182,14 +196,20 @@ def _training_rows(recipe):
 
 
 def _scores(validation, scores, recipe):
-    """Returns the section with `scores` and the metrics of the last validation."""
+    """Returns the section with `scores` and the metrics of `validation`."""
     rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
     if validation:
-        when = f"validation of the single checkpoint at step {validation['step']}"
-        settings = recipe.training if recipe else None
-        beam = f", beam {settings.validation_beam_size}" if settings else ""
-        if settings and settings.validation_sentences:
-            beam += f", {settings.validation_sentences} sentences"
+        is_final = validation.get("split") == FINAL
+        which = "final model" if is_final else "single checkpoint"
+        when = f"validation of the {which} at step {validation['step']}"
+        beam = ""
+        if recipe and is_final:
+            search = recipe.decoding
+            beam = f", beam {search.beam_size}, length penalty {search.length_penalty}"
+        elif recipe:
+            beam = f", beam {recipe.training.validation_beam_size}"
+        if recipe and recipe.training.validation_sentences:
+            beam += f", {recipe.training.validation_sentences} sentences"
         bleu = _bleu_signature(recipe) if recipe else ""
         for name, title, how in (
             ("bleu", "BLEU", beam + bleu),

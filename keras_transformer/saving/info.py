@@ -23,6 +23,7 @@ from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.load import model_settings
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import find_keras_file
@@ -356,11 +357,10 @@ def flatten_setting(value):
 
 
 def _validation_scores(rows, metric):
-    """Returns the scores of the last and the best validation."""
+    """Returns the scores of the final model and of the last and best validations."""
+    chosen = [("final model", row) for row in rows if row["split"] == FINAL][-1:]
     rows = [row for row in rows if row["split"] == "validation"]
-    if not rows:
-        return []
-    chosen = [("last validation", rows[-1])]
+    chosen += [("last validation", row) for row in rows[-1:]]
     scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
         # Lower perplexity breaks ties, as it does when training chooses best.keras.

@@ -12,6 +12,7 @@ import pytest
 from keras_transformer.export import export_translator
 from keras_transformer.export import model_card
 from keras_transformer.export import run_metadata
+from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import ModelInfo
 from keras_transformer.saving.info import card_tables
@@ -58,11 +59,13 @@ def test_info_describes_a_run(run, info_json):
         json.loads(line)
         for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
     ]
+    (final,) = [row for row in rows if row["split"] == "final"]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
     best = min(rows, key=lambda row: (-row["bleu"], row["perplexity"]))
     assert best == [row for row in rows if row["is_best"]][-1]
     for which, row in (
+        ("final model", final),
         ("last validation", rows[-1]),
         ("best validation by BLEU", best),
     ):
@@ -143,6 +146,24 @@ def test_model_card_describes_an_unfinished_run(run, tmp_path, tiny_model):
     tested = [{"name": "bracketing F1", "score": 70, "signature": "labeled"}]
     card = model_card(*tiny_model, {}, **facts, scores=tested)
     assert list(card_tables(card)["Scores"]) == ["bracketing F1", title]
+
+
+def test_model_card_shows_the_validation_of_its_own_model(tmp_path, tiny_model):
+    """The final model is an average of checkpoints and has other scores than they."""
+    recipe = load_recipe("phrases", ["decoding.beam_size=5"])
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    scores = {"validation": 30.0, "final": 31.0}
+    rows = [{"split": each, "step": 8, "bleu": bleu} for each, bleu in scores.items()]
+    log = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(log)
+    for path, score, how in (
+        (tmp_path, "31.00", "final model at step 8, beam 5, length penalty 0.6"),
+        (tmp_path / "model.keras", "31.00", "final model at step 8, beam 5"),
+        (tmp_path / "best.keras", "30.00", "single checkpoint at step 8, beam 1"),
+    ):
+        card = model_card(*tiny_model, {}, **run_metadata(path))
+        found = card_tables(card)["Scores"]["BLEU, validation"]
+        assert found[0] == score and how in found[1]
 
 
 def test_model_card_of_records_names_no_folder(tmp_path, tiny_model):
