@@ -121,6 +121,22 @@ def content_hash(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
+def visible_files(folder: str | os.PathLike) -> list[str]:
+    """Returns the paths of a folder's files, including those in its subfolders.
+
+    Hidden files and folders, whose names begin with a dot, are omitted.
+    """
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            os.path.join(parent, name)
+            for name in sorted(names)
+            if not name.startswith(".")
+        ]
+    return found
+
+
 def _open_regular(path: str | os.PathLike):
     """Opens a file that can be read repeatedly. Pipes and devices are rejected."""
     try:

@@ -16,6 +16,7 @@ from keras_transformer.parsing.linearization import source_text
 from keras_transformer.parsing.trees import Tree
 from keras_transformer.parsing.trees import read_trees
 from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.lines import visible_files
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.text_files import Path
 
@@ -136,14 +137,7 @@ class TreeFiles(Pairs):
 def _files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path]
-    found = []
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [
-            os.path.join(folder, name)
-            for name in sorted(names)
-            if not name.startswith(".")
-        ]
+    found = visible_files(path)
     if not found:
         raise DataError(f"{path}: must contain at least one file.")
     return found

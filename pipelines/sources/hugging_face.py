@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from keras_transformer.errors import DataError
 from keras_transformer.errors import install_hint
 from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.lines import visible_files
 from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.tables import nested_text
@@ -68,17 +69,13 @@ class HuggingFacePairs(Pairs):
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the dataset's files and the arguments.
 
-        For a local folder, it depends on the content of all files; for a dataset on the
-        Hub, on its commit.
+        For a local folder, it depends on the content of all files except hidden ones,
+        such as those of Git; for a dataset on the Hub, on its commit.
         """
         if os.path.isdir(self.name):
-            files = sorted(
-                os.path.join(folder, name)
-                for folder, _, names in os.walk(self.name)
-                for name in names
-            )
             content = [
-                (os.path.relpath(file, self.name), content_hash(file)) for file in files
+                (os.path.relpath(file, self.name), content_hash(file))
+                for file in sorted(visible_files(self.name))
             ]
         else:
             content = self._load("load_dataset_builder").hash

@@ -52,6 +52,11 @@ def test_fingerprint_of_a_folder_changes_with_its_content(folder):
     before = HuggingFacePairs(str(folder)).fingerprint()
     assert HuggingFacePairs(str(folder)).fingerprint() == before
     assert HuggingFacePairs(str(folder), "train[:1]").fingerprint() != before
+    # Git and download tools keep their own files in the folder.
+    (folder / ".git").mkdir()
+    (folder / ".git" / "index").write_bytes(b"\0")
+    (folder / ".DS_Store").symlink_to("missing")
+    assert HuggingFacePairs(str(folder)).fingerprint() == before
     with open(folder / "train.jsonl", "a") as file:
         file.write(json.dumps({"translation": {"en": "x", "de": "y"}}) + os.linesep)
     assert HuggingFacePairs(str(folder)).fingerprint() != before
