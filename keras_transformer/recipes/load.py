@@ -194,6 +194,8 @@ def _add_template(values: dict, stored) -> None:
                 for name, value in template[section].items()
                 if _ALTERNATIVES.get(f"{section}.{name}") not in given
             }
+            if given.get("stages"):
+                added.pop("steps", None)  # its default is the sum of the stages' steps
             values[section] = {**added, **given}
 
 

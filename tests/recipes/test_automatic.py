@@ -238,6 +238,22 @@ def test_started_run_without_a_model_section_resumes(load, tmp_path):
     assert load(29_000, recipe=path, run=run) == started
 
 
+def test_started_run_may_change_its_stages(load, tmp_path):
+    """The number of steps follows from the stages, so it is not kept."""
+    path, run = tmp_path / "mine.yaml", tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "ckpt-1.index").touch()
+    text = (
+        "data: {{train: {{source: a.en, target: a.de}}}}\n"
+        "training: {{stages: [{{steps: 30}}, {{steps: {}}}]}}"
+    )
+    for last, steps in ((40, 70), (50, 80)):
+        path.write_text(text.format(last))
+        found = load(29_000, recipe=path, run=run)
+        assert found.training.steps == steps
+        dump_recipe(found, run / "config.yaml")
+
+
 @pytest.mark.parametrize(
     "files",
     [
