@@ -44,9 +44,10 @@ def ablate(
     names = table3.expand_rows(rows)
 
     def on_row(row, seed, result):
+        perplexity = result["perplexity"]
+        shown = "infinite" if perplexity is None else f"{perplexity:.2f}"
         console.print_status(
-            f"{row}, seed {seed}: perplexity {result['perplexity']:.2f}, "
-            f"BLEU {result['bleu']:.2f}"
+            f"{row}, seed {seed}: perplexity {shown}, BLEU {result['bleu']:.2f}"
         )
 
     with console.resume_hint(f"complete {output}"):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -48,7 +49,7 @@ class _SeedResult(BaseModel):
     bleu: float
     bleu_interval: list[float]
     chrf: float
-    perplexity: float
+    perplexity: float | None  # `None` if it is infinite, as for a diverged model
     # Scores of the final model, if there are any. Old results have none.
     validation_bleu: float | None = None
     validation_perplexity: float | None = None
@@ -323,12 +324,13 @@ def _evaluate(recipe, test_pairs, seed, folder):
     bleu = evaluation.bleu(translations, references, **settings)
     chrf = evaluation.chrf(translations, references, settings["lowercase"])
     interval = evaluation.bleu_interval(translations, references, **settings)
+    perplexity = perplexity_of(translator.score(sources, references))
     result = {
         "seed": seed,
         "bleu": bleu.score,
         "bleu_interval": list(interval),
         "chrf": chrf.score,
-        "perplexity": perplexity_of(translator.score(sources, references)),
+        "perplexity": perplexity if math.isfinite(perplexity) else None,
         **_validation_scores(folder),
         "parameters": translator.model.count_params(),
         "seconds": _training_seconds(folder),

@@ -33,7 +33,7 @@ _MISSING = "-"
 def write_report(results, output):
     """Writes `results.json`, `results.md` and `results.png` into `output`.
 
-    If a seed has no validation score, there is neither a mean nor a deviation of it.
+    If a seed lacks a score, there is neither a mean nor a deviation of it.
 
     Args:
         results: Non-empty list of results of `repeat`.
@@ -77,8 +77,8 @@ def _markdown(results, spreads):
     signatures = "".join(f"- `{each}`\n" for each in results[0]["signatures"])
     return (
         f"{table}\n± is the standard deviation over seeds. Intervals are from 1,000 "
-        "bootstrap resamples of the test sentences. A dash marks a score that training "
-        f"did not compute.\n\n{signatures}"
+        "bootstrap resamples of the test sentences. A dash marks a score that was not "
+        f"computed, or is not finite.\n\n{signatures}"
     )
 
 

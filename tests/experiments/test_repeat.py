@@ -101,6 +101,18 @@ def test_repeat_reads_results_without_validation_scores(repeated, tmp_path):
     assert len(read_translations(copy)[0]) == 2
 
 
+def test_repeat_reports_diverged_models(tmp_path):
+    """Their mean negative log-likelihood is so high that perplexities are infinite."""
+    rate = ("training.schedule=inverse_sqrt", "training.learning_rate=1e6")
+    recipe = load_recipe("phrases", [*TINY, *rate])
+    results = repeat(recipe, [1, 2], tmp_path, jobs=2)
+    assert [each["perplexity"] for each in results] == [None, None]
+    assert repeat(recipe, [1, 2], tmp_path) == results
+    lines = (tmp_path / "results.md").read_text().splitlines()
+    assert [line.split(" | ")[-2] for line in lines[2:5]] == ["-"] * 3
+    assert len(read_translations(tmp_path)[0]) == 2
+
+
 def test_repeat_reports_an_empty_test_set_before_training(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text("a cat sat on it\n" * 20)

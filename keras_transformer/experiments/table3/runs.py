@@ -1,6 +1,7 @@
 """Trains and evaluates the rows of the paper's Table 3."""
 
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -35,7 +36,7 @@ class _Result(BaseModel):
     row: str
     seed: NonNegativeInt
     parameters: PositiveInt
-    perplexity: float
+    perplexity: float | None  # `None` if it is infinite, as for a diverged model
     bleu: float
     signature: str
     recipe: dict[str, Any]
@@ -163,11 +164,12 @@ def _evaluate(folder, recipe, row, seed, seconds):
         tokenize=recipe.evaluation.tokenize,
         lowercase=recipe.evaluation.lowercase,
     )
+    perplexity = perplexity_of(translator.score(sources, references))
     result = {
         "row": row,
         "seed": seed,
         "parameters": translator.model.count_params(),
-        "perplexity": perplexity_of(translator.score(sources, references)),
+        "perplexity": perplexity if math.isfinite(perplexity) else None,
         "bleu": bleu.score,
         "signature": bleu.signature,
         "seconds": seconds,

@@ -1,6 +1,7 @@
 """Tables and a plot that compare results with the paper."""
 
 import csv
+import math
 import statistics
 
 from matplotlib.figure import Figure
@@ -48,7 +49,10 @@ def _cells(row, results):
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
     paper = PAPER[row]
-    perplexity = statistics.mean(result["perplexity"] for result in results)
+    perplexities = [result["perplexity"] for result in results]
+    perplexity = ""
+    if None not in perplexities:
+        perplexity = round(statistics.mean(perplexities), 3)
     return {
         "row": row,
         "N": model["num_layers"],
@@ -62,7 +66,7 @@ def _cells(row, results):
         "positions": model["positions"],
         "steps": training["steps"],
         "parameters": results[0]["parameters"],
-        "PPL": round(perplexity, 3),
+        "PPL": perplexity,
         "BLEU": round(statistics.mean(result["bleu"] for result in results), 2),
         "paper's PPL": paper.perplexity,
         "paper's BLEU": paper.bleu,
@@ -100,8 +104,10 @@ def _plot(rows, path):
             (name, "o", "here"),
             (f"paper's {name}", "x", "paper"),
         ):
-            zero = base[column] if base else 0.0
-            axis.plot(names, [row[column] - zero for row in rows], style, label=legend)
+            # An empty cell is not plotted.
+            values = [math.nan if row[column] == "" else row[column] for row in rows]
+            zero = values[rows.index(base)] if base else 0.0
+            axis.plot(names, [value - zero for value in values], style, label=legend)
         axis.axhline(0, color="grey", linewidth=0.8)
         axis.set_ylabel(f"{label} - base" if base else label)
         axis.grid(alpha=0.3)

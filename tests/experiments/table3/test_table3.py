@@ -177,6 +177,24 @@ def test_table_states_runs_per_row(tmp_path):
     assert "the mean of 2 run(s)" in (tmp_path / "table.md").read_text()
 
 
+def test_table_has_an_empty_cell_for_a_diverged_row(tmp_path):
+    results = [
+        {
+            **{"row": row, "seed": 1, "parameters": 1, "signature": ""},
+            **{"perplexity": perplexity, "bleu": 10.0},
+            "recipe": row_recipe(recipe(), row, 32).model_dump(mode="json"),
+        }
+        for row, perplexity in (("base", 2.5), ("C1", None))
+    ]
+    for shown in (results, results[1:], results[::-1]):
+        write_tables(shown, tmp_path, 32)
+        with open(tmp_path / "table.csv", encoding="utf-8") as file:
+            cells = {row["row"]: row["PPL"] for row in csv.DictReader(file)}
+        assert cells.pop("C1") == ""
+        assert cells in ({}, {"base": "2.5"})
+        assert "None" not in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
 def test_ablate_requires_validation_data(tmp_path):
     files = load_recipe(
         "files", ["data.train.source=a", "data.train.target=b", "training.steps=1"]
