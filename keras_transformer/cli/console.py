@@ -33,6 +33,8 @@ FILE_ERRORS = {
     os.strerror(number)
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 }
+# Lines of an error in a `tf.function` that precede the reason.
+_LOCATION = re.compile(r"$|\s|Graph execution error:|Detected at node ")
 
 
 def print_status(message: str) -> None:
@@ -112,8 +114,10 @@ def _user_message(error):
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
     if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
-        # TensorFlow adds the node in braces and the operation in brackets.
-        line = str(error).partition("\n")[0]
+        # In a `tf.function`, lines about the source code come first. TensorFlow adds
+        # the node in braces and the operation in brackets.
+        lines = str(error).splitlines()
+        line = next((each for each in lines if not _LOCATION.match(each)), "")
         reason = re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\]$", "", line)
         path, _, cause = reason.rpartition("; ")
         if path and cause in FILE_ERRORS:

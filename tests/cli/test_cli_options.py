@@ -106,6 +106,10 @@ def test_ablate_refuses_more_seeds_than_anybody_trains(run_command, tmp_path):
     [
         lambda: np.empty(2**62, "int8"),
         lambda: tf.random.stateless_uniform([2**17, 2**36], seed=[1, 2]),
+        # The shape is an argument, so that TensorFlow does not fold it at tracing.
+        lambda: tf.function(tf.random.stateless_uniform)(
+            tf.constant([2**17, 2**30]), seed=[1, 2]
+        ),
     ],
 )
 def test_exhausted_memory_is_an_error_in_one_line(
