@@ -77,7 +77,7 @@ def import_model(
     """
     if output.exists():
         raise UserError(f"{output}: already exists")
-    console.require_parent(output)
+    console.require_folder_path(output)
     folder = _local_folder(path)
 
     console.load_tensorflow()

@@ -57,7 +57,7 @@ def update_vocabulary(
     console.require_exists(*paths)
     if output.exists():
         raise UserError(f"{output}: already exists")
-    console.require_parent(output)
+    console.require_folder_path(output)
 
     if allow_unsafe:
         console.warn_unsafe(model)

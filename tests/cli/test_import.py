@@ -232,7 +232,9 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
         return str(folder)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    run("import", "hf://Helsinki-NLP/opus-mt-en-de", tmp_path / "model")
+    output = tmp_path / "models" / "en-de"  # as in the documentation
+    run("import", "hf://Helsinki-NLP/opus-mt-en-de", output)
+    assert (output / "model.keras").is_file()
     ((name, patterns),) = asked
     assert name == "Helsinki-NLP/opus-mt-en-de"
     assert "model.safetensors" in patterns and "pytorch_model.bin" not in patterns
