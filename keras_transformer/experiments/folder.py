@@ -23,6 +23,7 @@ from keras_transformer.files import is_hard_link
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
+from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import METRICS
@@ -36,7 +37,7 @@ _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 # Output of a run, except `cache`, whose encoded text is rewritten if the text or the
 # vocabulary has changed.
-_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL, CURVES)
+_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, BEST_MODEL, MODEL, CURVES)
 # Folders that a run writes to.
 _FOLDERS = (
     *(TOKENIZER, _CHECKPOINTS, "logs", "logs/train", "logs/validation"),

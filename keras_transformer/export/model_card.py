@@ -10,6 +10,7 @@ from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.info import CARD
 from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.info import flatten_setting
+from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import MODEL
@@ -118,8 +119,8 @@ def _stored_license(folder):
 def run_metadata(path):
     """Reads the recipe and a validation of a run, as arguments of `model_card`.
 
-    The validation is that of the final model if `path` is a finished run or its
-    `model.keras`, and otherwise the last one during training.
+    The validation is that of the final model or, if there is none, the last one. For
+    `best.keras`, it is the best one. Other `.keras` files have none.
 
     Args:
         path: Path of the run, or of a `.keras` file in it.
@@ -128,13 +129,16 @@ def run_metadata(path):
 
     path = pathlib.Path(path)
     folder = path if path.is_dir() else path.parent
-    final = path.is_dir() or path.name == MODEL
-    scores = final_scores_of_run(folder) if final else None
-    validations = [] if scores else validations_of_run(folder)
     config = folder / CONFIG
+    rows = []
+    if path.name == BEST_MODEL:
+        rows = [row for row in validations_of_run(folder) if row.get("is_best")]
+    elif path.is_dir() or path.name == MODEL:
+        final = final_scores_of_run(folder)
+        rows = [final] if final else validations_of_run(folder)
     return {
         "recipe": load_recipe(config) if config.is_file() else None,
-        "validation": validations[-1] if validations else scores,
+        "validation": rows[-1] if rows else None,
     }
 
 

@@ -15,6 +15,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"
+BEST_MODEL = "best.keras"
 METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"

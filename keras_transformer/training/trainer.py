@@ -16,6 +16,7 @@ from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import INTERRUPTION
 from keras_transformer.saving.checkpoints import SCHEDULE
 from keras_transformer.saving.keras_file import store_fingerprint
+from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SkippedUpdates
@@ -240,7 +241,7 @@ class Trainer:
                 validation_steps,
                 metric,
                 functools.partial(self._report_validation, progress_bar),
-                functools.partial(self.save_model, "best.keras"),
+                functools.partial(self.save_model, BEST_MODEL),
                 patience,
                 on_signal.interruptible,
             )

@@ -152,18 +152,29 @@ def test_model_card_shows_the_validation_of_its_own_model(tmp_path, tiny_model):
     """The final model is an average of checkpoints and has other scores than they."""
     recipe = load_recipe("phrases", ["decoding.beam_size=5"])
     dump_recipe(recipe, tmp_path / "config.yaml")
-    scores = {"validation": 30.0, "final": 31.0}
-    rows = [{"split": each, "step": 8, "bleu": bleu} for each, bleu in scores.items()]
-    log = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "metrics.jsonl").write_text(log)
+    rows = [
+        {"split": "validation", "step": 4, "bleu": 30.0, "is_best": True},
+        {"split": "validation", "step": 8, "bleu": 29.0, "is_best": False},
+        {"split": "final", "step": 8, "bleu": 31.0},
+    ]
+
+    def scores(path):
+        log = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "metrics.jsonl").write_text(log)
+        card = model_card(*tiny_model, {}, **run_metadata(path))
+        return card_tables(card)["Scores"]
+
     for path, score, how in (
         (tmp_path, "31.00", "final model at step 8, beam 5, length penalty 0.6"),
         (tmp_path / "model.keras", "31.00", "final model at step 8, beam 5"),
-        (tmp_path / "best.keras", "30.00", "single checkpoint at step 8, beam 1"),
+        (tmp_path / "best.keras", "30.00", "single checkpoint at step 4, beam 1"),
     ):
-        card = model_card(*tiny_model, {}, **run_metadata(path))
-        found = card_tables(card)["Scores"]["BLEU, validation"]
+        found = scores(path)["BLEU, validation"]
         assert found[0] == score and how in found[1]
+    assert scores(tmp_path / "mean.keras") == "not stated"
+    del rows[2]
+    found = scores(tmp_path)["BLEU, validation"]
+    assert found[0] == "29.00" and "single checkpoint at step 8, beam 1" in found[1]
 
 
 def test_model_card_of_records_names_no_folder(tmp_path, tiny_model):
