@@ -6,11 +6,17 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.load import load_run
+from keras_transformer.saving.names import FINAL
+from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import metrics_lines
 
 
 def average_run(folder, last=5, output=None):
     """Averages the last checkpoints of a run and saves the model.
+
+    If this replaces the run's `model.keras`, the scores of the old one are removed from
+    `metrics.jsonl`.
 
     Args:
         folder: The run folder, the `output` of `train`.
@@ -31,7 +37,19 @@ def average_run(folder, last=5, output=None):
     _, tokenizer, model = load_run(folder)
     paths = average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
+    if output.resolve() == (folder / MODEL).resolve():
+        _remove_final_scores(folder)
     with replace_file(output) as temporary:
         model.save(temporary)
         store_fingerprint(temporary, tokenizer.fingerprint())
     return output, paths
+
+
+def _remove_final_scores(folder):
+    """Removes the scores of `model.keras`, which is about to be replaced."""
+    rows = metrics_lines(folder)
+    kept = [line for line, row in rows if row["split"] != FINAL]
+    # Training writes to the file, too, but not while it has final scores.
+    if len(kept) < len(rows):
+        with replace_file(folder / METRICS) as temporary:
+            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
