@@ -210,17 +210,21 @@ def check_outputs(folder):
 
 
 def check_restart(folder, recipe):
-    """Checks that a restart in `folder` does not delete the recipe's initial model.
+    """Checks that a restart in `folder` does not delete files that the recipe reads.
 
     Raises:
-        RunError: If `training.initial_model` is the folder or inside it.
+        RunError: If the initial model or a tokenizer is in the folder.
     """
-    initial = recipe.training.initial_path
-    if initial and pathlib.Path(initial).resolve().is_relative_to(folder.resolve()):
-        raise RunError(
-            f"{initial}: --restart would remove this initial model. Choose another "
-            "--output"
-        )
+    tokenizer = recipe.tokenizer
+    for what, path in (
+        ("initial model", recipe.training.initial_path),
+        ("tokenizer", tokenizer.model),
+        ("tokenizer", tokenizer.source_model),
+    ):
+        if path and pathlib.Path(path).resolve().is_relative_to(folder.resolve()):
+            raise RunError(
+                f"{path}: --restart would remove this {what}. Choose another --output"
+            )
 
 
 def clean(folder, restart=False):

@@ -132,6 +132,10 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
             if restart:
                 run_folder.check_restart(output, recipe)
             run_folder.clean(output, restart)
+                # Errors that are easy to find are reported before the run is removed.
+                check_model(recipe)
+                for pairs in load_pairs(recipe).values():
+                    pairs.fingerprint()
             run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes or restart)
 

@@ -155,13 +155,13 @@ def test_claim_rejects_changed_shape(tmp_path):
 def test_restart_keeps_initial_model(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
-        restarted = recipe(f"training.initial_model={inside}")
+    inside = (folder, folder / "best.keras", folder / ".." / "run" / "x.keras")
+    changes = [f"training.initial_model={path}" for path in inside]
+    for change in (*changes, f"tokenizer.model={folder}/a.model"):
         with pytest.raises(RunError, match="--restart would remove this"):
-            run_folder.check_restart(folder, restarted)
-    for other in (tmp_path / "other", tmp_path / "run2" / "best.keras"):
+            run_folder.check_restart(folder, recipe(change))
+    for other in (tmp_path / "other", tmp_path / "run2" / "best.keras", "null"):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
-    run_folder.check_restart(folder, recipe())
 
 
 @pytest.mark.fault("F06", "changed text or subwords: error; `--allow-changes` resumes")

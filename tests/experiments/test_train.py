@@ -15,6 +15,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.errors import RunError
 from keras_transformer.errors import TrainingFault
 from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.experiments import corpora
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.train import train
@@ -100,6 +101,48 @@ def test_model_is_mean_of_last_checkpoints(run, tmp_path):
     for mean, one, other in zip(weights(folder / "model.keras"), *single, strict=True):
         assert not np.array_equal(one, other)
         np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
+
+
+def test_average_removes_the_scores_of_the_replaced_model(run, tmp_path):
+    folder, _ = run
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    average_run(copy, last=1, output=copy / "last.keras")
+    assert final_scores_of_run(copy) == final_scores_of_run(folder) is not None
+    average_run(copy, last=1)
+    assert metrics_of_run(copy) == metrics_of_run(folder)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        (["model.activation=rleu"], ModelError),
+        (["data={kind: files, train: {source: no.en, target: no.de}}"], DataError),
+    ],
+)
+def test_restart_with_a_wrong_recipe_keeps_the_run(run, tmp_path, changes, error):
+    copy = tmp_path / "run"
+    shutil.copytree(run[0], copy)
+    before = set(copy.rglob("*"))
+    with pytest.raises(error):
+        train(small_recipe(*changes), copy, progress=False, restart=True)
+    assert set(copy.rglob("*")) == before
+
+
+def test_changed_text_without_a_fingerprint_is_noticed(run, tmp_path, monkeypatch):
+    """The phrases come from the package Babel, a new version of which changes them."""
+    copy = tmp_path / "run"
+    shutil.copytree(run[0], copy)
+    original = corpora.phrases
+
+    def changed(*args, **kwargs):
+        splits = original(*args, **kwargs)
+        return splits._replace(train=splits.train[::-1])
+
+    monkeypatch.setattr(corpora, "phrases", changed)
+    with pytest.raises(RunError, match=r"text of data\.train"):
+        train(small_recipe("training.steps=9"), copy, progress=False)
+    assert final_scores_of_run(copy) is not None
 
 
 @pytest.mark.slow
