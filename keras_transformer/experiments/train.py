@@ -294,7 +294,6 @@ class _Run:
             return [pairs.locate(int(each)) for each in sorted(corpus.numbers(indices))]
 
         stopping = settings.early_stopping
-        skips = settings.on_nonfinite == "skip"
         if validate is not None:
             validate = functools.partial(self.workers.broadcast_from_chief, validate)
         trainer.fit(
@@ -307,7 +306,8 @@ class _Run:
             metric=self.recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
             bar=self.recipe.training.steps if show_progress else None,
-            max_consecutive_skips=settings.max_consecutive_skips if skips else 0,
+            max_consecutive_skips=settings.max_consecutive_skips,
+            skip_nonfinite=settings.on_nonfinite == "skip",
             locate_batch=locate_batch,
         )
 

@@ -122,16 +122,19 @@ class SkippedUpdates(keras.callbacks.Callback):
         on_skip: Called with the reason after each skipped step. Reports the step and
             returns the text of the report, which becomes the start of an error message.
         allowed: Maximum number of consecutive skipped steps.
+        skip_nonfinite: Whether steps with a non-finite loss or gradient are allowed.
 
     Raises:
-        TrainingFault: If more than `allowed` consecutive steps were skipped.
+        TrainingFault: If more than `allowed` consecutive steps were skipped, or a
+            non-finite one that is not allowed.
     """
 
-    def __init__(self, progress, on_skip, allowed):
+    def __init__(self, progress, on_skip, allowed, skip_nonfinite=True):
         super().__init__()
         self.progress = progress
         self.on_skip = on_skip
         self.allowed = allowed
+        self.skip_nonfinite = skip_nonfinite
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.progress
@@ -142,7 +145,8 @@ class SkippedUpdates(keras.callbacks.Callback):
         progress.skipped += 1
         progress.skipped_in_a_row += 1
         message = self.on_skip(step_check.FAULT_REASONS[fault])
-        if progress.skipped_in_a_row > self.allowed:
+        is_forbidden = not self.skip_nonfinite and fault in step_check.NONFINITE
+        if is_forbidden or progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
                 f"{message}. Training stopped, because {progress.skipped_in_a_row} "
                 "consecutive steps were invalid. They changed no weights"

@@ -17,6 +17,7 @@ from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.replicas import num_replicas
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
+NONFINITE = (LOSS, GRADIENT)
 FAULT_REASONS = {
     NO_TOKENS: "no target token with a weight above 0",
     LOSS: "the loss is not finite",

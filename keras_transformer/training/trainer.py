@@ -177,6 +177,7 @@ class Trainer:
         If a signal interrupts a validation, the next call repeats the validation before
         training.
 
+        skip_nonfinite=True,
         Args:
             dataset: Endless dataset of batches. The first batch is for the step after
                 `progress.step`.
@@ -205,8 +206,10 @@ class Trainer:
 
         Raises:
             ValueError: If `fit` validates and `metric` is unknown.
+            skip_nonfinite: Whether this includes steps whose loss or gradient is not
+                finite. Otherwise, the first one stops training.
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
-                skipped. Nothing is saved.
+                skipped, or one that may not be skipped. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
             SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
                 code is 143 or 129.
@@ -233,6 +236,7 @@ class Trainer:
         if bar and self.writes:
             total = steps if bar is True else bar
             progress_bar = ProgressBar(self.progress, total, self._num_stages)
+                skip_nonfinite,
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(

@@ -4,6 +4,7 @@
 `fault`.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -177,6 +178,40 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     )
     assert again.progress.skipped == 2
     assert "step 3: the loss is not finite" in caplog.text
+
+
+@pytest.mark.parametrize(("kind", "stops"), [("gradient", True), ("tokens", False)])
+def test_only_nonfinite_steps_can_be_forbidden(tmp_path, kind, stops):
+    """`max_gradient_norm` also skips steps, with `on_nonfinite: stop` as well."""
+    trainer = training.Trainer(resettable_model("gradient").reset(), tmp_path)
+    expected = contextlib.nullcontext()
+    if stops:
+        expected = pytest.raises(TrainingFault, match="step 3: the gradient is not")
+    with expected:
+        trainer.fit(
+            batches(range(1, STEPS + 1), kind),
+            STEPS,
+            bar=False,
+            max_consecutive_skips=1,
+            skip_nonfinite=False,
+        )
+    assert trainer.progress.step == (3 if stops else STEPS)
+
+
+def test_log_of_skipped_steps_stays_small(tmp_path):
+    """Every start reads the log, whose size is limited."""
+    model = resettable_model("loss").reset()
+    places = [f"a.en:{number}" for number in range(1000)]
+    training.Trainer(model, tmp_path).fit(
+        batches(range(1, STEPS + 1), "loss"),
+        STEPS,
+        bar=False,
+        max_consecutive_skips=1,
+        locate_batch=lambda step: places,
+    )
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["batch"] for row in rows[:2]] == [places[:100]] * 2
 
 
 @pytest.mark.fault(
