@@ -35,8 +35,9 @@ from keras_transformer.training.signals import SaveOnSignal
 logger = logging.getLogger(__name__)
 
 # Maximum number of sentence pairs of a skipped batch whose locations, such as file and
-# line, a message lists. `metrics.jsonl` lists all of them.
+# line, a message lists, and a line of `metrics.jsonl`, so that it stays readable.
 _MAX_LOCATIONS = 3
+_MAX_LOGGED_LOCATIONS = 100
 
 
 class Trainer:
@@ -300,7 +301,8 @@ class Trainer:
             message += f". Pairs in its batch: {', '.join(locations[:_MAX_LOCATIONS])}"
         if len(locations) > _MAX_LOCATIONS:
             message += f" and {len(locations) - _MAX_LOCATIONS} more"
-        self.log.note("skipped", {"reason": reason, "batch": locations})
+        logged = locations[:_MAX_LOGGED_LOCATIONS]
+        self.log.note("skipped", {"reason": reason, "batch": logged})
         if self.writes:
             logger.warning("%s", message)
         return message
