@@ -331,7 +331,7 @@ class _Run:
         averaged = average_checkpoints(
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
-        path = trainer.save_model(MODEL)
+        path = trainer.save_model(MODEL, use_average=False)
         if has_metrics(self.folder):
             draw_curves([self.folder], self.folder / CURVES)
         summary = {

@@ -307,7 +307,7 @@ class Trainer:
             logger.warning("%s", message)
         return message
 
-    def save_model(self, name):
+    def save_model(self, name, use_average=True):
         """Saves the model as `name`, a `.keras` file in the run folder.
 
         Returns:
@@ -316,7 +316,15 @@ class Trainer:
         path = self.folder / name
         if not self.writes:
             return path
-        with self.moving_average.use_average(), replace_file(path) as temporary:
+        weights = contextlib.nullcontext()
+        if use_average:
+            weights = self.moving_average.use_average()
+        with weights, replace_file(path) as temporary:
+        Args:
+            name: Name of the file.
+            use_average: Whether to save the optimizer's average of the weights, if it
+                computes one, instead of the model's weights.
+
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
                 store_fingerprint(temporary, self._tokenizer_fingerprint)
