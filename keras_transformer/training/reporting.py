@@ -90,13 +90,16 @@ class MetricsLog:
         if not self.writes or not os.path.lexists(self._path):
             return
         step = self.progress.step
+        # If a stage begins or the run ends right after `step`, that line will be
+        # written again.
+        repeated = {STAGE, FINAL}
+        if self.progress.validation_due:
+            repeated.add("validation")
         kept = [
             line
             for line, row in metrics_lines(self._path.parent)
-            # If a stage begins or the run ends right after `step`, that line will be
-            # written again.
             if row["step"] < step
-            or (row["step"] == step and row["split"] not in (STAGE, FINAL))
+            or (row["step"] == step and row["split"] not in repeated)
         ]
         with replace_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))

@@ -264,8 +264,8 @@ class Trainer:
 
     def _fit(self, dataset, steps, validation, checkpoint, callbacks):
         if validation and self.progress.validation_due:
-            # A signal has interrupted this validation. The scheduled checkpoint of its
-            # step was not written.
+            # A signal has interrupted this validation. The checkpoint of its step still
+            # says that it is due, and a scheduled one was not written.
             validation.run()
             checkpoint.save_if_due()
         remaining = steps - self.progress.step
@@ -273,6 +273,7 @@ class Trainer:
             # The dataset's cardinality must be infinite. If it were unknown, Keras
             # would count one iteration too many per epoch.
             self.model.fit(
+            self._saved_step = None
                 dataset,
                 steps_per_epoch=remaining,
                 epochs=1,
