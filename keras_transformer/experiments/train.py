@@ -29,6 +29,7 @@ from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.curves import has_metrics
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.stages import default_text_options
@@ -131,11 +132,11 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
             stack.enter_context(run_folder.create_and_lock(output))
             if restart:
                 run_folder.check_restart(output, recipe)
-            run_folder.clean(output, restart)
                 # Errors that are easy to find are reported before the run is removed.
                 check_model(recipe)
                 for pairs in load_pairs(recipe).values():
                     pairs.fingerprint()
+            run_folder.clean(output, restart)
             run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes or restart)
 
@@ -200,6 +201,7 @@ class _Run:
         Raises:
             CheckpointError: If checkpoints exist but none can be read, if the newest
                 readable one does not match the model, or if all were lost.
+            DataError: If the text does not fit the model or the batches.
             RunError: If the text or the number of replicas has changed.
         """
         with self.workers.strategy.scope():
@@ -211,22 +213,26 @@ class _Run:
             self.workers,
             data.tokenizer.fingerprint(),
         )
-        trainer.restore()
-        fingerprints = []
-        for options in dict.fromkeys(stage.text_options for stage in self._stages):
-            corpus, pairs = self._training_text(data, options)
-            check_targets(model.transformer, corpus, pairs)
-            fingerprints.append(corpus.fingerprint)
-        fingerprint = None if None in fingerprints else "+".join(fingerprints)
-        run_folder.check_text(
-            self.folder, trainer.progress, fingerprint, self.allow_changes
-        )
-        run_folder.check_replicas(
-            self.folder, trainer.progress, self._num_replicas, self.allow_changes
-        )
+        trainer.restore(functools.partial(self._check_unchanged, data, trainer))
         if self.workers.is_chief:
             dump_recipe(self.recipe, self.folder / CONFIG)
         return trainer
+
+    def _check_unchanged(self, data, trainer):
+        """Checks the text of all stages, and that it and the replicas are unchanged."""
+        fingerprints = {}
+        for stage in self._stages:
+            options = stage.text_options
+            corpus, pairs = self._training_text(data, options)
+            lengths = corpus.source_lengths, corpus.target_lengths
+            check_budget(*lengths, stage.settings.batch_tokens)
+            check_targets(trainer.model.transformer, corpus, pairs)
+            fingerprints[options] = corpus.fingerprint
+        is_known = None not in fingerprints.values()
+        fingerprint = "+".join(fingerprints.values()) if is_known else None
+        arguments = self.folder, trainer.progress
+        run_folder.check_text(*arguments, fingerprint, self.allow_changes)
+        run_folder.check_replicas(*arguments, self._num_replicas, self.allow_changes)
 
     def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""

@@ -81,8 +81,12 @@ class Trainer:
         self._saved_step = None
         self._num_stages = 1
 
-    def restore(self):
+    def restore(self, check=None):
         """Restores the newest checkpoint.
+
+        Args:
+            check: Function without arguments that is called after `progress` is
+                restored. If it raises an exception, no file has changed.
 
         Returns:
             The step of the checkpoint, or 0 if no checkpoint was ever written.
@@ -97,6 +101,8 @@ class Trainer:
             for name in stored.model_fields_set:
                 setattr(self.progress, name, getattr(stored, name))
             self._saved_step = self.progress.step
+        if check is not None:
+            check()
         # Without a checkpoint, this removes the lines of all steps.
         self.log.rewind()
         return self.progress.step
@@ -171,6 +177,7 @@ class Trainer:
         log_steps=100,
         bar=True,
         max_consecutive_skips=0,
+        skip_nonfinite=True,
         locate_batch=None,
     ):
         """Trains up to step `steps`.
@@ -178,7 +185,6 @@ class Trainer:
         If a signal interrupts a validation, the next call repeats the validation before
         training.
 
-        skip_nonfinite=True,
         Args:
             dataset: Endless dataset of batches. The first batch is for the step after
                 `progress.step`.
@@ -200,6 +206,8 @@ class Trainer:
                 `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped (see `TrainingModel`). Each skip is reported.
+            skip_nonfinite: Whether this includes steps whose loss or gradient is not
+                finite. Otherwise, the first one stops training.
             locate_batch: Function that receives the number of a skipped step, from 1,
                 and returns the locations of the sentence pairs in its batch (list of
                 str, such as "file:line"). They are reported with the skip. If `None`,
@@ -207,8 +215,6 @@ class Trainer:
 
         Raises:
             ValueError: If `fit` validates and `metric` is unknown.
-            skip_nonfinite: Whether this includes steps whose loss or gradient is not
-                finite. Otherwise, the first one stops training.
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
                 skipped, or one that may not be skipped. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
@@ -230,6 +236,7 @@ class Trainer:
                 self.progress,
                 functools.partial(self._report_skip, locate_batch),
                 max_consecutive_skips,
+                skip_nonfinite,
             ),
             TrainingLog(self.log, log_steps),
             self.moving_average,
@@ -237,7 +244,6 @@ class Trainer:
         if bar and self.writes:
             total = steps if bar is True else bar
             progress_bar = ProgressBar(self.progress, total, self._num_stages)
-                skip_nonfinite,
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(
@@ -267,13 +273,13 @@ class Trainer:
             # A signal has interrupted this validation. The checkpoint of its step still
             # says that it is due, and a scheduled one was not written.
             validation.run()
+            self._saved_step = None
             checkpoint.save_if_due()
         remaining = steps - self.progress.step
         if remaining > 0 and not (validation and validation.is_over()):
             # The dataset's cardinality must be infinite. If it were unknown, Keras
             # would count one iteration too many per epoch.
             self.model.fit(
-            self._saved_step = None
                 dataset,
                 steps_per_epoch=remaining,
                 epochs=1,
@@ -311,6 +317,11 @@ class Trainer:
     def save_model(self, name, use_average=True):
         """Saves the model as `name`, a `.keras` file in the run folder.
 
+        Args:
+            name: Name of the file.
+            use_average: Whether to save the optimizer's average of the weights, if it
+                computes one, instead of the model's weights.
+
         Returns:
             Path of the file.
         """
@@ -321,11 +332,6 @@ class Trainer:
         if use_average:
             weights = self.moving_average.use_average()
         with weights, replace_file(path) as temporary:
-        Args:
-            name: Name of the file.
-            use_average: Whether to save the optimizer's average of the weights, if it
-                computes one, instead of the model's weights.
-
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
                 store_fingerprint(temporary, self._tokenizer_fingerprint)

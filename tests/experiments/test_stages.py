@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from phrases_run import small_recipe
 
+from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.cost import count_run_flops
@@ -64,6 +65,14 @@ def run(finished):
 
 def test_stored_recipe_equals_the_given_recipe(run):
     assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
+
+
+def test_batches_of_all_stages_are_checked_before_training(tmp_path):
+    stages = "training.stages=[{steps: 1}, {steps: 1, batch_tokens: 3}]"
+    recipe = small_recipe(stages, "training.steps=2", "training.warmup_steps=1")
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        train(recipe, tmp_path, progress=False)
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_null_in_a_stage_overrides_training(tmp_path):

@@ -17,6 +17,7 @@ from training_samples import paper_adam
 from training_samples import tiny_transformer
 
 from keras_transformer import training
+from keras_transformer.errors import RunError
 from keras_transformer.saving.checkpoints import regular_paths
 from keras_transformer.saving.names import checkpoint_paths
 
@@ -174,3 +175,88 @@ def test_interrupted_validation_keeps_its_scheduled_checkpoint(make_trainer, tmp
     fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
     paths = regular_paths(checkpoint_paths(tmp_path / "checkpoints"))
     assert [path.rpartition("-")[2] for path in paths] == ["2", "4", "6"]
+
+
+def test_validation_interrupted_at_the_last_step_is_repeated_once(
+    make_trainer, tmp_path
+):
+    validated = []
+
+    def fit(trainer, steps, validate, first=0):
+        trainer.fit(
+            dataset(first),
+            steps,
+            validate=validate,
+            validation_steps=2,
+            metric="perplexity",
+            checkpoint_steps=2,
+            bar=False,
+        )
+
+    def validate():
+        validated.append(trainer.progress.step)
+        return {"perplexity": 2.0}
+
+    def interrupt():
+        if trainer.progress.step == 4:
+            signal.raise_signal(signal.SIGINT)
+        return validate()
+
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer, 4, interrupt)
+    # The second start does nothing, and the third trains longer.
+    for steps in (4, 4, 6):
+        trainer = make_trainer(tmp_path, seed=8)
+        fit(trainer, steps, validate, first=trainer.restore())
+    assert validated == [2, 4, 6]
+    found = [row["step"] for row in rows(tmp_path) if row["split"] == "validation"]
+    assert found == [2, 4, 6]
+    paths = regular_paths(checkpoint_paths(tmp_path / "checkpoints"))
+    assert [path.rpartition("-")[2] for path in paths] == ["2", "4", "6"]
+
+
+def test_crash_after_a_repeated_validation_leaves_one_line(make_trainer, tmp_path):
+    """The checkpoint of step 2 still says that its validation is due."""
+
+    def fit(trainer, validate, first=0):
+        trainer.fit(
+            dataset(first),
+            3,
+            validate=validate,
+            validation_steps=2,
+            metric="perplexity",
+            bar=False,
+        )
+
+    def crash(*_):
+        raise OSError
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_trainer(tmp_path), lambda: signal.raise_signal(signal.SIGINT))
+    crashed = make_trainer(tmp_path, seed=8)
+    first = crashed.restore()
+    crashed.checkpoints.save = crash
+    with pytest.raises(OSError, match=r"^$"):
+        fit(crashed, lambda: {"perplexity": 2.0}, first)
+    resumed = make_trainer(tmp_path, seed=8)
+    fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
+    found = [row["step"] for row in rows(tmp_path) if row["split"] == "validation"]
+    assert found == [2]
+
+
+def test_refused_start_leaves_the_log(make_trainer, tmp_path):
+    make_trainer(tmp_path).fit(dataset(), 2, log_steps=1, bar=False)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"split": "final", "step": 2, "bleu": 30.0}\n')
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+
+    def refuse():
+        raise RunError("another text")
+
+    with pytest.raises(RunError, match="another text"):
+        make_trainer(tmp_path).restore(refuse)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    # A start that continues writes the scores of the final model again.
+    make_trainer(tmp_path).restore()
+    assert [row["split"] for row in rows(tmp_path)] == ["train", "train"]
