@@ -69,8 +69,8 @@ class EncodedCorpus:
             "pair 7".
         inputs: Fingerprint of the text, the tokenizers and the options, or `None` if
             the source of the pairs has no fingerprint.
-        fingerprint: `inputs`, a colon, and a hash of the ids. Equals `inputs` if that
-            is `None`, or if version 0.1 wrote the corpus.
+        fingerprint: `inputs` (empty if that is `None`), a colon, and a hash of the ids.
+            Equals `inputs` if version 0.1 wrote the corpus.
         report: A line with the numbers of kept and dropped pairs.
         pad_id: Id of padding.
         start_id: Id that begins the decoder's input.
@@ -90,8 +90,8 @@ class EncodedCorpus:
         self.inputs = facts["fingerprint"]
         self.fingerprint = self.inputs
         # Version 0.1 stored no hash of the ids.
-        if self.inputs is not None and facts["ids"] is not None:
-            self.fingerprint = f"{self.inputs}:{facts['ids']}"
+        if facts["ids"] is not None:
+            self.fingerprint = f"{self.inputs or ''}:{facts['ids']}"
         self._dropped = self._load(DROPPED, "i8")
         places = np.concatenate([[-1], self._dropped, [facts["num_read"]]])
         num_dropped = facts["num_read"] - facts["num_pairs"]
