@@ -205,3 +205,14 @@ def test_average_follows_the_recurrence_in_float16(tmp_path):
     run = Run(model, tmp_path).fit(6)
     assert_near(run.averages(), recurrence(run.steps)[-1])
     assert_equal(weights_of(model), run.steps[-1])
+
+
+@pytest.mark.parametrize("use_average", [True, False])
+def test_saved_model_has_the_average_or_the_weights(resettable, tmp_path, use_average):
+    """At the end, the weights are already those of the final model."""
+    run = Run(resettable.reset(), tmp_path).fit(2)
+    run.trainer.save_model("saved.keras", use_average=use_average)
+    stored = tiny_transformer(seed=8)
+    stored.load_weights(tmp_path / "saved.keras")
+    expected = run.averages() if use_average else weights_of(run.trainer.model)
+    assert_equal(weights_of(stored), expected)
