@@ -28,7 +28,7 @@ DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
 setup(
     name="keras-transformer-seq2seq",
-    version="0.1.0",
+    version="0.2.0.dev0",
     description=(
         "The Transformer of 'Attention Is All You Need' for TensorFlow and Keras 3: "
         "layers, training, beam search, evaluation and export"

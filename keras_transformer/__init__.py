@@ -10,7 +10,7 @@ import os
 from keras_transformer import _deprecated
 from keras_transformer import _registration
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # In a clone, the folder of `keras_transformer.pipelines` is next to this package.
 if not os.path.isdir(os.path.join(__path__[0], "pipelines")):
