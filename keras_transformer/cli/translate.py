@@ -276,9 +276,13 @@ def _record(job, search_options, extra, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
-    options_used = {
-        **(job.sampling_options or search_options),
-        **extra,
+    translator = job.translator
+    options_used = {**(job.sampling_options or search_options), **extra}
+    # A SavedModel has these settings in its graph, which its fingerprint covers.
+    if hasattr(translator, "search"):
+        options_used |= dataclasses.asdict(translator.search)
+        options_used["max_source_length"] = translator.max_source_length
+    options_used |= {
         "sampling": job.sampling_options is not None,
         "n_best": job.num_candidates,
         "scores": job.has_scores,
@@ -286,7 +290,7 @@ def _record(job, search_options, extra, input_path, prefix_file):
     }
     return {
         "input": content_hash(input_path),
-        "model": job.translator.fingerprint(),
+        "model": translator.fingerprint(),
         "set of options": options_used,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
