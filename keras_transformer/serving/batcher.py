@@ -22,11 +22,12 @@ from keras_transformer.serving.errors import shutting_down
 class _Job:
     """A request, whose rows may be computed in several batches."""
 
-    def __init__(self, signature, columns, num_rows, deadline):
+    def __init__(self, signature, columns, num_rows, deadline, is_limited):
         self.signature = signature
         self.columns = columns
         self.num_rows = num_rows
         self.deadline = deadline
+        self.is_limited = is_limited
         self.future = concurrent.futures.Future()
         self.num_taken = 0  # rows that were put into a batch
         self.num_done = 0  # rows that were computed
@@ -98,7 +99,7 @@ class Batcher:
         max_batch_size: Maximum number of rows per batch, or a function that is called
             with a signature and returns this number.
         max_wait: Seconds that an idle worker waits for a batch to fill up.
-        queue_size: Maximum number of waiting rows.
+        queue_size: Maximum number of waiting rows (see `is_limited` of `submit`).
         max_values: Maximum number of values (numbers and texts) in the outputs of a
             request.
         observe: Called after each batch with its signature, its number of rows and the
@@ -148,13 +149,15 @@ class Batcher:
         with self._changed:
             return sum(job.num_waiting for job in self._jobs)
 
-    def submit(self, signature, columns, timeout):
+    def submit(self, signature, columns, timeout, is_limited=True):
         """Queues a request.
 
         Args:
             signature: Hashable key, passed to `run`.
             columns: Dict of input names to lists of equal length, one value per row.
             timeout: Seconds after which rows that are still in the queue are dropped.
+            is_limited: Whether `queue_size` applies. If not, the request is queued even
+                if the queue is full, and its rows do not count.
 
         Returns:
             `concurrent.futures.Future` of the outputs. Canceling it drops the rows
@@ -164,12 +167,14 @@ class Batcher:
             RequestError: If the queue is full or closed.
         """
         num_rows = len(next(iter(columns.values())))
-        job = _Job(signature, columns, num_rows, time.monotonic() + timeout)
+        deadline = time.monotonic() + timeout
+        job = _Job(signature, columns, num_rows, deadline, is_limited)
         with self._changed:
             if self._close_by is not None:
                 raise shutting_down()
-            num_waiting = sum(other.num_waiting for other in self._jobs)
-            if num_waiting + num_rows > self._queue_size:
+            limited = [other for other in self._jobs if other.is_limited]
+            num_waiting = sum(other.num_waiting for other in limited)
+            if is_limited and num_waiting + num_rows > self._queue_size:
                 raise overloaded()
             self._jobs.append(job)
             self._changed.notify_all()

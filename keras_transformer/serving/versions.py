@@ -64,7 +64,10 @@ class Versions:
     async def _warm_up(self, model, batcher):
         for signature, columns in model.warm_up_requests():
             try:
-                future = batcher.submit((model, signature), columns, math.inf)
+                # Clients may fill the queue, or it may be smaller than these requests.
+                future = batcher.submit(
+                    (model, signature), columns, math.inf, is_limited=False
+                )
                 await asyncio.wrap_future(future)
             except Exception:
                 # A server that shuts down refuses the remaining requests.

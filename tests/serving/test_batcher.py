@@ -157,6 +157,24 @@ def test_batcher_refuses_when_full_and_recovers(model):
     batcher.close(20)
 
 
+def test_batcher_exempts_requests_from_the_limit(model):
+    batcher = Batcher(model, max_wait=0, queue_size=1)
+    futures = [hold(model, batcher)]
+    for values in ([1, 2], [3]):
+        columns = {"x": values}
+        futures.append(batcher.submit("warm-up", columns, 20, is_limited=False))
+        # One row of other requests still fits, and only one.
+        if values == [1, 2]:
+            futures.append(submit(batcher, 4))
+        with pytest.raises(RequestError, match="queue is full"):
+            submit(batcher, 5)
+    assert batcher.num_waiting == 4
+    model.gate.set()
+    found = [future.result(20)["y"].tolist() for future in futures]
+    assert found == [[0], [2, 4], [8], [6]]
+    batcher.close(20)
+
+
 def test_batcher_isolates_failing_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)

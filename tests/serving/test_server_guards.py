@@ -160,6 +160,22 @@ def test_server_is_ready_after_the_warm_up():
         assert sum(model.batches) == 3
 
 
+def test_warm_up_is_not_limited_by_the_queue(caplog):
+    """All versions run their warm-up requests, which have more rows than fit."""
+    warm_up = [("serving_default", {"inputs": [b"a", b"b", b"c"]})]
+    old, new = FakeModel(warm_up=warm_up), FakeModel(warm_up=warm_up)
+    new.version = 8
+    limits = Limits(queue_size=2, max_texts=2, reload_interval=0.05)
+    with served(old, limits) as port:
+        wait_until(lambda: ask(port, "GET", "/ready")[0] == 200, "readiness", 20)
+        assert old.batches == [3]
+        old.newer = new
+        wait_until(lambda: version_of(port) == "8", "the new version", 20)
+        assert new.batches == [3]
+        assert predict(port, {"inputs": ["a b", "c d"]})[0] == 200
+    assert caplog.text == ""
+
+
 def test_failed_warm_up_does_not_stop_the_server(caplog):
     warm_up = [("serving_default", {"inputs": [b"secret"]})]
     with served(FakeModel(warm_up=warm_up), Limits()) as port:
