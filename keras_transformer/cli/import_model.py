@@ -91,6 +91,9 @@ def import_model(
     read = import_huggingface if is_huggingface else import_marian
     with console.quiet_libraries():
         imported = read(folder, engine, target_language, normalize)
+    if path.startswith("hf://"):
+        # huggingface_hub names the downloaded folder after the commit.
+        imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
     write_imported(imported, output)
     for name, value in imported.card_rows.items():
         console.print_status(f"{name}: {value}")

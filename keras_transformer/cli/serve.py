@@ -34,7 +34,9 @@ def serve(
     ] = (),
     name: Annotated[
         str | None,
-        Option(help="Name of the model in URLs (default: the folder's name)."),
+        Option(
+            help="Model's name in URLs (default: the folder's or repository's name)."
+        ),
     ] = None,
     max_batch_size: Annotated[
         int, Option(min=1, help="Maximum rows per batch of the model.")
@@ -85,6 +87,7 @@ def serve(
     curl --json '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
+    preset_name = _hub_name(model)
     model = console.find_model(model)
     console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
@@ -120,27 +123,42 @@ def serve(
         if allow_unsafe:
             console.warn_unsafe(model)
         console.load_tensorflow()
-        with _export_if_preset(model) as folder:
+        with _export_if_preset(model, preset_name) as folder:
             with console.quiet_libraries():
                 served = serving.ServedModel(folder, name, allow_unsafe)
             serving.serve(served, host, port, limits, report_url, allow_host, listening)
     console.print_status("stopped")
 
 
+def _hub_name(model):
+    """Returns `NAME` if the model is `hf://OWNER/NAME`, else `None`."""
+    from keras_transformer.saving.names import is_hub_name
+
+    if not is_hub_name(model):
+        return None
+    from keras_transformer.saving.hub import repository_name
+
+    return repository_name(model)
+
+
 @contextlib.contextmanager
-def _export_if_preset(model):
-    """Yields a SavedModel's folder: `model`, or a temporary export of a preset."""
+def _export_if_preset(model, name=None):
+    """Yields a SavedModel's folder: `model`, or a temporary export of a preset.
+
+    The folder of an export is named `name`. If `None`, the name of the preset's folder
+    is used.
+    """
     from keras_transformer.saving.preset import is_preset
 
     if not is_preset(model):
         yield model
         return
-    model = model.resolve()  # "." has no name
-    console.print_status(f"exporting {model.name}")
+    name = name or model.resolve().name  # "." has no name
+    console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator
 
     with tempfile.TemporaryDirectory() as temporary:
-        folder = pathlib.Path(temporary) / model.name
+        folder = pathlib.Path(temporary) / name
         export_translator(opened, folder)
         yield folder

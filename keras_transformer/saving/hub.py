@@ -87,6 +87,16 @@ def upload(folder, name, private=False):
         raise ModelError(f"{name}: cannot be uploaded: {shorten(error)}") from error
 
 
+def repository_name(name):
+    """Returns `NAME` of `hf://OWNER/NAME[@REVISION]`.
+
+    Raises:
+        ModelError: If the name is invalid.
+    """
+    repository, _ = _parse(name)
+    return repository.partition("/")[2]
+
+
 def _parse(name):
     """Returns `(repository, revision)`. The revision is `None` for the newest."""
     match = _NAME.fullmatch(str(name))

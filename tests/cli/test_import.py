@@ -224,7 +224,8 @@ def test_failed_import_leaves_no_files(tmp_path):
 
 def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
-    folder = write_huggingface(tmp_path / "m", random_arrays())
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = write_huggingface(tmp_path / commit, random_arrays())
     asked = []
 
     def snapshot_download(name, revision, allow_patterns):
@@ -233,8 +234,11 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     output = tmp_path / "models" / "en-de"  # as in the documentation
-    run("import", "hf://Helsinki-NLP/opus-mt-en-de", output)
-    assert (output / "model.keras").is_file()
+    result = run("import", "hf://Helsinki-NLP/opus-mt-en-de", output)
+    origin = f"hf://Helsinki-NLP/opus-mt-en-de, commit {commit}"
+    assert f"imported from: {origin}\n" in result.stderr
+    card = (output / "MODEL_CARD.md").read_text()
+    assert f"| imported from | {origin} |" in card
     ((name, patterns),) = asked
     assert name == "Helsinki-NLP/opus-mt-en-de"
     assert "model.safetensors" in patterns and "pytorch_model.bin" not in patterns

@@ -1,14 +1,18 @@
 """Argument errors of `serve`; the server is tested in tests/serving."""
 
 import importlib.util
+import shutil
 
 import pytest
 
 from keras_transformer import export as exports
 from keras_transformer import serving
 from keras_transformer.errors import UserError
+from keras_transformer.saving import hub
 from keras_transformer.saving.names import packaged_models
 from keras_transformer.serving.server import listen
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def test_serve_rejects_invalid_arguments(tmp_path, run_command):
@@ -46,6 +50,23 @@ def test_served_preset_has_the_name_of_its_folder(run_command, monkeypatch):
     monkeypatch.chdir(packaged_models()["phrases"])
     result = run_command("serve", ".", "--port", 0)
     assert result.stderr == "exporting phrases\nerror: exported to phrases\n"
+
+
+@pytest.mark.parametrize("name", ["hf://me/opus-7.b", "hf://me/opus-7.b@v1"])
+def test_served_hub_model_has_the_name_of_its_repository(
+    run_command, monkeypatch, tmp_path, name
+):
+    """The downloaded folder is named after the commit."""
+    folder = tmp_path / "snapshots" / COMMIT
+    shutil.copytree(packaged_models()["phrases"], folder)
+
+    def export(model, folder):
+        raise UserError(f"exported to {folder.name}")
+
+    monkeypatch.setattr(hub, "download", lambda name: folder)
+    monkeypatch.setattr(exports, "export_translator", export)
+    result = run_command("serve", name, "--port", 0)
+    assert result.stderr == "exporting opus-7.b\nerror: exported to opus-7.b\n"
 
 
 def test_serve_reports_an_occupied_port_first(tmp_path, run_command, monkeypatch):
