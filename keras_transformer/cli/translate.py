@@ -21,6 +21,8 @@ from keras_transformer.cli.output import require_output
 from keras_transformer.cli.resumable import is_finished
 from keras_transformer.cli.resumable import resumable_lines
 from keras_transformer.errors import UserError
+from keras_transformer.numerics.ranges import MAX_TEMPERATURE
+from keras_transformer.numerics.ranges import MIN_TEMPERATURE
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
 
@@ -246,8 +248,13 @@ def _check_settings(sampling, sampling_options, search_options):
             reason = "cannot be used with" if sampling else "needs"
             raise UserError(f"--{name.replace('_', '-')}: {reason} --sampling")
     temperature, top_p = sampling_options["temperature"], sampling_options["top_p"]
-    if temperature is not None and not temperature > 0:
-        raise UserError(f"--temperature {temperature}: must be above 0")
+    if temperature is not None and not (
+        MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
+    ):
+        raise UserError(
+            f"--temperature {temperature}: must be above 0, from {MIN_TEMPERATURE} to "
+            f"{MAX_TEMPERATURE}"
+        )
     if top_p is not None and not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keras_transformer.decoding.length_penalty import get_length_penalty
+from keras_transformer.numerics.ranges import MAX_TEMPERATURE
+from keras_transformer.numerics.ranges import MIN_TEMPERATURE
 
 
 class SpecialIds(NamedTuple):
@@ -113,12 +115,11 @@ class Sampling:
     def __post_init__(self):
         check_at_least("num_samples", self.num_samples, 1)
         check_at_least("extra_length", self.extra_length, 0)
-        # Other values overflow or vanish in float32.
-        if not 1e-30 <= self.temperature <= 1e30:
+        if not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
             raise ValueError(
-                "`temperature` must be above 0, from 1e-30 to 1e30. Received: "
-                f"temperature={self.temperature}. For the most likely token at each "
-                "step, pass top_k=1."
+                f"`temperature` must be above 0, from {MIN_TEMPERATURE} to "
+                f"{MAX_TEMPERATURE}. Received: temperature={self.temperature}. For the "
+                "most likely token at each step, pass top_k=1."
             )
         if self.top_k is not None:
             check_at_least("top_k", self.top_k, 1)

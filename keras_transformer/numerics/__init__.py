@@ -11,9 +11,9 @@
 | `swap_middle_axes` | a transposition | `transpose(x, (0, 2, 1, 3))` |
 
 The layers are in the modules `dropout` and `normalization`, the next three entries in
-`softmax`, and the last two rows in `matrices`. Three more modules help: `gradients` has
-custom gradients for all backends, `seeds` has seeds that differ between replicas, and
-`activations` looks up activation functions.
+`softmax`, and the last two rows in `matrices`. Four more modules help: `gradients` has
+custom gradients for all backends, `seeds` has seeds that differ between replicas,
+`activations` looks up activation functions, and `ranges` limits values to float32.
 
 The tests are in `tests/numerics`:
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.cli.options import RENAMED
+from keras_transformer.saving import open as models
 
 # Triples of a command, an option's old name, and its new name.
 CASES = [(name, *pair) for name in RENAMED for pair in RENAMED[name].items()]
@@ -72,6 +73,22 @@ def test_values_that_no_command_can_use_are_refused(
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["1e-40", "-1.0", "1.1e+30"])
+def test_temperatures_out_of_range_are_refused_first(
+    run_command, model_path, monkeypatch, value
+):
+    def never(*_, **__):
+        raise AssertionError("the model is opened before the value is checked")
+
+    monkeypatch.setattr(models, "open_model", never)
+    arguments = ["--sampling", "--temperature", value]
+    result = run_command("translate", model_path, *arguments, stdin="line\n")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: --temperature {value}: must be above 0, from 1e-30 to 1e+30\n"
+    )
 
 
 @pytest.mark.parametrize(

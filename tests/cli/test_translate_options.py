@@ -176,6 +176,13 @@ def test_sampling_is_reproducible(translate, free):
     assert first == lines(translate("--beam-size", "1"))
 
 
+def test_sampling_accepts_the_limits_of_temperature(translate):
+    # The likeliest token has all of the probability.
+    coldest = lines(translate("--sampling", "--temperature", "1e-30"))
+    assert coldest == lines(translate("--beam-size", "1"))
+    assert len(lines(translate("--sampling", "--temperature", "1e30"))) == len(SOURCES)
+
+
 def test_sampling_limits_the_batch_size(folders, monkeypatch):
     sizes = []
 
