@@ -313,10 +313,14 @@ def huggingface_model(name):
 
 def safetensors(arrays, dtype="F32"):
     """Returns the content of a safetensors file."""
-    kinds = {"F32": "<f4", "F16": "<f2"}
     header, parts, end = {"__metadata__": {"format": "pt"}}, [], 0
     for name, array in arrays.items():
-        parts.append(np.ascontiguousarray(array, kinds[dtype]).tobytes())
+        kind = "<f2" if dtype == "F16" else "<f4"
+        array = np.ascontiguousarray(array, kind)
+        if dtype == "BF16":
+            # A bfloat16 is the upper half of a float32, here rounded to the nearest.
+            array = ((array.view("<u4") + 0x8000) >> 16).astype("<u2")
+        parts.append(array.tobytes())
         offsets = [end, end + len(parts[-1])]
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
         end = offsets[1]

@@ -7,6 +7,7 @@ import json
 import math
 import zipfile
 
+import ml_dtypes
 import numpy as np
 
 from keras_transformer.errors import ModelError
@@ -17,8 +18,12 @@ _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
 # A PyTorch file stores a tied matrix once and may list it under up to this many names.
 _MAX_NAMES = 4
-# Types in safetensors files. NumPy has no bfloat16, so its bits are read as integers.
-_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+# Types in safetensors files.
+_DTYPES = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
 
 
 class Arrays:
@@ -242,7 +247,7 @@ def _check_entry(name, entry, size):
     if (
         any(type(number) is not int or number < 0 for number in numbers)
         or not start <= end <= size
-        or end - start != math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
+        or end - start != math.prod(shape) * _DTYPES[kind].itemsize
     ):
         raise ModelError(
             f"the offsets of {name!r:.80} do not match its shape or the file"
@@ -251,11 +256,7 @@ def _check_entry(name, entry, size):
 
 
 def _decode_array(content, kind, shape, start, end):
-    array = np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
-    if kind == "BF16":
-        # A bfloat16 is the upper half of a float32.
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return array
+    return np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
 
 
 def read_torch(path):
@@ -283,13 +284,23 @@ def read_torch(path):
                 _check_members(archive.infolist(), size)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _check_tensors(state, size)
-        return {name: tensor.float().numpy() for name, tensor in state.items()}
+        return {name: _torch_array(tensor) for name, tensor in state.items()}
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     # The restricted unpickler raises exceptions of any type.
     except Exception as error:
         reason = " ".join(str(error).split()).split(". ")[0]
         raise ModelError(f"{path}: rejected by PyTorch: {reason:.200}") from None
+
+
+def _torch_array(tensor):
+    """Converts a tensor to an array: float16, bfloat16, or else float32."""
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        # `Tensor.numpy` does not support bfloat16.
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return (tensor if tensor.dtype == torch.float16 else tensor.float()).numpy()
 
 
 def _check_tensors(state, size):

@@ -31,6 +31,7 @@ from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import translate_ids
 
+POSITIONS = "model.encoder.embed_positions.weight"
 RESULTS = json.loads(
     pathlib.Path(__file__).with_name("transformers_results.json").read_text()
 )
@@ -146,6 +147,58 @@ def test_repeated_matrices_must_be_equal(folder):
         path.write_bytes(safetensors({**stored, **changed}))
         message = import_error(import_huggingface, folder)
         assert name in message and "faulty conversion" in message
+
+
+def sinusoids():
+    """Returns the positions that older files contain, `[512, 8]`."""
+    angles = np.arange(512)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("F32", 2e-5), ("F16", 2e-3), ("BF16", 2e-2)]
+)
+def test_positions_may_be_rounded_to_their_type(folder, dtype, error):
+    stored, path = huggingface_arrays(random_arrays()), folder / "model.safetensors"
+    stored[POSITIONS] = sinusoids()
+    path.write_bytes(safetensors(stored, dtype))
+    import_huggingface(folder)
+    stored[POSITIONS] = sinusoids() + error
+    path.write_bytes(safetensors(stored, dtype))
+    message = import_error(import_huggingface, folder)
+    assert f"{POSITIONS} must contain sinusoidal positions" in message
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
+    torch = pytest.importorskip("torch")
+    stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
+    (folder / "model.safetensors").unlink()
+    rounded = {
+        name: torch.tensor(array).to(getattr(torch, dtype))
+        for name, array in stored.items()
+    }
+    torch.save(rounded, folder / "pytorch_model.bin")
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    row = rounded["model.shared.weight"][2].float().numpy()
+    # The import alternates the first and the second half of the columns.
+    np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
+    # In single precision, the same errors are too large.
+    full = {name: tensor.float() for name, tensor in rounded.items()}
+    torch.save(full, folder / "pytorch_model.bin")
+    message = import_error(import_huggingface, folder)
+    assert "must contain sinusoidal positions" in message
+
+
+def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
+    stored = huggingface_arrays(random_arrays())
+    # 1.0078125 is 0x3f810000. The next number, 1.015625, is 0x3f820000.
+    stored["model.shared.weight"][2] = [1.0078125, 1.01, 1.014, -3, 0, 0.5, 65536, 1]
+    (folder / "model.safetensors").write_bytes(safetensors(stored, "BF16"))
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    # The import alternates the first and the second half of the columns.
+    expected = [1.0078125, 0, 1.0078125, 0.5, 1.015625, 65536, -3, 1]
+    np.testing.assert_array_equal(found[2], expected)
 
 
 @pytest.fixture(scope="module")
