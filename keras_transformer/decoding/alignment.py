@@ -76,13 +76,14 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
-    # A single byte of a longer character is decoded to U+FFFD.
-    fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
-    if fragments and hasattr(tokenizer, "piece_bytes"):
+    # A single byte of a longer character is decoded to U+FFFD. Some tokenizers remove a
+    # lone space at the end of a text, where it separates words.
+    unclear = [each for each, text in surfaces.items() if text in (b"", _REPLACEMENT)]
+    if unclear and hasattr(tokenizer, "piece_bytes"):
         # Some KerasHub tokenizers cannot return the bytes and raise this error.
         with contextlib.suppress(DataError):
             bytes_of = tokenizer.piece_bytes()
-            surfaces |= {each: bytes_of[each] for each in fragments}
+            surfaces |= {each: bytes_of[each] for each in unclear}
     return [[surfaces[each] for each in row] for row in rows]
 
 

@@ -1,8 +1,11 @@
 """Word alignments from cross-attention scores with known word pairs."""
 
+import io
+
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 from keras import ops
 
 import keras_transformer as kt
@@ -14,6 +17,7 @@ from keras_transformer.decoding import format_pharaoh
 from keras_transformer.decoding.alignment import align_words
 from keras_transformer.decoding.alignment import token_surfaces
 from keras_transformer.decoding.alignment import words_of
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3
 
@@ -22,6 +26,32 @@ TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3
 def tokenizer(request):
     size = {"bpe": 300, "word_piece": 310}[request.param]
     return pipelines.train_tokenizer(request.param, TEXT, size)
+
+
+def marian_tokenizer(language=None):
+    """Returns a `MarianTokenizer` that spells rare characters in bytes."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=290,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    model = model.getvalue()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.id_to_piece(number) for number in range(len(processor))]
+    side = ((*pieces, ">>fra<<"), model)
+    return MarianTokenizer(side, side, language=language)
+
+
+@pytest.fixture(scope="module", params=["bpe", "word_piece", "marian"])
+def any_tokenizer(request):
+    if request.param == "marian":
+        return marian_tokenizer()
+    return pipelines.train_tokenizer(request.param, TEXT, 310)
 
 
 def test_words_of_maps_subwords_to_words():
@@ -45,8 +75,12 @@ def test_words_of_maps_subwords_to_words():
         " ",
     ],
 )
-def test_token_surfaces_spell_the_text(tokenizer, text):
+def test_token_surfaces_spell_the_text(any_tokenizer, text):
+    tokenizer = any_tokenizer
     (ids,) = tokenizer.tokenize([text]).to_list()
+    if tokenizer.kind == "marian":
+        # SentencePiece represents a space as U+2581, so this character separates words.
+        text = text.replace("\u2581", " ")
     ((row,), words) = token_surfaces(tokenizer, [ids]), text.encode().split()
     indices = words_of(row)
     assert len(indices) == len(row) == len(ids)
@@ -56,6 +90,19 @@ def test_token_surfaces_spell_the_text(tokenizer, text):
         own = [each for each, i in zip(ids, indices, strict=True) if i == number]
         (alone,) = tokenizer.detokenize(np.array([own], "int32")).numpy()
         assert alone.strip() == word
+
+
+def test_token_surfaces_keep_a_separate_space():
+    """A character without a subword for it and its space follows a separate space."""
+    tokenizer = marian_tokenizer()
+    (ids,) = tokenizer.tokenize(["die 狼 x"]).to_list()
+    pieces = [tokenizer.pieces()[number] for number in ids]
+    place = pieces.index("▁")
+    assert pieces[place : place + 4] == ["▁", "<0xE7>", "<0x8B>", "<0xBC>"]
+    (row,) = token_surfaces(tokenizer, [ids])
+    assert row[place : place + 4] == [b" ", b"\xe7", b"\x8b", b"\xbc"]
+    assert b"".join(row) == " die 狼 x".encode()
+    assert words_of(row)[place - 1 : place + 5] == [0, 1, 1, 1, 1, 2]
 
 
 def test_align_words_sums_subwords():
