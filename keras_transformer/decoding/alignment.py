@@ -1,10 +1,12 @@
 """Word alignments from cross-attention (section 3.2.3 of the paper)."""
 
 import contextlib
+import itertools
 
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.errors import DataError
 
@@ -85,6 +87,29 @@ def token_surfaces(tokenizer, rows):
             bytes_of = tokenizer.piece_bytes()
             surfaces |= {each: bytes_of[each] for each in unclear}
     return [[surfaces[each] for each in row] for row in rows]
+
+
+def encode_with_surfaces(tokenizer, texts):
+    """Encodes texts, and finds the subwords of their words.
+
+    Args:
+        tokenizer: The tokenizer of the texts.
+        texts: List of str.
+
+    Returns:
+        Three lists with one entry per text: its ids without special ids, the surfaces
+        of the ids, and the number of ids before the text. The latter form the language
+        prefix of some Marian models, which is not in the text.
+    """
+    *rows, prefix = encode_texts(tokenizer, [*texts, ""])
+    prefix_lengths = [count_shared(row, prefix) for row in rows]
+    return rows, token_surfaces(tokenizer, rows), prefix_lengths
+
+
+def count_shared(row, prefix):
+    """Returns how many entries at the beginning of two lists are equal."""
+    pairs = zip(row, prefix, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def join_characters(row):
@@ -183,7 +208,7 @@ def align_words(scores, source_words, target_words):
     return [(int(source), target) for target, source in enumerate(source_of_target)]
 
 
-def align_subwords(scores, source, target):
+def align_subwords(scores, source, target, prefix_length=0):
     """Aligns the words of a sentence pair by the attention between its subwords.
 
     Args:
@@ -192,10 +217,13 @@ def align_subwords(scores, source, target):
             ignored.
         source: List of bytes, the surfaces of the source's subwords.
         target: List of bytes, the surfaces of the target's subwords.
+        prefix_length: Number of source subwords before the text, which belong to no
+            word.
 
     Returns:
         List of (source word, target word) (see `align_words`).
     """
+    source, scores = source[prefix_length:], scores[:, prefix_length:]
     (source, source_units), (target, target_units) = map(
         join_characters, (source, target)
     )

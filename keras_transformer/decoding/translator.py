@@ -13,14 +13,13 @@ from keras_transformer.decoding import deprecated
 from keras_transformer.decoding.alignment import align_subwords
 from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
-from keras_transformer.decoding.alignment import token_surfaces
+from keras_transformer.decoding.alignment import encode_with_surfaces
 from keras_transformer.decoding.batches import batch_by_length
 from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import check_pairs
 from keras_transformer.decoding.batches import check_positions
 from keras_transformer.decoding.batches import check_texts
 from keras_transformer.decoding.batches import encode_prefixes
-from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.batches import encode_with_end
 from keras_transformer.decoding.batches import log_warning
 from keras_transformer.decoding.batches import pad_rows
@@ -290,10 +289,10 @@ class Translator:
         if isinstance(self.model, Ensemble):
             raise ModelError("an ensemble has no alignments. Use one of its models")
         sources, targets = check_pairs(sources, targets)
-        source_ids = encode_texts(self.tokenizer, sources)
-        target_ids = encode_texts(self.target_tokenizer, targets)
-        source_surfaces = token_surfaces(self.tokenizer, source_ids)
-        target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
+        encoded = encode_with_surfaces(self.tokenizer, sources)
+        source_ids, source_surfaces, prefix_lengths = encoded
+        encoded = encode_with_surfaces(self.target_tokenizer, targets)
+        target_ids, target_surfaces, _ = encoded
         # An invalid byte becomes U+FFFD in the text, which is up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
@@ -318,7 +317,8 @@ class Translator:
         batches = [[rows[i] for i in batch] for batch in batches]
         for batch, scores in parallel_map(align_batch, batches, self.parallel_parts):
             for i, row in zip(batch, scores, strict=True):
-                aligned[i] = align_subwords(row, source_surfaces[i], target_surfaces[i])
+                sides = source_surfaces[i], target_surfaces[i]
+                aligned[i] = align_subwords(row, *sides, prefix_lengths[i])
         return aligned
 
     def fingerprint(self):

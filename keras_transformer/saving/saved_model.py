@@ -4,6 +4,7 @@ An export is a folder with a SavedModel per version, in the subfolders `1`, `2` 
 on.
 """
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -246,6 +247,7 @@ class ExportedTranslator:
     def align(self, sources, targets):
         """Like `Translator.align`, but with the length limits of the export."""
         from keras_transformer.decoding.alignment import align_words
+        from keras_transformer.decoding.alignment import count_shared
         from keras_transformer.decoding.alignment import words_of
 
         aligned = []
@@ -254,11 +256,22 @@ class ExportedTranslator:
                 self.warn(index, "too long for the export. It was not aligned.")
                 aligned.append([])
                 continue
-            *sides, scores = found
+            source, target, scores = found
+            start = count_shared(source, self._source_prefix)
+            sides = source[start:], target
             words = (words_of([piece.encode() for piece in side]) for side in sides)
             source_words, target_words = words
-            aligned.append(align_words(scores, source_words, target_words))
+            aligned.append(align_words(scores[:, start:], source_words, target_words))
         return aligned
+
+    @functools.cached_property
+    def _source_prefix(self):
+        """Subwords before each source: the language prefix of some Marian models.
+
+        An empty text has no other subwords.
+        """
+        (found,) = self.attend([""], [""])
+        return [] if found is None else found[0]
 
     def _signature(self, name):
         """Returns the signature `name`.

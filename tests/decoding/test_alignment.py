@@ -192,6 +192,31 @@ def test_align_handles_reordered_words(tokenizer, batch_tokens):
     assert translator.align([], []) == []
 
 
+class PrefixModel(CopyingModel):
+    """Like `CopyingModel`, but attends most to the first source token."""
+
+    def __init__(self, pad_id):
+        self.pad_id = pad_id
+
+    def decoder_output(self, inputs, **options):
+        _, scores = super().decoder_output(inputs, **options)
+        first = ops.one_hot(0, ops.shape(inputs["source_ids"])[1])
+        return None, [(None, cross + 9 * first) for _, cross in scores]
+
+
+def test_align_ignores_the_language_prefix():
+    tokenizer = marian_tokenizer("fra")
+    translator = Translator(PrefixModel(tokenizer.pad_id), tokenizer)
+    # Each source has the prefix `>>fra<<`, also the blank ones.
+    sources, targets, expected = zip(*PAIRS, strict=True)
+    found = translator.align(list(sources), list(targets))
+    assert [format_pharaoh(pairs) for pairs in found] == list(expected)
+    # A prefix that is part of the text is a word.
+    tokenizer = marian_tokenizer()
+    translator = Translator(PrefixModel(tokenizer.pad_id), tokenizer)
+    assert translator.align([">>fra<< wolf"], ["wolf"]) == [[(0, 0)]]
+
+
 def test_align_warns_of_pairs_that_are_too_long(tokenizer):
     warnings = []
     translator = Translator(

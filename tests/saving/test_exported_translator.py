@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tiny_export import TEXTS
+from toolkit_models import random_arrays
+from toolkit_models import write_marian
 
+import keras_transformer as kt
 from keras_transformer import visualization
+from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ModelError
+from keras_transformer.export import export_saved_model
 from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import ExportedTranslator
@@ -139,3 +144,44 @@ def test_attend_keeps_empty_pieces_within_a_row(monkeypatch):
     ((source, target, found),) = translator.attend(["a? b"], ["?c"])
     assert (source, target) == (["a", "", " b"], ["", "c"])
     np.testing.assert_array_equal(found, attention[0, :2, :3])
+
+
+def test_align_ignores_subwords_before_the_text(monkeypatch):
+    """Exports of models with a target language put a prefix before each text."""
+    pairs = {
+        ("", ""): ([">>fra<<"], [], np.zeros((0, 1))),
+        ("", "d"): ([">>fra<<"], ["d"], np.ones((1, 1))),
+        # "d" attends to "b" and "ef" to "ac", apart from the prefix.
+        ("ac b", "d ef"): (
+            [">>fra<<", " a", "c", " b"],
+            ["d", " e", "f"],
+            np.array([[0.6, 0.1, 0.0, 0.3], [0.8, 0.1, 0.1, 0], [0.7, 0.1, 0.0, 0.2]]),
+        ),
+    }
+    translator = ExportedTranslator.__new__(ExportedTranslator)
+    monkeypatch.setattr(
+        translator,
+        "attend",
+        lambda *texts: [pairs[pair] for pair in zip(*texts, strict=True)],
+    )
+    assert translator.align(["ac b", ""], ["d ef", "d"]) == [[(1, 0), (0, 1)], []]
+    assert translator.align([], []) == []
+
+
+def test_alignments_with_a_target_language_match_the_translator(tmp_path, export_only):
+    export_only("serving_default", "attend")
+    folder = write_marian(tmp_path / "marian", random_arrays())
+    imported = import_marian(folder, language="fra")
+    model, tokenizer = imported.model, imported.tokenizer
+    translator = kt.Translator(model, tokenizer)
+    exported = open_model(export_saved_model(model, tokenizer, tmp_path / "export"))
+    # The tokenizer has no piece for the ideograph, so the space before it is separate.
+    sources = ["a b a", "a 日 b", "", " ", ">>fra<< a", "b"]
+    targets = ["b a", "b 日 a", "a", "b", "a a b", ""]
+    aligned = exported.align(sources, targets)
+    assert aligned == translator.align(sources, targets)
+    for source, target, pairs in zip(sources, targets, aligned, strict=True):
+        num_words = len(source.split())
+        expected = range(len(target.split()) if num_words else 0)
+        assert [number for _, number in pairs] == list(expected)
+        assert all(0 <= number < num_words for number, _ in pairs)
