@@ -117,7 +117,8 @@ class PresetMixin:
         keras_transformer`.
 
         Args:
-            folder: Folder to write. An existing preset is replaced.
+            folder: Folder to write. An existing preset is replaced, except for its
+                `README.md`.
             tokenizer: Tokenizer of source and target. If `None`, only the model is
                 written.
             **options: `search`, a `BeamSearch`; `max_source_length`, the maximum number
@@ -128,9 +129,9 @@ class PresetMixin:
             Path of the folder.
 
         Raises:
-            ValueError: If the folder contains files that do not belong to a preset,
-                `dtype` is unknown, the tokenizer does not match the model, or a weight
-                exceeds the range of `dtype`.
+            ValueError: If the folder contains anything but a preset, `dtype` is
+                unknown, the tokenizer does not match the model, or a weight exceeds the
+                range of `dtype`.
         """
         from keras_transformer.saving.preset import save_preset
 

@@ -21,7 +21,8 @@ def export_preset(
 
     Args:
         translator: `Translator` from `open_model`.
-        folder: Folder to write. An existing preset is replaced.
+        folder: Folder to write. An existing preset is replaced, except for its
+            `README.md` (see `save_preset`).
         scores: Evaluation scores for the model card (see `model_card`).
         license: License for the model card (see `describe_translator`).
         dtype: `"float16"` stores the weights in half precision. If `None`, they have

@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 from typing import Literal
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ TASK = "task.json"
 TOKENIZER_CONFIG = "tokenizer.json"
 TOKENIZER_ASSETS = "assets/tokenizer"
 FILES = (PRESET_CONFIG, PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
-EXTRA_FILES = ("MODEL_CARD.md", "README.md", "recipe.yaml")
+README = "README.md"
+EXTRA_FILES = ("MODEL_CARD.md", README, "recipe.yaml")
 DTYPES = (None, "float16")
 _INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
 
@@ -101,11 +103,12 @@ def save_preset(
     description=None,
     texts=None,
 ):
-    """Writes a preset. An existing folder is replaced once all files are on disk.
+    """Writes a preset. An existing one is replaced once all files are on disk.
 
     Args:
         model: `Transformer`.
-        folder: Folder to write. An existing folder may contain only files of a preset.
+        folder: Folder to write. An existing folder must be empty or contain a complete
+            preset and nothing else. Its `README.md` is kept unless `texts` has one.
         tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
             `target`. If `None`, the preset has none.
         search: `BeamSearch` to store. If `None`, the default search is stored. Without
@@ -121,8 +124,8 @@ def save_preset(
         `folder` as a `pathlib.Path`.
 
     Raises:
-        ModelError: If the folder contains files that no preset has, the tokenizer does
-            not match the model, or a weight exceeds the range of `dtype`.
+        ModelError: If the folder contains anything but a preset, the tokenizer does not
+            match the model, or a weight exceeds the range of `dtype`.
         ValueError: If `dtype` is unknown.
     """
     folder = pathlib.Path(folder)
@@ -140,6 +143,8 @@ def save_preset(
         if tokenizer is not None:
             _write_tokenizer(tokenizer, temporary)
             _write_json(temporary / TASK, _task_config(search, max_source_length))
+        if (folder / README).is_file():
+            shutil.copy2(folder / README, temporary)
         for name, text in (texts or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
     return folder
@@ -270,15 +275,30 @@ def read_task(folder):
 
 
 def _check_replaceable(folder):
-    known = {*FILES, TOKENIZER_ASSETS.split("/")[0], *EXTRA_FILES}
+    """Raises a `ModelError` if replacing the folder would delete any other files."""
+    from keras_transformer.pipelines.tokenizers.registry import tokenizer_files
+
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder}: must be a folder, not a file")
-    for each in folder.iterdir() if folder.exists() else ():
-        if each.name not in known:
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    assets = pathlib.PurePosixPath(TOKENIZER_ASSETS)
+    files = {*map(pathlib.PurePosixPath, (*FILES, *EXTRA_FILES))}
+    files |= {assets / name for name in tokenizer_files()}
+    folders = {parent for file in files for parent in file.parents}
+    for path in folder.rglob("*"):
+        name = pathlib.PurePosixPath(path.relative_to(folder).as_posix())
+        is_known = name in folders if path.is_dir() else name in files
+        if not is_known:
             raise ModelError(
-                f"{folder}: contains {each.name}, which is not part of a preset. "
+                f"{folder}: contains {name}, which is not part of a preset. "
                 "Choose another folder"
             )
+    if not is_preset(folder):
+        raise ModelError(
+            f"{folder}: must contain a complete preset, with {PRESET_CONFIG} and "
+            f"{PRESET_WEIGHTS}, or nothing. Choose another folder, or delete this one"
+        )
 
 
 def _metadata(model, tokenizer, description):

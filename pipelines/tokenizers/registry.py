@@ -104,6 +104,14 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     )
 
 
+def tokenizer_files() -> set[str]:
+    """Returns the relative paths of all files that `load_tokenizer` can load."""
+    sides = {
+        f"{side}/{one.file_name}" for side in SIDE_FOLDERS for one in _SIDE_CLASSES
+    }
+    return {each.file_name for each in _CLASSES} | sides
+
+
 def _load_file(folder, classes):
     """Returns the tokenizer whose file is in `folder`, or `None`."""
     for tokenizer_class in classes:
