@@ -26,6 +26,7 @@ AUTOMATIC_KEYS = (
     "training.steps",
     "training.warmup_steps",
     "training.learning_rate",
+    "training.checkpoint_steps",
     "training.validation_steps",
     "training.mixed_precision",
 )
@@ -217,6 +218,12 @@ class _Plan:
         if self._get("training.schedule") != "inverse_sqrt":
             return None, "the schedule `paper` computes the rate"
         return self._size_class().learning_rate, f"for the preset {self._preset()}"
+
+    def checkpoint_steps(self):
+        # With an interval in minutes, the averaged steps would depend on the speed of
+        # the machine, and short runs would average nothing.
+        steps = _positive(self._get("training.steps"), self._size_class().max_steps)
+        return min(max(50, steps // 100), 1_500), f"of {steps:,} steps"
 
     def validation_steps(self):
         steps = _positive(self._get("training.steps"), self._size_class().max_steps)

@@ -67,6 +67,35 @@ def test_files_recipe_fits_text_and_machine(
     assert recipe.model.dropout == (0.1 if preset == "base" else 0.3)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "machine", "steps", "interval"),
+    [
+        # 29,000 pairs have 507,500 tokens, or 123 batches. 100 epochs are more than the
+        # 10,000 steps for the preset `tiny`.
+        (29_000, LAPTOP, 10_000, 100),
+        (4_500_000, GPU, 100_000, 1_000),
+        # A run is divided by 100, but a checkpoint takes time.
+        (1_000, LAPTOP, 1_700, 50),
+    ],
+)
+def test_checkpoints_are_counted_in_steps(load, pairs, machine, steps, interval):
+    training = load(pairs, machine).training
+    assert (training.steps, training.checkpoint_steps) == (steps, interval)
+    assert training.checkpoint_minutes is None
+    training = load(pairs, machine, "training.checkpoint_minutes=5").training
+    assert (training.checkpoint_minutes, training.checkpoint_steps) == (5, None)
+
+
+def test_started_run_keeps_checkpoints_in_minutes(load, tmp_path):
+    """The recipe of version 0.1 has `checkpoint_minutes`."""
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "ckpt-1.index").touch()
+    started = load(29_000, LAPTOP, "training.checkpoint_minutes=10")
+    dump_recipe(started, run / "config.yaml")
+    assert load(29_000, run=run) == started
+
+
 def test_report_gives_a_reason_for_each_value(load):
     lines = []
     load(29_000, LAPTOP, report=lines.append)

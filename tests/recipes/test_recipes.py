@@ -38,7 +38,7 @@ def test_template_has_every_key():
     assert set(written) == set(recipe)
     for section in ("data", "tokenizer", "training", "evaluation", "decoding"):
         # Only one of the two checkpoint intervals may be set.
-        known = set(recipe[section]) - {"checkpoint_steps"}
+        known = set(recipe[section]) - {"checkpoint_minutes"}
         assert set(written[section]) == known, section
 
 
