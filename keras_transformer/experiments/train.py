@@ -212,6 +212,7 @@ class _Run:
             self.recipe.training.keep_checkpoints,
             self.workers,
             data.tokenizer.fingerprint(),
+            skip_nonfinite=self.recipe.training.on_nonfinite == "skip",
         )
         trainer.restore(functools.partial(self._check_unchanged, data, trainer))
         if self.workers.is_chief:
@@ -313,7 +314,6 @@ class _Run:
             patience=stopping.patience if stopping else None,
             bar=self.recipe.training.steps if show_progress else None,
             max_consecutive_skips=settings.max_consecutive_skips,
-            skip_nonfinite=settings.on_nonfinite == "skip",
             locate_batch=locate_batch,
         )
 

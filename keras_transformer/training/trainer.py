@@ -55,13 +55,23 @@ class Trainer:
             files. If `None`, this process trains alone.
         tokenizer_fingerprint: The tokenizer's fingerprint, to store in saved models. If
             `None`, no fingerprint is stored.
+        skip_nonfinite: Whether steps whose loss or gradient is not finite may be
+            skipped. Otherwise, the first one stops training.
 
     Raises:
         ValueError: If `keep` is below 1, or the model was compiled with
             `steps_per_execution` above 1.
     """
 
-    def __init__(self, model, folder, keep=5, workers=None, tokenizer_fingerprint=None):
+    def __init__(
+        self,
+        model,
+        folder,
+        keep=5,
+        workers=None,
+        tokenizer_fingerprint=None,
+        skip_nonfinite=True,
+    ):
         if model.steps_per_execution > 1:
             raise ValueError(
                 "`steps_per_execution` must be 1, so that every step is counted. "
@@ -78,6 +88,7 @@ class Trainer:
         self.moving_average = MovingAverage(model)
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
+        self._skip_nonfinite = skip_nonfinite
         self._saved_step = None
         self._num_stages = 1
 
@@ -177,7 +188,6 @@ class Trainer:
         log_steps=100,
         bar=True,
         max_consecutive_skips=0,
-        skip_nonfinite=True,
         locate_batch=None,
     ):
         """Trains up to step `steps`.
@@ -206,8 +216,6 @@ class Trainer:
                 `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped (see `TrainingModel`). Each skip is reported.
-            skip_nonfinite: Whether this includes steps whose loss or gradient is not
-                finite. Otherwise, the first one stops training.
             locate_batch: Function that receives the number of a skipped step, from 1,
                 and returns the locations of the sentence pairs in its batch (list of
                 str, such as "file:line"). They are reported with the skip. If `None`,
@@ -216,7 +224,7 @@ class Trainer:
         Raises:
             ValueError: If `fit` validates and `metric` is unknown.
             TrainingFault: If more than `max_consecutive_skips` consecutive updates were
-                skipped, or one that may not be skipped. Nothing is saved.
+                skipped, or one that `skip_nonfinite` forbids. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
             SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
                 code is 143 or 129.
@@ -236,7 +244,7 @@ class Trainer:
                 self.progress,
                 functools.partial(self._report_skip, locate_batch),
                 max_consecutive_skips,
-                skip_nonfinite,
+                self._skip_nonfinite,
             ),
             TrainingLog(self.log, log_steps),
             self.moving_average,
@@ -257,12 +265,9 @@ class Trainer:
                 on_signal.interruptible,
             )
             callbacks.append(validation)
+        interval = checkpoint_minutes, checkpoint_steps
         checkpoint = PeriodicCheckpoint(
-            self.progress,
-            self.save,
-            checkpoint_minutes,
-            checkpoint_steps,
-            self._workers,
+            self.progress, self.save, *interval, self._workers
         )
         callbacks += [checkpoint, on_signal]
         with on_signal, progress_bar or contextlib.nullcontext():

@@ -183,7 +183,8 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
 @pytest.mark.parametrize(("kind", "stops"), [("gradient", True), ("tokens", False)])
 def test_only_nonfinite_steps_can_be_forbidden(tmp_path, kind, stops):
     """`max_gradient_norm` also skips steps, with `on_nonfinite: stop` as well."""
-    trainer = training.Trainer(resettable_model("gradient").reset(), tmp_path)
+    model = resettable_model("gradient").reset()
+    trainer = training.Trainer(model, tmp_path, skip_nonfinite=False)
     expected = contextlib.nullcontext()
     if stops:
         expected = pytest.raises(TrainingFault, match="step 3: the gradient is not")
@@ -193,7 +194,6 @@ def test_only_nonfinite_steps_can_be_forbidden(tmp_path, kind, stops):
             STEPS,
             bar=False,
             max_consecutive_skips=1,
-            skip_nonfinite=False,
         )
     assert trainer.progress.step == (3 if stops else STEPS)
 
