@@ -95,9 +95,3 @@ class DecoderLayer(TransformerLayer):
         y = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, (self_scores, cross_scores)) if return_attention_scores else x
-
-    def scores_spec(self, inputs, encoder_output):
-        return (
-            self._attention_spec(inputs, inputs),
-            self._attention_spec(inputs, encoder_output),
-        )

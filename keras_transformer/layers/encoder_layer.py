@@ -75,6 +75,3 @@ class EncoderLayer(TransformerLayer):
         y = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, scores) if return_attention_scores else x
-
-    def scores_spec(self, inputs, encoder_output):
-        return self._attention_spec(inputs, inputs)

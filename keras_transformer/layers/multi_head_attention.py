@@ -261,16 +261,12 @@ class MultiHeadAttention(keras.layers.Layer):
         batch, length, *_ = ops.shape(x)
         return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))
 
-    def compute_output_spec(
-        self, query, value, key=None, *, return_attention_scores=False, **kwargs
-    ):
-        shape = (*query.shape[:-1], self.output_dim or query.shape[-1])
-        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        batch, target_length, _ = query.shape
-        shape = (batch, self.num_heads, target_length, value.shape[1])
-        return output, keras.KerasTensor(shape, dtype="float32")
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Traces `call`, because the attention scores have a shape of their own.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config):

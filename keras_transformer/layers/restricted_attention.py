@@ -53,7 +53,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
                 "`query` and `value` must be the same sequence. "
                 f"Received: lengths {lengths[0]} and {lengths[1]}."
             )
-        if mask is not None and mask.shape[1] != 1:
+        if mask is not None and mask.shape[1] not in (None, 1):
             raise ValueError(
                 "`attention_mask` must have the shape [batch, 1, length]. "
                 f"Received: shape {tuple(mask.shape)}."
@@ -72,7 +72,12 @@ class RestrictedSelfAttention(MultiHeadAttention):
             minimum, maximum = (min, max) if is_static else (ops.minimum, ops.maximum)
             # The blocks of an empty sequence have size 1.
             size = minimum(size, maximum(length, 1))
-        key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
+        key_mask = ops.ones((1, length), dtype="bool")
+        if mask is not None:
+            # `reshape` also checks an axis for queries of unknown size. The mask may
+            # have a single column, for all keys.
+            mask = ops.reshape(mask, (ops.shape(mask)[0], 1, ops.shape(mask)[2]))
+            key_mask = combine_masks(key_mask, mask[:, 0])
         # Splitting pads the mask with zeros, which hide the padding of the keys.
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
         key_mask = _join_neighbors(_split_blocks(key_mask, size), sides)

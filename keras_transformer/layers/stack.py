@@ -67,8 +67,5 @@ class Stack(TransformerLayer):
             x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
 
-    def scores_spec(self, inputs, encoder_output):
-        return [layer.scores_spec(inputs, encoder_output) for layer in self.layers]
-
     def get_config(self):
         return {**super().get_config(), "num_layers": self.num_layers}

@@ -150,16 +150,21 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Float inputs are assumed to be vectors to project. The logits need no mask,
+        # Float inputs may be ids, or vectors to project. The logits need no mask,
         # because the losses mask padding themselves.
-        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
-        return padding_mask(inputs, self.pad_id) if is_ids else None
+        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
+        if is_float and (len(inputs.shape) != 2 or inputs.shape[-1] == self.d_model):
+            return None
+        return padding_mask(inputs, self.pad_id)
+
+    def compute_output_shape(self, inputs_shape, reverse=False):
+        if reverse:
+            return (*inputs_shape[:-1], self.output_size or self.vocabulary_size)
+        return (*inputs_shape, self.d_model)
 
     def compute_output_spec(self, inputs, reverse=False):
-        if reverse:
-            shape = (*inputs.shape[:-1], self.output_size or self.vocabulary_size)
-            return keras.KerasTensor(shape, dtype="float32")
-        return keras.KerasTensor((*inputs.shape, self.d_model), self.compute_dtype)
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        return keras.KerasTensor(shape, "float32" if reverse else self.compute_dtype)
 
     def get_config(self):
         return {

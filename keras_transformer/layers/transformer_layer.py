@@ -111,32 +111,12 @@ class TransformerLayer(keras.layers.Layer):
             name=name,
         )
 
-    def compute_output_spec(
-        self,
-        inputs,
-        encoder_output=None,
-        *,
-        return_attention_scores=False,
-        **kwargs,
-    ):
-        output = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        return output, self.scores_spec(inputs, encoder_output)
+    def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
+        return inputs_shape
 
-    def scores_spec(self, inputs, encoder_output):
-        """Returns `KerasTensor`s with the structure of the scores that `call` returns.
-
-        Args:
-            inputs: `KerasTensor` `[batch, length, d_model]`.
-            encoder_output: `KerasTensor` `[batch, source_length, d_model]`, or `None`
-                in an encoder.
-        """
-        raise NotImplementedError
-
-    def _attention_spec(self, queries, keys):
-        shape = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
-        return keras.KerasTensor(shape, dtype="float32")
+    def compute_output_spec(self, *args, **kwargs):
+        # Traces `call`, because the attention scores have shapes of their own.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 def constructor_arguments(instance, layer_class, **values):

@@ -17,14 +17,14 @@ import keras_transformer as kt
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers import RestrictedSelfAttention
 
-GENERATOR = np.random.default_rng(6)
 WIDTH = 10
 # Lengths below, at, and above multiples of the tested windows.
 LENGTHS = (1, 2, 5, 16, 17, 23)
 
 
 def sequence(length, rows=3):
-    return GENERATOR.normal(size=(rows, length, WIDTH)).astype("float32")
+    generator = np.random.default_rng(length)
+    return generator.normal(size=(rows, length, WIDTH)).astype("float32")
 
 
 def token_mask(length):
@@ -116,7 +116,10 @@ def test_restricted_attention_accepts_dynamic_lengths(window, causal):
     for length in (0, 1, 23, 601):
         x = sequence(length)
         expected = full(x, x, attention_mask=band(length, window, causal)[None])
-        np.testing.assert_allclose(numpy(attend(x)), numpy(expected), atol=2e-6)
+        # Sums over 601 keys round differently in blocks.
+        np.testing.assert_allclose(
+            numpy(attend(x)), numpy(expected), rtol=2e-6, atol=2e-6
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -170,6 +173,16 @@ def test_restricted_attention_without_tokens_is_zero():
     assert np.all(output[1] == 0) and np.all(np.isfinite(output))
 
 
+def test_restricted_attention_accepts_one_value_for_all_keys():
+    restricted, full = pair(3)
+    x = sequence(7)
+    seen = band(7, 3, False)[None]
+    mask = np.array([True, False, True])[:, None, None]
+    output = restricted(x, x, attention_mask=mask)
+    expected = full(x, x, attention_mask=mask & seen)
+    np.testing.assert_allclose(numpy(output), numpy(expected), atol=2e-6)
+
+
 def test_restricted_attention_rejects_invalid_inputs():
     with pytest.raises(ValueError, match=r"`window` must be at least 1\. Received: 0"):
         RestrictedSelfAttention(2, 3, 0)
@@ -191,7 +204,7 @@ def transformer(window):
 
 
 def test_transformer_with_wide_window_matches_one_without():
-    source = GENERATOR.integers(1, 19, (3, 9)).astype("int32")
+    source = np.random.default_rng(6).integers(1, 19, (3, 9)).astype("int32")
     source[1, 5:] = 0
     inputs = {"source_ids": source, "target_ids": source[:, :7].copy()}
     wide, whole, narrow = transformer(30), transformer(None), transformer(3)
@@ -214,9 +227,8 @@ def test_beam_search_with_window_returns_model_scores():
     from keras_transformer.decoding import translate_ids
 
     model = transformer(3)
-    for weight in model.trainable_weights:
-        weight.assign(weight + 0.3 * GENERATOR.normal(size=weight.shape))
-    source = GENERATOR.integers(4, 19, (4, 9)).astype("int32")
+    randomize(model, seed=6)
+    source = np.random.default_rng(6).integers(4, 19, (4, 9)).astype("int32")
     search = BeamSearch(beam_size=3, length_penalty=0.0, extra_length=4)
     compiled = tf.function(
         lambda ids: translate_ids(model, ids, search), autograph=False
