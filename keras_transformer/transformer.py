@@ -91,6 +91,7 @@ class Transformer(PresetMixin, keras.Model):
     ):
         score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
+        self.autocast = False  # would round float ids, as in `TokenEmbedding`
         _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
@@ -141,8 +142,7 @@ class Transformer(PresetMixin, keras.Model):
             tied=variations.tied_output,
         )
         self.source_embedding = None
-        size = variations.source_vocabulary_size
-        if size is not None:
+        if size := variations.source_vocabulary_size:
             self.source_embedding = self._layer(
                 TokenEmbedding, "source_embedding", size, self.d_model, self.pad_id
             )
@@ -160,12 +160,9 @@ class Transformer(PresetMixin, keras.Model):
         )
         self.source_norm = self.target_norm = None
         if variations.embedding_norm:
+            epsilon = variations.layer_norm_epsilon
             self.source_norm, self.target_norm = (
-                self._layer(
-                    LayerNormalization,
-                    f"{side}_norm",
-                    epsilon=variations.layer_norm_epsilon,
-                )
+                self._layer(LayerNormalization, f"{side}_norm", epsilon=epsilon)
                 for side in ("source", "target")
             )
 
@@ -184,19 +181,24 @@ class Transformer(PresetMixin, keras.Model):
         return self.variations.source_vocabulary_size or self.vocabulary_size
 
     def build(self, inputs_shape):
-        source_shape = (*inputs_shape["source_ids"], self.d_model)
-        target_shape = (*inputs_shape["target_ids"], self.d_model)
+        if self.built:
+            return
+        shape = (None, None, self.d_model)
         self.token_embedding.build()
-        self.source_positions.build(source_shape)
-        self.target_positions.build(target_shape)
-        self.dropout_layer.build(source_shape)
+        self.source_positions.build(shape)
+        self.target_positions.build(shape)
+        self.dropout_layer.build(shape)
         if self.source_embedding is not None:
             self.source_embedding.build()
         if self.source_norm is not None:
-            self.source_norm.build(source_shape)
-            self.target_norm.build(target_shape)
-        self.encoder.build(source_shape)
-        self.decoder.build(target_shape, source_shape)
+            self.source_norm.build(shape)
+            self.target_norm.build(shape)
+        self.encoder.build(shape)
+        self.decoder.build(shape, shape)
+
+    def _ensure_built(self):
+        """Builds the model if one of its methods is used before the model itself."""
+        self.build({"source_ids": (None, None), "target_ids": (None, None)})
 
     def call(self, inputs, training=None):
         """Computes the logits of the next target token at each position.
@@ -228,6 +230,7 @@ class Transformer(PresetMixin, keras.Model):
         Returns:
             `[batch, source_length, d_model]`.
         """
+        self._ensure_built()
         x = (self.source_embedding or self.token_embedding)(source_ids)
         x = self.source_positions(_scale(x, token_factors))
         if self.source_norm is not None:
@@ -241,6 +244,7 @@ class Transformer(PresetMixin, keras.Model):
 
         `start_index`, an int or a scalar tensor, is the position of the first id.
         """
+        self._ensure_built()
         x = _scale(self.token_embedding(target_ids), token_factors)
         x = self.target_positions(x, start_index=start_index)
         if self.target_norm is not None:
@@ -264,8 +268,8 @@ class Transformer(PresetMixin, keras.Model):
         Args:
             target_ids: `[batch, target_length]`.
             encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token. If `None`, every
-                source position is a token.
+            source_mask: `[batch, source_length]`, bool, True = token. Combined with
+                the Keras mask of `encoder_output`, if it has one.
             training: Whether dropout is applied.
         """
         decoder_output = self.decoder(

@@ -164,6 +164,34 @@ def test_build_creates_all_weights(option):
     assert all(layer.built for layer in model._flatten_layers())
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model.encode(padded(SOURCES)),
+        lambda model: model.decode(padded(TARGETS), np.ones((2, 5, 12), "float32")),
+        lambda model: model.attention_scores(inputs()),
+        lambda model: model.build(dict.fromkeys(inputs(), (None, None))),
+    ],
+    ids=["encode", "decode", "attention_scores", "build"],
+)
+def test_model_can_be_called_after_its_other_methods(use):
+    model = kt.Transformer(**SIZES)
+    use(model)
+    logits = model(inputs())
+    assert shapes(model) == shapes(build_model())
+    model.build(dict.fromkeys(inputs(), (None, None)))
+    np.testing.assert_array_equal(numpy(model(inputs())), numpy(logits))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_large_float_ids_are_exact_under_mixed_precision(policy):
+    """Keras exports a signature with float ids. 16 bits would round 4097."""
+    model = build_model(vocabulary_size=5000, dtype=policy)
+    ids = {name: np.array([[4097, 4095, 3]]) for name in inputs()}
+    floats = {name: each.astype("float32") for name, each in ids.items()}
+    np.testing.assert_array_equal(numpy(model(floats)), numpy(model(ids)))
+
+
 def test_transformer_accepts_symbolic_inputs():
     symbolic = {
         name: keras.Input((None,), dtype="int32", name=name)
