@@ -209,7 +209,7 @@ def path_in_model(variable, transformer):
 
 
 def check_shapes(checkpoint, path, group="weights"):
-    """Checks that a checkpoint has all variables of a model, with the same shapes.
+    """Checks that a checkpoint has exactly a model's variables, with their shapes.
 
     Args:
         checkpoint: `tf.train.Checkpoint` whose attribute `group` maps paths to
@@ -218,12 +218,24 @@ def check_shapes(checkpoint, path, group="weights"):
         group: "weights", or "averages" for the moving averages of the weights.
 
     Raises:
-        CheckpointError: If a shape differs or a weight is missing.
+        CheckpointError: If a shape differs, or a weight is missing or unknown.
     """
     stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    for name, variable in getattr(checkpoint, group).items():
-        key = f"{group}/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
-        shape = stored.get(key)
+    prefix, suffix = f"{group}/", "/.ATTRIBUTES/VARIABLE_VALUE"
+    shapes = {
+        key.removeprefix(prefix).removesuffix(suffix).replace(".S", "/"): shape
+        for key, shape in stored.items()
+        if key.startswith(prefix)
+    }
+    variables = getattr(checkpoint, group)
+    for name in shapes:
+        if name not in variables:
+            raise CheckpointError(
+                f"{path}: the model has no weight {name}. Check that the checkpoint "
+                "belongs to this model."
+            )
+    for name, variable in variables.items():
+        shape = shapes.get(name)
         if shape is None:
             raise CheckpointError(
                 f"{path}: the checkpoint has no weight {name}. Check that it belongs "

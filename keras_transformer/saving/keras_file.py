@@ -6,7 +6,6 @@ contains. The checks never run, import or unpickle anything that a file names.
 """
 
 import io
-import math
 import os
 import re
 import zipfile
@@ -16,7 +15,6 @@ from typing import Literal
 from typing import NamedTuple
 
 from pydantic import AfterValidator
-from pydantic import Field
 from pydantic import NonNegativeInt
 from pydantic import PositiveInt
 from pydantic import model_validator
@@ -24,6 +22,8 @@ from pydantic import model_validator
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
+from keras_transformer.saving.stored_weights import WEIGHTS
+from keras_transformer.saving.stored_weights import count_stored_parameters
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import quote
 from keras_transformer.untrusted import shorten
@@ -35,7 +35,6 @@ ALLOW_UNSAFE = (
 # Start of the archive's comment (see `store_fingerprint`).
 _FINGERPRINT_PREFIX = b"tokenizer sha256 "
 _CONFIG = "config.json"
-_WEIGHTS = "model.weights.h5"
 _POLICIES = (
     "float32",
     "float16",
@@ -44,7 +43,7 @@ _POLICIES = (
     "mixed_float16",
     "mixed_bfloat16",
 )
-_MEMBERS = (_CONFIG, _WEIGHTS, "metadata.json")
+_MEMBERS = (_CONFIG, WEIGHTS, "metadata.json")
 
 
 class FileLimits(NamedTuple):
@@ -105,16 +104,10 @@ class _Settings(ModelSettings):
         return values
 
 
-_Shape = Annotated[list[PositiveInt | None], Field(min_length=2, max_length=2)]
-
-
-class _InputShapes(Section):
-    source_ids: _Shape
-    target_ids: _Shape
-
-
 class _BuildConfig(Section):
-    input_shape: _InputShapes
+    # The first batch may have had more keys than the model uses. None of the shapes is
+    # read.
+    input_shape: dict[str, list[PositiveInt | None]]
 
 
 class SerializedModel(Section):
@@ -159,8 +152,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
             return keras.saving.load_model(path, compile=False, safe_mode=False)
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        check_size(model.count_params(), num_parameters)
-        model.load_weights(path)
+        load_weights(model, path, num_parameters)
         return model
     # Reading a damaged archive can raise any exception.
     except Exception as error:
@@ -209,7 +201,7 @@ def check(path, limits=FileLimits()):
             # member again from its start.
             members = {name: archive.read(name) for name in archive.namelist()}
         settings = read_settings(members[_CONFIG])
-        weights = members[_WEIGHTS]
+        weights = members[WEIGHTS]
         num_arrays, num_parameters = count_stored_parameters(
             io.BytesIO(weights), len(weights), limits
         )
@@ -271,6 +263,30 @@ def check_size(minimum, found, unit="parameters"):
         )
 
 
+def load_weights(model, path, num_stored):
+    """Loads a file of weights into a model that needs all of them.
+
+    Keras itself ignores weights of a file that the model lacks.
+
+    Args:
+        model: Built `Transformer`.
+        path: `.keras` file or HDF5 file of weights.
+        num_stored: Number of parameters in the file.
+
+    Raises:
+        ModelError: If the numbers of parameters differ.
+    """
+    check_size(model.count_params(), num_stored)
+    model.load_weights(path)
+    # Loading adds the scales of quantized kernels.
+    num_parameters = model.count_params()
+    if num_stored != num_parameters:
+        raise ModelError(
+            f"the settings describe {num_parameters:,} parameters, but the file "
+            f"contains {num_stored:,}"
+        )
+
+
 def _check_members(archive, size, limits):
     """Checks the archive's table of contents, before any member is read."""
     if size > limits.max_bytes:
@@ -294,7 +310,7 @@ def _check_members(archive, size, limits):
                 f"{name} is compressed ({member.compress_size:,} bytes instead of "
                 f"{num_bytes:,}). Keras stores members uncompressed"
             )
-        if name != _WEIGHTS and num_bytes > limits.max_settings_bytes:
+        if name != WEIGHTS and num_bytes > limits.max_settings_bytes:
             raise ModelError(
                 f"{name} has {num_bytes:,} bytes, but at most "
                 f"{limits.max_settings_bytes:,} are allowed"
@@ -315,82 +331,3 @@ def read_settings(content, layout=_Config):
     """
     outer = parse_json(content, layout, _CONFIG, ModelError)
     return outer.config.constructor_arguments()
-
-
-def count_stored_parameters(file, size, limits):
-    """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
-
-    Args:
-        file: Seekable binary file.
-        size: Size of the file in bytes.
-        limits: `FileLimits` that the file must respect.
-
-    Returns:
-        `(num_arrays, num_parameters)`: the number of arrays of weights, and the number
-        of their elements. States of random generators are not counted.
-
-    Raises:
-        ModelError: If the file has links, more than `max_objects` objects, arrays that
-            are not plain, or arrays larger than the file.
-    """
-    import h5py
-
-    num_arrays = num_parameters = num_bytes = 0
-    seen = set()
-    with h5py.File(file, "r") as root:
-        groups = [root]
-        while groups:
-            group = groups.pop()
-            for name in group:
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    path = _quote_path(f"{group.name}/{name}")
-                    raise ModelError(
-                        f"{_WEIGHTS} has a soft or external link at {path}"
-                    )
-                each = group[name]
-                address = h5py.h5o.get_info(each.id).addr
-                if address in seen:
-                    raise ModelError(
-                        f"{_WEIGHTS} contains {_quote_path(each.name)} twice"
-                    )
-                if len(seen) >= limits.max_objects:
-                    raise ModelError(
-                        f"{_WEIGHTS} contains more than {limits.max_objects:,} objects"
-                    )
-                seen.add(address)
-                if isinstance(each, h5py.Group):
-                    groups.append(each)
-                    continue
-                _check_array(each)
-                # Quantized weights are int8. Arrays of other integers are states of
-                # random generators.
-                is_weight = each.dtype.kind == "f" or each.dtype == "int8"
-                num_arrays += is_weight
-                num_parameters += math.prod(each.shape) * is_weight
-                num_bytes += math.prod(each.shape) * each.dtype.itemsize
-                if num_bytes > size:
-                    raise ModelError(
-                        f"{_WEIGHTS} has {size:,} bytes, but its arrays need more"
-                    )
-    return num_arrays, num_parameters
-
-
-def _quote_path(path):
-    return quote(path.lstrip("/"))
-
-
-def _check_array(array):
-    """Checks that an HDF5 object is a plain array of numbers in the same file."""
-    import h5py
-
-    path = _quote_path(array.name)
-    is_dataset = isinstance(array, h5py.Dataset)
-    # An empty dataset (null dataspace) has the shape `None`.
-    if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
-        raise ModelError(
-            f"{_WEIGHTS} contains {path}, which is not an array of numbers"
-        )
-    if array.external or array.is_virtual:
-        raise ModelError(f"{_WEIGHTS} stores {path} in another file")
-    if array.chunks or array.id.get_create_plist().get_nfilters():
-        raise ModelError(f"{_WEIGHTS} stores {path} compressed or chunked")

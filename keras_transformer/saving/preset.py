@@ -21,8 +21,11 @@ from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
+from keras_transformer.saving.stored_weights import convert_weights
+from keras_transformer.saving.stored_weights import count_stored_parameters
 from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.untrusted import open_regular
+from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import shorten
@@ -125,10 +128,17 @@ def save_preset(
 
     Raises:
         ModelError: If the folder contains anything but a preset, the tokenizer does not
-            match the model, or a weight exceeds the range of `dtype`.
+            match the model, or a weight exceeds the range of `dtype`. If `load_preset`
+            would refuse the settings, such as a custom activation.
+        TypeError: If `search` is not a `BeamSearch`.
         ValueError: If `dtype` is unknown.
     """
+    from keras_transformer.decoding.options import BeamSearch
+    from keras_transformer.decoding.options import check_type
+
     folder = pathlib.Path(folder)
+    search = BeamSearch() if search is None else search
+    check_type(search, BeamSearch, "search")
     if dtype not in DTYPES:
         raise ValueError(f'`dtype` must be `None` or "float16". Received: {dtype!r}.')
     _check_replaceable(folder)
@@ -142,7 +152,8 @@ def save_preset(
         _write_json(temporary / METADATA, metadata)
         if tokenizer is not None:
             _write_tokenizer(tokenizer, temporary)
-            _write_json(temporary / TASK, _task_config(search, max_source_length))
+            task = _task_config(search, max_source_length)
+            _write_json(temporary / TASK, task, _Task)
         if (folder / README).is_file():
             shutil.copy2(folder / README, temporary)
         for name, text in (texts or {}).items():
@@ -156,10 +167,10 @@ def _write_model(model, folder, dtype):
     config = keras.saving.serialize_keras_object(model)
     for key in ("build_config", "compile_config"):
         config.pop(key, None)
-    _write_json(folder / PRESET_CONFIG, config)
+    _write_json(folder / PRESET_CONFIG, config, _Model)
     model.save_weights(folder / PRESET_WEIGHTS)
     if dtype is not None:
-        _convert_weights(folder / PRESET_WEIGHTS, dtype)
+        convert_weights(folder / PRESET_WEIGHTS, dtype)
 
 
 def _write_tokenizer(tokenizer, folder):
@@ -170,13 +181,14 @@ def _write_tokenizer(tokenizer, folder):
     tokenizer.save(folder / TOKENIZER_ASSETS)
 
 
-def load_preset(folder, limits=keras_file.FileLimits(), **changes):
+def load_preset(folder, limits=keras_file.FileLimits(), model_class=None, **changes):
     """Loads a preset after checking it like a `.keras` file.
 
     Args:
         folder: The preset's folder.
         limits: `FileLimits` that the preset's files must respect.
-        **changes: Arguments of `Transformer` that override the preset's.
+        model_class: Class of the model. If `None`, `Transformer`.
+        **changes: Arguments of the model that override the preset's.
 
     Returns:
         `Preset`.
@@ -194,7 +206,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     task = read_task(folder)
     tokenizer = _load_tokenizer(folder)
     try:
-        model = Transformer.from_config({**settings, **changes})
+        model = (model_class or Transformer).from_config({**settings, **changes})
     except ValueError as error:
         if changes:
             raise
@@ -203,8 +215,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
         check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)
     try:
-        keras_file.check_size(model.count_params(), num_parameters)
-        model.load_weights(folder / PRESET_WEIGHTS)
+        keras_file.load_weights(model, folder / PRESET_WEIGHTS, num_parameters)
     # Reading a damaged file can raise any exception.
     except Exception as error:
         raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
@@ -234,9 +245,7 @@ def check_preset(folder, limits=keras_file.FileLimits()):
                     f"{PRESET_WEIGHTS} has {size:,} bytes, but at most "
                     f"{limits.max_bytes:,} are allowed"
                 )
-            num_arrays, num_parameters = keras_file.count_stored_parameters(
-                file, size, limits
-            )
+            num_arrays, num_parameters = count_stored_parameters(file, size, limits)
         minimum = keras_file.min_arrays(settings)
         keras_file.check_size(minimum, num_arrays, "arrays of weights")
         keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
@@ -327,52 +336,10 @@ def _serialized(module, name):
 def _task_config(search, max_source_length):
     import dataclasses
 
-    from keras_transformer.decoding.options import BeamSearch
-
-    settings = dataclasses.asdict(search or BeamSearch())
+    settings = dataclasses.asdict(search)
     config = {"search": settings, "max_source_length": max_source_length}
     described = _serialized("keras_transformer.decoding.translator", "Translator")
     return {**described, "config": config}
-
-
-def _convert_weights(path, dtype):
-    """Rewrites an HDF5 file with floats of another precision and less metadata.
-
-    Layer names, time stamps and empty groups are omitted, since Keras does not read
-    them. In HDF5's newest format, groups take a tenth of the space.
-    """
-    import h5py
-    import numpy as np
-
-    largest = np.finfo(dtype).max
-    without_times = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
-    without_times.set_obj_track_times(False)
-    temporary = path.with_name(f"{path.name}.tmp")
-    with (
-        h5py.File(path, "r") as source,
-        h5py.File(temporary, "w", libver="latest", meta_block_size=1) as target,
-    ):
-
-        def group(name):
-            """Returns the group `name` of the new file, created if necessary."""
-            if name and name not in target:
-                parent, _, leaf = name.rpartition("/")
-                h5py.h5g.create(group(parent).id, leaf.encode(), gcpl=without_times)
-            return target[name or "/"]
-
-        def copy(name, item):
-            if not isinstance(item, h5py.Dataset):
-                return
-            array = item[()]
-            if array.dtype.kind == "f":
-                if not np.all(np.abs(array) <= largest):
-                    raise ModelError(f"{name}: a weight exceeds the range of {dtype}")
-                array = array.astype(dtype)
-            parent, _, leaf = name.rpartition("/")
-            group(parent).create_dataset(leaf, data=array)
-
-        source.visititems(copy)
-    temporary.replace(path)
 
 
 def _load_tokenizer(folder):
@@ -392,6 +359,9 @@ def _load_tokenizer(folder):
     return tokenizer
 
 
-def _write_json(path, value):
+def _write_json(path, value, layout=None):
+    """Writes JSON, if it has the layout that reading will require."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
+    if layout is not None:
+        parse_json(text, layout, f"cannot be stored in {path.name}", ModelError)
     path.write_text(text + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ import zipfile
 
 import keras
 import malicious_files as malicious
+import numpy as np
 import pytest
 from house import model_argument_places
 from tiny_export import SENTENCES
@@ -221,6 +222,7 @@ def test_constructor_arguments_are_listed_in_three_files():
         {"positions": "learned", "max_length": 31, "normalization": "pre"},
         {"key_dim": 5, "value_dim": 7, "score_mode": "additive", "activation": "gelu"},
         {"attention_window": 3, "dtype": "mixed_bfloat16"},
+        {"dtype": "bfloat16"},
     ],
 )
 def test_read_accepts_every_kind_of_model(tmp_path, changes):
@@ -234,6 +236,51 @@ def test_read_accepts_every_kind_of_model(tmp_path, changes):
     # A file with fewer parameters than this lower bound is refused.
     bound = min_parameters(model.get_config())
     assert 0.8 * model.count_params() < bound <= model.count_params()
+
+
+def test_read_accepts_a_model_that_was_called_with_other_inputs(tmp_path):
+    """Keras stores the shapes of all inputs of the first call."""
+    model = kt.Transformer(53, 1, d_model=8, d_ff=8, num_heads=2)
+    ids = np.array([[2, 9, 7]])
+    batch = {"source_ids": ids, "target_ids": ids, "line": np.array([1])}
+    logits = model({**batch, "source_factors": np.ones((1, 3), "float32")})
+    model.save(tmp_path / "model.keras")
+    loaded = read(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(batch), logits)
+
+
+def test_read_accepts_a_compiled_model(tmp_path):
+    """The moments of the optimizer are no parameters of the model."""
+    model = kt.Transformer(53, 1, d_model=8, d_ff=8, num_heads=2)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+    ids = np.array([[2, 9, 7]])
+    model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = read(tmp_path / "model.keras")
+    for ours, stored in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, stored)
+
+
+def test_file_with_more_layers_than_the_settings_is_refused(tmp_path):
+    """Keras would load the layers that the model has and ignore the others."""
+    models = []
+    for layers in (1, 2):
+        model = kt.Transformer(53, layers, d_model=8, d_ff=8, num_heads=2)
+        model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        model.save(tmp_path / f"{layers}.keras")
+        models.append(model)
+    with zipfile.ZipFile(tmp_path / "1.keras") as one:
+        settings = one.read("config.json")
+    with (
+        zipfile.ZipFile(tmp_path / "2.keras") as two,
+        zipfile.ZipFile(tmp_path / "mixed.keras", "w") as mixed,
+    ):
+        for name in two.namelist():
+            mixed.writestr(name, settings if name == "config.json" else two.read(name))
+    small, large = (model.count_params() for model in models)
+    message = f"describe {small:,} parameters, but the file contains {large:,}"
+    with pytest.raises(ModelError, match=message):
+        read(tmp_path / "mixed.keras")
 
 
 def test_package_never_unpickles():

@@ -145,6 +145,18 @@ def test_restore_fails_if_all_checkpoints_are_damaged(model, saved):
         Checkpoints(model, folder).restore()
 
 
+def test_restore_names_a_weight_that_the_model_lacks(tmp_path):
+    save_checkpoints(tiny_training_model(normalization="pre"), tmp_path)
+    model = tiny_training_model()
+    before = weights_of(model)
+    named = "ckpt-30: the model has no weight (en|de)coder/final_norm"
+    with pytest.raises(CheckpointError, match=named):
+        Checkpoints(model, tmp_path).restore()
+    with pytest.raises(CheckpointError, match=named):
+        average_checkpoints(model.transformer, tmp_path)
+    assert_weights(model, before)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
