@@ -106,7 +106,7 @@ class PresetMixin:
             )
         from keras_transformer.saving.load import load_preset_model
 
-        return load_preset_model(preset, **changes)
+        return load_preset_model(preset, cls, **changes)
 
     def save_to_preset(self, folder, tokenizer=None, **options):
         """Writes a preset for `from_preset`, with the file names of KerasHub.

@@ -208,12 +208,13 @@ def load_model(path, allow_unsafe=False):
     return path, tokenizer, model
 
 
-def load_preset_model(preset, **changes):
+def load_preset_model(preset, model_class=None, **changes):
     """Loads the `Transformer` of a preset, which may lack a tokenizer.
 
     Args:
         preset: Folder of a preset, name of a packaged model, or `hf://OWNER/NAME`.
-        **changes: Arguments of `Transformer` that override the preset's.
+        model_class: Class of the model. If `None`, `Transformer`.
+        **changes: Arguments of the model that override the preset's.
 
     Raises:
         ModelError: If there is no preset, or if the preset fails the checks, is
@@ -228,7 +229,7 @@ def load_preset_model(preset, **changes):
             f"{preset}: not a preset: config.json or model.weights.h5 is missing. To "
             "open a run or a .keras file, use `open_model`"
         )
-    return load_preset(folder, **changes).model
+    return load_preset(folder, model_class=model_class, **changes).model
 
 
 def _load_checkpoint(folder):

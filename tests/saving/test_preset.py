@@ -121,6 +121,22 @@ def test_from_preset_rejects_wrong_arguments(preset, tmp_path):
         kt.Transformer.from_preset(tmp_path)
     with pytest.raises(ModelError, match="parameters, but the file contains"):
         kt.Transformer.from_preset(preset, num_layers=3)
+    # Keras would load the first layer and ignore the rest.
+    with pytest.raises(ModelError, match=r"describe [\d,]+ parameters, but the fi"):
+        kt.Transformer.from_preset(preset, num_layers=1)
+
+
+def test_from_preset_of_a_subclass_returns_the_subclass(preset, tiny_model):
+    class Silent(kt.Transformer):
+        def call(self, inputs, training=None):
+            return 0 * super().call(inputs, training=training)
+
+    model, _ = tiny_model
+    loaded = Silent.from_preset(preset)
+    for ours, stored in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, stored)
+    ids = np.array([[2, 9, 7]])
+    assert not np.any(loaded({"source_ids": ids, "target_ids": ids}))
 
 
 def test_half_precision_halves_the_weights(preset, tiny_model, tmp_path):
