@@ -173,7 +173,7 @@ class Translator:
             translations of its segments.
 
         Raises:
-            ValueError: If `lines` is not a list of str.
+            ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size, or the model cannot generate a
                 prefix.
         """

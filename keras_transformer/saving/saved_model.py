@@ -156,10 +156,11 @@ class ExportedTranslator:
         `n` defaults to the beam size of the export.
 
         Raises:
-            ValueError: If `lines` is not a list of str.
+            ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size of the export.
         """
         from keras_transformer.decoding.batches import check_texts
+        from keras_transformer.decoding.options import check_at_least
         from keras_transformer.decoding.segments import Translation
 
         lines = check_texts(lines)
@@ -167,6 +168,7 @@ class ExportedTranslator:
         # `translate_n_best` returns one column per hypothesis of the beam.
         beam_size = 1 if n == 1 else serve.structured_outputs["translations"].shape[1]
         n = beam_size if n is None else n
+        check_at_least("n", n, 1)
         if n > beam_size:
             raise ModelError(
                 f"{self.path}: cannot return an n-best list of {n}, because it was "

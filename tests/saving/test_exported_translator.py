@@ -53,6 +53,10 @@ def test_n_best_matches_the_translator(exported, translator, monkeypatch):
         ModelError, match=r"n-best list of 5, because .* beam size of 4"
     ):
         exported.n_best(TEXTS, 5)
+    for n in (0, -1):
+        for each in (exported, translator):
+            with pytest.raises(ValueError, match=rf"`n(_best)?` must be .*={n}\."):
+                each.n_best(TEXTS, n)
     with pytest.raises(ValueError, match=r"Pass \[text\] instead"):
         exported.n_best("Hund")
     assert exported.n_best([]) == exported.translate([]) == []
