@@ -56,6 +56,18 @@ def check_words(words: str) -> None:
         )
 
 
+def check_tags(tree: Tree, words: str) -> None:
+    """Raises `ValueError` if a tag of the tree would be read as a word's number."""
+    if words in ("joined", "tags"):
+        for word, tag in zip(tree.words, tree.tags, strict=True):
+            if _is_number(tag):
+                raise ValueError(
+                    f"the tag {tag!r} of {word!r} is a number, which {words!r} "
+                    "cannot tell from a word's number. Rename the tag, or use "
+                    "numbers or XX"
+                )
+
+
 def source_text(
     words: Sequence[str], symbols: str = "tags", first_number: int = 0
 ) -> str:
@@ -88,9 +100,10 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
         first_number: Number of the first word. `delinearize` assumes 0.
 
     Raises:
-        ValueError: If the form is unknown.
+        ValueError: If the form is unknown. If it contains tags, and one is a number.
     """
     check_words(words)
+    check_tags(tree, words)
     if words == "joined":
         joined = enumerate(_join_symbols(tree), start=first_number)
         return " ".join(f"{_number(place)} {symbol}" for place, symbol in joined)

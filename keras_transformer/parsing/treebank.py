@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.errors import DataError
 from keras_transformer.parsing.linearization import NUMBERS
+from keras_transformer.parsing.linearization import check_tags
 from keras_transformer.parsing.linearization import check_words
 from keras_transformer.parsing.linearization import collect_symbols
 from keras_transformer.parsing.linearization import linearize
@@ -82,8 +83,12 @@ class TreeFiles(Pairs):
         """Yields the trees in the order of the files."""
         for path, _ in self._files:
             count = 0
-            for _, tree in read_trees(path):
+            for line, tree in read_trees(path):
                 count += 1
+                try:
+                    check_tags(tree, self._words)
+                except ValueError as error:
+                    raise DataError(f"{path}:{line}: {error}") from None
                 yield tree
             if not count:
                 raise DataError(f"{path}: must contain at least one tree.")

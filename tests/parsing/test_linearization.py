@@ -233,6 +233,16 @@ def test_collect_symbols_finds_all_symbols():
         assert collect_symbols(trees, words) == sorted(expected)
 
 
+@pytest.mark.parametrize("words", ["joined", "tags"])
+def test_numeric_tags_are_rejected(words):
+    """They would become numbers of words, and `delinearize` another tree."""
+    tree = parse_tree("(S (NP (0 a) (NN b)) (VP (2 c)))")
+    with pytest.raises(ValueError, match="the tag '0' of 'a' is a number"):
+        linearize(tree, words)
+    back, _ = delinearize(linearize(tree, "numbers"), tree.words)
+    assert back.constituents == tree.constituents
+
+
 def test_unknown_forms_of_words_are_rejected():
     tree = parse_tree("(S (NP (N dogs)) (VP (V bark)))")
     calls = (

@@ -66,6 +66,14 @@ def test_tree_files_yield_words_and_symbols(folder):
     assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
 
 
+def test_numeric_tag_names_file_and_line(tmp_path):
+    path = tmp_path / "trees"
+    path.write_text("(S (NN a) (NN b))\n\n(S (NN c) (1 d))")
+    with pytest.raises(DataError, match=f"{path}:3: the tag '1' of 'd' is a number"):
+        list(TreeFiles(path))
+    assert len(list(TreeFiles(path, words="numbers"))) == 2
+
+
 def test_tree_files_use_all_numbers_equally(tmp_path):
     """Each number is the first one of about equally many sentences."""
     path = tmp_path / "trees"
