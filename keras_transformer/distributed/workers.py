@@ -110,13 +110,13 @@ class Workers:
         """
         if self.count == 1:
             return function()
-        message, failure = {"failed": True}, None
+        message, failure = json.dumps({"failed": True}), None
         if self.is_chief:
             try:
-                message = {"result": function()}
+                message = json.dumps({"result": function()})
             except BaseException as error:
                 failure = error
-        received = json.loads(self._broadcast(json.dumps(message).encode()))
+        received = json.loads(self._broadcast(message.encode()))
         if failure is not None:
             raise failure
         if "failed" in received:
