@@ -9,6 +9,7 @@ import shutil
 
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
+from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.folder import TOKENIZER
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
@@ -34,7 +35,12 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
 
     Raises:
         DataError: If the text cannot be read or is too small for the vocabulary size.
+        RecipeError: If the text can be longer than the learned positions.
     """
+    if not has_begun:
+        check_lengths(recipe)
+        # Errors in it are found before hours of work on the training text.
+        next(iter(pairs.get("validation", ())), None)
     tokenizer = _prepare_tokenizer(
         recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
     )
@@ -51,6 +57,33 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
             seed=recipe.training.seed,
             **sampling,
         )
+
+
+def check_lengths(recipe):
+    """Checks that texts of `data.max_length` subwords have learned positions.
+
+    Raises:
+        RecipeError: If there are fewer learned positions.
+    """
+    model, max_length = recipe.model, recipe.data.max_length
+    if model.positions == "learned" and max_length > model.max_length:
+        raise RecipeError(
+            "data.max_length must be at most model.max_length, the number of learned "
+            f"positions. Received: data.max_length={max_length}, "
+            f"model.max_length={model.max_length}"
+        )
+
+
+def check_text(recipe):
+    """Checks a recipe's text as far as this is quick.
+
+    Raises:
+        DataError: If a file is missing or cannot be read.
+        RecipeError: If the text can be longer than the learned positions.
+    """
+    check_lengths(recipe)
+    for pairs in load_pairs(recipe).values():
+        pairs.fingerprint()
 
 
 def load_corpora(recipe, output, pairs):

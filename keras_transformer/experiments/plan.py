@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.experiments.build import build_training_model
+from keras_transformer.experiments.corpora import check_lengths
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
 from keras_transformer.recipes.machine import find_machine
@@ -47,8 +48,10 @@ def plan_training(recipe):
     Raises:
         DataError: If a training file cannot be read.
         ModelError: If the recipe's model settings are invalid.
+        RecipeError: If the text can be longer than the learned positions.
     """
     check_model(recipe)
+    check_lengths(recipe)
     settings = recipe.training
     configure_threads(settings.parallel_parts)
     machine = find_machine()

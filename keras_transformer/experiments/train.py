@@ -20,6 +20,7 @@ from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.build import build_training_model
 from keras_transformer.experiments.build import regularization
 from keras_transformer.experiments.corpora import check_targets
+from keras_transformer.experiments.corpora import check_text
 from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
@@ -134,8 +135,7 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
                 run_folder.check_restart(output, recipe)
                 # Errors that are easy to find are reported before the run is removed.
                 check_model(recipe)
-                for pairs in load_pairs(recipe).values():
-                    pairs.fingerprint()
+                check_text(recipe)
             run_folder.clean(output, restart)
             run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes or restart)

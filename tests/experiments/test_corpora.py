@@ -9,9 +9,11 @@ import pytest
 
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
+from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.experiments.plan import plan_training
 from keras_transformer.recipes import load_recipe
 
 PAIRS = [(f"{i} man and {i} dogs", f"{i} Mann und {i} Hunde") for i in range(20)]
@@ -47,6 +49,43 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path, kind)
     assert used.fingerprint() == tokenizer.fingerprint()
     assert corpora["train"].num_pairs == len(PAIRS)
     assert list(pairs["train"]) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no such file"), ("one\n", "must have the same number of lines")],
+)
+def test_invalid_validation_text_is_found_first(tmp_path, monkeypatch, text, message):
+    """Work on a large training text takes hours."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").write_text("a man\n" * 300)
+    (tmp_path / "validation").write_text("a man\na dog\n")
+    if text is not None:
+        (tmp_path / "other").write_text(text)
+    recipe = load_recipe(
+        "files",
+        [
+            "data.train={source: train, target: train}",
+            "data.validation={source: other, target: validation}",
+        ],
+    )
+    with pytest.raises(DataError, match=message):
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    assert not (tmp_path / "run").exists()
+
+
+def test_learned_positions_cover_the_text(data, tmp_path):
+    """Otherwise, all later positions of a text would share the last vector."""
+    positions = ["model.positions=learned", "model.max_length=40"]
+    recipe = load_recipe("files", [data["tsv"], *positions])
+    message = r"Received: data\.max_length=256, model\.max_length=40"
+    with pytest.raises(RecipeError, match=message):
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    with pytest.raises(RecipeError, match=message):
+        plan_training(recipe)
+    settings = [*positions, "data.max_length=40", "tokenizer.vocabulary_size=300"]
+    recipe = load_recipe("files", [data["tsv"], *settings])
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
 
 
 @pytest.mark.parametrize(
