@@ -102,6 +102,11 @@ def encode_corpus(
     os.makedirs(temporary)
     try:
         id_chunks = pairs.id_chunks(source_tokenizer)
+        if id_chunks is not None and sampling:
+            raise DataError(
+                "the pairs already contain ids, so no segmentations can be drawn. "
+                f"Received: dropout={dropout}."
+            )
         encoded = (
             _encode_texts(pairs, tokenizers, sampling)
             if id_chunks is None

@@ -211,6 +211,16 @@ def test_records_reject_other_tokenizer(records, tmp_path):
         )
 
 
+def test_ids_cannot_be_segmented_again(records, tmp_path):
+    source = RecordFolder(records[0])
+    tokenizer = source.tokenizer()
+    arguments = (source, tokenizer, tokenizer, tmp_path / "ids", MAX_LENGTH)
+    before = encode_corpus(*arguments)
+    with pytest.raises(DataError, match=r"already contain ids.* dropout=0\.1"):
+        encode_corpus(*arguments, dropout=0.1, segmentations=3)
+    assert EncodedCorpus.load(tmp_path / "ids").fingerprint == before.fingerprint
+
+
 def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
     folder, *_ = corpus
     with pytest.raises(DataError, match="already contains a corpus"):
