@@ -10,6 +10,7 @@ from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import visible_files
 from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.tables import check_sides
 from keras_transformer.pipelines.sources.tables import nested_text
 
 
@@ -29,9 +30,9 @@ class HuggingFacePairs(Pairs):
             stores the ids in any case, so resuming does not read the examples again.
 
     Raises:
-        DataError: Iteration raises it before the first pair if `datasets` is not
-            installed, or the dataset or the split does not exist, and later if an
-            example lacks one of the texts.
+        DataError: If source and target are the same. Iteration raises it before the
+            first pair if `datasets` is not installed, or the dataset or the split does
+            not exist, and later if an example lacks one of the texts.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class HuggingFacePairs(Pairs):
         revision: str | None = None,
         streaming: bool = False,
     ):
+        check_sides(source, target)
         self.name = name
         self.split = split
         self.source = source
@@ -90,7 +92,8 @@ class HuggingFacePairs(Pairs):
             ) from None
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision
-        with _convert_errors(f"data.name {self.name}"):
+        split = f", split {self.split!r}" if "split" in options else ""
+        with _convert_errors(f"data.name {self.name}{split}"):
             return getattr(datasets, function)(
                 self.name, self.config, revision=revision, **options
             )

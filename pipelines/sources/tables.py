@@ -17,8 +17,8 @@ from keras_transformer.pipelines.sources.text_files import as_paths
 class PairLines(Pairs):
     """Base class of sources whose files have one pair per line, plain or ``.gz``.
 
-    Iteration yields `(source, target)`, and `(None, None)` for a line that is not
-    UTF-8. Subclasses define `_read`.
+    Iteration yields `(source, target)`, `("", "")` for a blank line, and `(None, None)`
+    for a line that is not UTF-8. Subclasses define `_read`.
 
     Args:
         paths: Path of a file, or list of paths.
@@ -26,11 +26,13 @@ class PairLines(Pairs):
         target: Column or key of the target text in a line.
 
     Raises:
-        DataError: If `paths` is empty. Iteration raises it if a file cannot be read or
-            has no pair, or if a line lacks one of the texts.
+        DataError: If `paths` is empty, or source and target are the same. Iteration
+            raises it if a file cannot be read or has no pair, or if a line lacks one of
+            the texts.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source, target):
+        check_sides(source, target)
         self.paths = as_paths(paths)
         self.source = source
         self.target = target
@@ -119,6 +121,8 @@ class TsvFiles(PairLines):
                 columns = _columns(columns, line, path)
             elif line is None:
                 yield number, (None, None)
+            elif not line:
+                yield number, ("", "")
             else:
                 texts = line.split("\t")
                 for key, column in columns.items():
@@ -153,6 +157,9 @@ class JsonLines(PairLines):
             if line is None:
                 yield number, (None, None)
                 continue
+            if not line.strip():
+                yield number, ("", "")
+                continue
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
@@ -175,6 +182,14 @@ def _columns(names: dict[str, str], line: str | None, path: str) -> dict[str, in
                 f"Received: {name}."
             )
     return {key: found.index(name) + 1 for key, name in names.items()}
+
+
+def check_sides(source, target) -> None:
+    """Raises `DataError` if both sides are the same column or key."""
+    if source == target:
+        raise DataError(
+            f"data.source and data.target must differ. Received: both are {source!r}."
+        )
 
 
 def nested_text(value, dotted: str, key: str, place: str) -> str:

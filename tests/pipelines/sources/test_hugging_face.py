@@ -42,7 +42,7 @@ def test_split_accepts_the_notation_of_datasets(datasets, folder):
 
 
 def test_errors_name_the_dataset(datasets, folder):
-    with pytest.raises(DataError, match=r"data.name .*data: "):
+    with pytest.raises(DataError, match=r"data.name .*data, split 'validation': "):
         list(HuggingFacePairs(str(folder), "validation"))
     with pytest.raises(DataError, match=r"example 1: data.source=translation.fr"):
         list(HuggingFacePairs(str(folder), source="translation.fr"))

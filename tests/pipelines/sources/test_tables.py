@@ -6,6 +6,7 @@ import json
 import pytest
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines import HuggingFacePairs
 from keras_transformer.pipelines import JsonLines
 from keras_transformer.pipelines import TsvFiles
 
@@ -69,10 +70,33 @@ def test_fingerprint_changes_with_content_and_columns(tmp_path):
 
 def test_tsv_names_the_line_without_a_column(tmp_path):
     message = r"a.tsv:2: data.target is column 2, but the line has only 1"
-    for line in ("only one", ""):
-        path = write(tmp_path / "a.tsv", ["a\tb", line])
-        with pytest.raises(DataError, match=message):
-            list(TsvFiles(path))
+    path = write(tmp_path / "a.tsv", ["a\tb", "only one"])
+    with pytest.raises(DataError, match=message):
+        list(TsvFiles(path))
+
+
+def test_blank_lines_are_empty_pairs(tmp_path):
+    """They are dropped later, as in text files, and the other lines keep their number.
+
+    Files that are edited by hand often end with one.
+    """
+    path = write(tmp_path / "a.tsv", ["a\tb", "", "c\td", ""])
+    assert list(TsvFiles(path)) == [("a", "b"), ("", ""), ("c", "d"), ("", "")]
+    assert TsvFiles(path).locate(3) == f"{path}:3"
+    path = write(tmp_path / "a.jsonl", ['{"source": "a", "target": "b"}', " ", ""])
+    assert list(JsonLines(path)) == [("a", "b"), ("", ""), ("", "")]
+
+
+def test_equal_sides_are_rejected(tmp_path):
+    """A model would learn to copy."""
+    for call in (
+        lambda: TsvFiles("a.tsv", 2),
+        lambda: TsvFiles("a.tsv", "en", "en"),
+        lambda: JsonLines("a.jsonl", "target"),
+        lambda: HuggingFacePairs("data", target="translation.en"),
+    ):
+        with pytest.raises(DataError, match=r"must differ\. Received: both are"):
+            call()
 
 
 @pytest.mark.parametrize(
