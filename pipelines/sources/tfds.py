@@ -126,20 +126,22 @@ def _translation_key(features, source: str, target: str) -> str | None:
 
     The result is `None` if each language is a feature of its own.
     """
-    candidates = {None: features, **features}
-    for key, feature in candidates.items():
-        languages = getattr(feature, "languages", None) or _keys(feature)
-        if source in languages and target in languages:
+    languages = {None: _languages(features)}
+    languages |= {key: _languages(feature) for key, feature in features.items()}
+    for key, names in languages.items():
+        if source in names and target in names:
             return key
-    known = sorted({name for each in candidates.values() for name in _keys(each)})
+    known = sorted(set().union(*languages.values()))
     raise DataError(
         "data.source_language and data.target_language must be languages of the same "
         f"feature. Received: {source!r} and {target!r}. Available: {', '.join(known)}."
     )
 
 
-def _keys(feature) -> list[str]:
-    return list(feature.keys()) if hasattr(feature, "keys") else []
+def _languages(feature) -> list[str]:
+    """Returns the languages of a translation feature, or the keys of another one."""
+    names = getattr(feature, "languages", None)
+    return list(names or (feature.keys() if hasattr(feature, "keys") else ()))
 
 
 def _decode_text(text: bytes | str) -> str | None:

@@ -145,6 +145,7 @@ def test_fingerprint_depends_on_split_and_direction(data_dir_of_tfds, tmp_path):
         ),
         (("small_translate/de-en", "train", "en"), "Received: en, en"),
         (("small_talks",), "Received: None, None"),
+        (("small_talks", "train", "de", "xx"), "'de' and 'xx'.*Available: de, "),
     ],
 )
 def test_tfds_pairs_rejects_invalid_arguments(data_dir_of_tfds, arguments, message):
