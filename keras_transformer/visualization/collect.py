@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.decoding.alignment import attention_of_units
 from keras_transformer.decoding.alignment import join_characters
 from keras_transformer.decoding.alignment import token_surfaces
+from keras_transformer.decoding.batches import check_positions
 from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
@@ -112,7 +113,8 @@ def attention_of(model, tokenizer, source, target):
         target: A translation of the text, not necessarily the model's.
 
     Raises:
-        ModelError: If a text is blank, or the model is an ensemble.
+        ModelError: If a text is blank or too long for the model's learned positions, or
+            the model is an ensemble.
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
@@ -120,12 +122,13 @@ def attention_of(model, tokenizer, source, target):
     rows = [encode_texts(side, [text])[0] for side, text in texts]
     # A normalizer may remove all characters of a text.
     _check_texts(source if rows[0] else "", target if rows[1] else "")
+    source_ids = [*rows[0], tokenizer.end_id]
+    target_ids = [target_of(tokenizer).start_id, *rows[1]]
+    check_positions(model, (source_ids, target_ids), (source, target))
     subword_scores = model.attention_scores(
         {
-            "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),
-            "target_ids": np.array(
-                [[target_of(tokenizer).start_id, *rows[1]]], "int32"
-            ),
+            "source_ids": np.array([source_ids], "int32"),
+            "target_ids": np.array([target_ids], "int32"),
         }
     )
     sides = [

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from keras_transformer.errors import ModelError
 
 _MAX_PANELS = 64
+# Longest side of a picture in pixels. Long texts have fewer pixels per inch.
+_MAX_PIXELS = 10_000
 # Matplotlib draws a character with the first installed font that contains it.
 _FONTS = (
     *("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans CJK SC"),
@@ -76,7 +78,7 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
         figure.supylabel(y_name, fontsize=9)
         figure.colorbar(image, ax=axes, label="attention", shrink=min(1, 3 / height))
         figure.suptitle(_title(attention, kind, width), fontsize=9)
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=min(120, _MAX_PIXELS / max(width, height)))
 
 
 def _title(attention, kind, width):

@@ -150,6 +150,33 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
     np.testing.assert_allclose(found.scores["cross"][..., 0, 0], expected, rtol=1e-5)
 
 
+def test_attention_of_rejects_text_beyond_the_learned_positions(model_and_tokenizer):
+    _, tokenizer = model_and_tokenizer
+    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1}
+    model = kt.Transformer(
+        tokenizer.vocabulary_size, **sizes, positions="learned", max_length=4
+    )
+    with pytest.raises(
+        ModelError, match=r"has 4 learned positions, but a text has \d+"
+    ):
+        visualization.attention_of(model, tokenizer, SOURCE, TARGET)
+
+
+def test_long_texts_give_pictures_of_limited_size(monkeypatch):
+    """At full resolution, 500 tokens would need more than 12,000 pixels."""
+    names = [f"{number}" for number in range(500)]
+    scores = {"cross": np.eye(500)[None, None]}
+    attention = visualization.Attention(names, names, names, scores)
+    sizes = []
+    monkeypatch.setattr(
+        Figure,
+        "savefig",
+        lambda figure, path, dpi: sizes.extend(figure.get_size_inches() * dpi),
+    )
+    visualization.write_figure(attention, "picture.png")
+    assert 9_000 < min(sizes) <= max(sizes) <= 10_000 + 1e-6
+
+
 def test_attention_of_rejects_blank_text(model_and_tokenizer):
     with pytest.raises(ModelError, match="the target must not be blank"):
         visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
