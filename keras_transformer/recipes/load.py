@@ -41,7 +41,8 @@ _PATHS = (("tokenizer", "model"), ("tokenizer", "source_model"))
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
-    "training.stages": "steps",
+    "training.stages": "steps",  # its default is the sum of the stages' steps
+    "training.ema_momentum": "average_checkpoints",  # its default is then 1
 }
 
 
@@ -189,13 +190,16 @@ def _add_template(values: dict, stored) -> None:
         if given is None:
             given = {}
         if isinstance(given, dict):
+            replaced = {
+                _ALTERNATIVES.get(f"{section}.{name}")
+                for name, value in given.items()
+                if value
+            }
             added = {
                 name: value
                 for name, value in template[section].items()
-                if _ALTERNATIVES.get(f"{section}.{name}") not in given
+                if name not in replaced
             }
-            if given.get("stages"):
-                added.pop("steps", None)  # its default is the sum of the stages' steps
             values[section] = {**added, **given}
 
 

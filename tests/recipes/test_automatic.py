@@ -267,6 +267,18 @@ def test_started_run_without_a_model_section_resumes(load, tmp_path):
     assert load(29_000, recipe=path, run=run) == started
 
 
+def test_moving_average_replaces_the_average_of_checkpoints(load, tmp_path):
+    """The recipe `files` sets `average_checkpoints`, which excludes `ema_momentum`."""
+    assert load(29_000).training.average_checkpoints == 5
+    path = tmp_path / "recipe.yaml"
+    path.write_text("training: {ema_momentum: 0.99}")
+    for recipe in (
+        load(29_000, LAPTOP, "training.ema_momentum=0.99"),
+        load(29_000, recipe=path),
+    ):
+        assert recipe.training.average_checkpoints == 1
+
+
 def test_started_run_may_change_its_stages(load, tmp_path):
     """The number of steps follows from the stages, so it is not kept."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
