@@ -4,6 +4,7 @@ A line ends at the byte ``\n`` only. ``str.splitlines`` also splits at U+2028, U
 and form feeds, which would misalign every later line with its translation.
 """
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -15,7 +16,6 @@ from typing import BinaryIO
 
 from keras_transformer.errors import DataError
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -32,8 +32,8 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
             correct. "replace" replaces invalid bytes with U+FFFD.
 
     Raises:
-        DataError: If the file is missing, unreadable, a directory, or a damaged or
-            truncated gzip file, or if `errors` is "raise" and a line is not UTF-8.
+        DataError: If the file is missing, unreadable, a directory, UTF-16, or a damaged
+            or truncated gzip file, or if `errors` is "raise" and a line is not UTF-8.
     """
     with _open_file(path) as file:
         yield from opened_lines(file, path, errors)
@@ -65,7 +65,8 @@ def decode_lines(
 
     Raises:
         ValueError: If `errors` is unknown.
-        DataError: If `errors` is "raise" and a line is not UTF-8.
+        DataError: If `errors` is "raise" and a line is not UTF-8, or if the text begins
+            with the byte order mark of UTF-16.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(
@@ -74,7 +75,8 @@ def decode_lines(
         )
     for number, line in enumerate(lines, start=1):
         if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            _refuse_utf16(line, name)
+            line = line.removeprefix(codecs.BOM_UTF8)
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         try:
             yield line.decode("utf-8", "replace" if errors == "replace" else "strict")
@@ -85,6 +87,14 @@ def decode_lines(
                     f"position {error.start + 1} of the line)."
                 ) from None
             yield None
+
+
+def _refuse_utf16(line: bytes, name: str | os.PathLike) -> None:
+    """Checks the first line, since most lines of UTF-16 are valid, but wrong, UTF-8."""
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"{name}: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8."
+        )
 
 
 def count_lines(path: str | os.PathLike) -> int:

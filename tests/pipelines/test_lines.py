@@ -73,6 +73,15 @@ def test_invalid_utf8_is_reported_dropped_or_replaced(tmp_path):
     assert list(read_lines(path, errors="replace")) == replaced
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("errors", ["raise", "drop", "replace"])
+def test_utf16_is_reported_however_errors_are_treated(tmp_path, encoding, errors):
+    """After the first line, ASCII in UTF-16 is valid UTF-8 with NULs."""
+    path = write(tmp_path / "a.txt", "\ufeffa man\na dog\n".encode(encoding))
+    with pytest.raises(DataError, match=r"a\.txt: the text is UTF-16\. Convert it"):
+        list(read_lines(path, errors=errors))
+
+
 def test_decode_lines_names_stream():
     with pytest.raises(DataError, match=r"^standard input:3: not UTF-8"):
         list(decode_lines([b"a\n", b"b\n", b"\xff\n"], "standard input"))
