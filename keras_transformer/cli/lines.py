@@ -74,6 +74,12 @@ def input_lines(path):
         yield text
 
 
+def chunk_size(path, size):
+    """Returns `size`, or 1 for lines that are typed, so that each is answered."""
+    is_typed = not is_file(path) and sys.stdin is not None and sys.stdin.isatty()
+    return 1 if is_typed else size
+
+
 @contextlib.contextmanager
 def progress(description: str, total: int | None, unit: str = "lines"):
     """Draws a progress bar on standard error if that is a terminal.

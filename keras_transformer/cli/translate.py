@@ -11,6 +11,7 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
+from keras_transformer.cli.lines import chunk_size
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.lines import is_seekable_file
@@ -149,7 +150,7 @@ def translate(
 
     def write_all(write_line, num_done):
         pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
-        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
+        size = chunk_size(input_path, CHUNK_SIZE)
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
@@ -235,6 +236,9 @@ class _Job:
             columns += [f"{candidate.score:.4f}"] if self.has_scores else []
             columns.append(candidate.text)
             columns += [format_pharaoh(aligned[row])] if self.has_alignments else []
+            if len(columns) > 1:
+                # A text can contain a tab, which would begin another column.
+                columns = [column.replace("\t", " ") for column in columns]
             yield "\t".join(columns)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer.cli.lines import chunk_size
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
@@ -162,9 +163,31 @@ def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
     assert pipe.is_fifo() and link.is_symlink()
 
 
+def test_tab_in_a_text_begins_no_column(run_command, model_path):
+    plain = run_command("translate", model_path, stdin="a\tb\n")
+    assert plain.stdout == "b\ta\n"
+    scored = run_command("translate", model_path, "--scores", stdin="a\tb\n")
+    assert scored.stdout == "-0.2500\tb a\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "is_terminal", "expected"),
+    [
+        (None, True, 1),
+        ("-", True, 1),
+        (None, False, 99),
+        ("text", True, 99),
+    ],
+)
+def test_typed_lines_are_answered_one_by_one(monkeypatch, path, is_terminal, expected):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: is_terminal))
+    assert chunk_size(path, 99) == expected
+
+
 def test_closed_standard_streams_are_errors(monkeypatch):
     # Python sets streams that are closed at startup to `None`.
     monkeypatch.setattr(sys, "stdin", None)
+    assert chunk_size(None, 99) == 99
     with pytest.raises(UserError, match=r"^standard input is closed$"):
         next(input_lines(None))
     with monkeypatch.context() as patch:
