@@ -88,7 +88,8 @@ def filter(
 
     pairs = TextFiles(source, target)
     if max_length is None:
-        max_length = translator.data.max_length if translator.data else MAX_LENGTH
+        # A recipe's limit also counts the end id.
+        max_length = translator.data.max_length - 1 if translator.data else MAX_LENGTH
     pair_filter = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
     # --keep-fraction needs the scores of all pairs, so a first pass computes them.

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import pathlib
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation.pair_filter import PairFilter
+from keras_transformer.pipelines import encode_corpus
 from keras_transformer.saving import open as models
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
@@ -121,6 +124,32 @@ def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_SIZE", 3)
     assert run_filter("--keep-fraction", "0.5").stdout == whole
     assert kept(files) == text
+
+
+def test_default_limit_drops_what_training_drops(
+    tiny_model, tiny_model_file, run_command, tmp_path
+):
+    """The limit of a recipe, `data.max_length`, also counts the end id."""
+    _, tokenizer = tiny_model
+    pairs = [("Hund " * n, "der Hund") for n in range(1, 9)]
+    lengths = [len(ids) for ids in tokenizer.tokenize([s for s, _ in pairs]).to_list()]
+    folder = tmp_path / "run"
+    shutil.copytree(pathlib.Path(tiny_model_file).parent, folder)
+    (folder / "config.yaml").write_text(
+        f"data: {{kind: none, max_length: {lengths[4]}}}\n"
+    )
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    result = run_command(
+        *["filter", folder, "-s", tmp_path / "source", "-t", tmp_path / "target"],
+        *["--output-source", tmp_path / "a", "--output-target", tmp_path / "b"],
+        *["--max-ratio", "99", "--keep-fraction", "1"],
+    )
+    assert result.exit_code == 0, result.stderr
+    corpus = encode_corpus(
+        pairs, tokenizer, tokenizer, tmp_path / "ids", max_length=lengths[4]
+    )
+    assert len((tmp_path / "a").read_text().splitlines()) == corpus.num_pairs == 4
 
 
 class Scored:
