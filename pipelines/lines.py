@@ -89,9 +89,9 @@ def decode_lines(
             yield None
 
 
-def _refuse_utf16(line: bytes, name: str | os.PathLike) -> None:
-    """Checks the first line, since most lines of UTF-16 are valid, but wrong, UTF-8."""
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+def _refuse_utf16(start: bytes, name: str | os.PathLike) -> None:
+    """Checks the start of a text: most lines of UTF-16 are valid, but wrong, UTF-8."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(
             f"{name}: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8."
         )
@@ -101,14 +101,17 @@ def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines that `read_lines` would yield, without decoding them.
 
     Raises:
-        DataError: If the file cannot be read, or is a pipe or device, which may not be
-            readable a second time.
+        DataError: If the file cannot be read, is UTF-16, or is a pipe or device, which
+            may not be readable a second time.
     """
     count = 0
     chunk = b""
     with _open_regular(path) as file:
         try:
-            for chunk in _guard(_read_chunks(_decompress(file, path)), path):
+            chunks = _guard(_read_chunks(_decompress(file, path)), path)
+            for number, chunk in enumerate(chunks):
+                if number == 0:
+                    _refuse_utf16(chunk, path)
                 count += chunk.count(b"\n")
         except DataError:
             # Reading by lines fails again, with the number of the last intact line.

@@ -49,6 +49,7 @@ BAD = {
     "missing": "no such file",
     "loop": "Too many levels of symbolic links|no such file",
     "unreadable": "Input/output error",
+    "utf16": "the text is UTF-16",
 }
 
 
@@ -100,9 +101,6 @@ def test_score_names_the_invalid_byte(files, run_command, model_path):
     good = files / "good"
     result = run_command("score", model_path, "-s", good, "-t", files / "latin")
     place = "latin:2: not UTF-8 (byte 0xef at position 3"
-    assert_one_line_error(result, place, "not UTF-8")
-    result = run_command("score", model_path, "-s", good, "-t", files / "utf16")
-    place = "utf16:1: not UTF-8 (byte 0xff at position 1"
     assert_one_line_error(result, place, "not UTF-8")
 
 

@@ -80,6 +80,8 @@ def test_utf16_is_reported_however_errors_are_treated(tmp_path, encoding, errors
     path = write(tmp_path / "a.txt", "\ufeffa man\na dog\n".encode(encoding))
     with pytest.raises(DataError, match=r"a\.txt: the text is UTF-16\. Convert it"):
         list(read_lines(path, errors=errors))
+    with pytest.raises(DataError, match="the text is UTF-16"):
+        count_lines(path)
 
 
 def test_decode_lines_names_stream():
