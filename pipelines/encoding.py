@@ -74,16 +74,7 @@ def encode_corpus(
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
             support dropout, or `folder` contains other files.
     """
-    if not 0 <= dropout < 1 or segmentations < 1:
-        raise ValueError(
-            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
-            f"Received: dropout={dropout}, segmentations={segmentations}."
-        )
-    if not dropout and segmentations > 1:
-        raise ValueError(
-            "`segmentations` above 1 requires `dropout` above 0. "
-            f"Received: segmentations={segmentations}, dropout={dropout}."
-        )
+    _check_sampling(dropout, segmentations)
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
     sampling = (dropout, segmentations, seed) if dropout else None
@@ -129,6 +120,19 @@ def encode_corpus(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return EncodedCorpus(folder)
+
+
+def _check_sampling(dropout: float, segmentations: int) -> None:
+    if not 0 <= dropout < 1 or segmentations < 1:
+        raise ValueError(
+            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
+            f"Received: dropout={dropout}, segmentations={segmentations}."
+        )
+    if not dropout and segmentations > 1:
+        raise ValueError(
+            "`segmentations` above 1 requires `dropout` above 0. "
+            f"Received: segmentations={segmentations}, dropout={dropout}."
+        )
 
 
 def _corpus_files() -> list[str]:

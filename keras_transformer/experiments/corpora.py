@@ -74,7 +74,7 @@ def check_lengths(recipe):
         )
 
 
-def check_text(recipe):
+def check_corpora(recipe):
     """Checks a recipe's text as far as this is quick.
 
     Raises:

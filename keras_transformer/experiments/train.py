@@ -19,8 +19,8 @@ from keras_transformer.distributed.workers import Workers
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.build import build_training_model
 from keras_transformer.experiments.build import regularization
+from keras_transformer.experiments.corpora import check_corpora
 from keras_transformer.experiments.corpora import check_targets
-from keras_transformer.experiments.corpora import check_text
 from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
@@ -135,7 +135,7 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
                 run_folder.check_restart(output, recipe)
                 # Errors that are easy to find are reported before the run is removed.
                 check_model(recipe)
-                check_text(recipe)
+                check_corpora(recipe)
             run_folder.clean(output, restart)
             run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes or restart)
@@ -232,7 +232,7 @@ class _Run:
         is_known = None not in fingerprints.values()
         fingerprint = "+".join(fingerprints.values()) if is_known else None
         arguments = self.folder, trainer.progress
-        run_folder.check_text(*arguments, fingerprint, self.allow_changes)
+        run_folder.check_data(*arguments, fingerprint, self.allow_changes)
         run_folder.check_replicas(*arguments, self._num_replicas, self.allow_changes)
 
     def build_validator(self, data, trainer, beam_size=None):
