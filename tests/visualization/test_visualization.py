@@ -33,11 +33,40 @@ def attention(model_and_tokenizer):
     return visualization.attention_of(*model_and_tokenizer, SOURCE, TARGET)
 
 
+def join_first(scores, first, axis):
+    """Joins the tokens `first` and `first + 1` of queries (axis -2) or keys (-1).
+
+    The attention from several subwords is their mean, and the attention to them is
+    their sum.
+    """
+    joined = np.take(scores, [first, first + 1], axis).sum(axis, keepdims=True)
+    before = np.take(scores, range(first), axis)
+    after = np.take(scores, range(first + 2, scores.shape[axis]), axis)
+    joined = joined / 2 if axis == -2 else joined
+    return np.concatenate([before, joined, after], axis)
+
+
 def test_attention_of_matches_the_model(model_and_tokenizer, attention):
-    _, tokenizer = model_and_tokenizer
+    model, tokenizer = model_and_tokenizer
     rows = tokenizer.tokenize([SOURCE, TARGET]).to_list()
     # Tokenization adds a leading space, which is not shown if it is a separate subword.
     added = [tokenizer.pieces()[row[0]] == "\u2581" for row in rows]
+    expected = model.attention_scores(
+        {
+            "source_ids": np.array([[*rows[0], tokenizer.end_id]]),
+            "target_ids": np.array([[tokenizer.start_id, *rows[1]]]),
+        }
+    )
+    # Position of the space among queries and keys. What the decoder reads begins with
+    # the start symbol.
+    spaces = {"encoder": ((0, 0), (0, 0)), "decoder": ((1, 1), (1, 1))}
+    spaces["cross"] = (1, 0), (0, 0)
+    for kind, places in spaces.items():
+        scores = np.asarray(expected[kind])[0]
+        for axis, (side, place) in zip((-2, -1), places, strict=True):
+            if added[side]:
+                scores = join_first(scores, place, axis)
+        np.testing.assert_allclose(attention.scores[kind], scores, rtol=1e-5)
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
     assert "".join(attention.predicted) == TARGET + "</s>"
