@@ -5,6 +5,7 @@ import ctypes
 import gc
 import math
 import pathlib
+import re
 import resource
 import sys
 
@@ -53,6 +54,18 @@ def resident_bytes():
     except OSError:
         return math.inf
     return int(pages) * resource.getpagesize()
+
+
+def reset_peak():
+    """Starts a new measurement of `peak_bytes`, and returns the resident memory."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    return resident_bytes()
+
+
+def peak_bytes():
+    """Returns the highest resident memory of this process since `reset_peak`."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) << 10
 
 
 def _forget_custom_gradients():

@@ -7,7 +7,6 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 
 import io
 import math
-import resource
 import shutil
 
 import numpy as np
@@ -20,6 +19,8 @@ from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from process_memory import peak_bytes
+from process_memory import reset_peak
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
@@ -237,11 +238,10 @@ def test_translate_command_bounds_memory_of_long_lines(
         # export truncates the line.
         count = length if model == tiny_model_file else 1 << 20
         short = translate(model, b"Hund\n", *option).stdout
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = reset_peak()
         line = b"Hund und Katze. " * (count // 16)
         result = translate(model, line + b"\nHund\n", *option)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        sizes.append((after - before) >> 10)
+        sizes.append((peak_bytes() - before) >> 20)
         assert result.stdout.count("\n") == 2
         assert len(result.stdout.split("\n")[0]) > 1
         assert result.stderr.count("warning: line 1: ") == 1
