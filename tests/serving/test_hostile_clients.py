@@ -40,11 +40,14 @@ def port():
         yield port
 
 
-def talk(port, data, seconds=5):
-    """Sends raw bytes and returns all bytes received until the server disconnects."""
+def talk(port, data):
+    """Sends raw bytes and returns all bytes received until the server disconnects.
+
+    A server that neither answers nor disconnects is a `TimeoutError`.
+    """
     received = b""
-    client = socket.create_connection(("127.0.0.1", port), timeout=seconds)
-    with client, contextlib.suppress(OSError):
+    client = socket.create_connection(("127.0.0.1", port), timeout=60)
+    with client, contextlib.suppress(ConnectionError):
         client.sendall(data)
         while part := client.recv(1 << 16):
             received += part
