@@ -28,6 +28,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import machine
 from keras_transformer.saving.names import final_scores_of_run
 
+JOBS = min(2, machine.find_machine().cores)
 TINY = [
     *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
     *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
@@ -41,7 +42,7 @@ TINY = [
 def repeated(tmp_path_factory):
     """Pair of the output folder for two seeds, and the list of their results."""
     output = tmp_path_factory.mktemp("repeat") / "seeds"
-    results = repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=2)
+    results = repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=JOBS)
     return output, results
 
 
@@ -105,7 +106,7 @@ def test_repeat_reports_diverged_models(tmp_path):
     """Their mean negative log-likelihood is so high that perplexities are infinite."""
     rate = ("training.schedule=inverse_sqrt", "training.learning_rate=1e6")
     recipe = load_recipe("phrases", [*TINY, *rate])
-    results = repeat(recipe, [1, 2], tmp_path, jobs=2)
+    results = repeat(recipe, [1, 2], tmp_path, jobs=JOBS)
     assert [each["perplexity"] for each in results] == [None, None]
     assert repeat(recipe, [1, 2], tmp_path) == results
     lines = (tmp_path / "results.md").read_text().splitlines()
@@ -151,12 +152,21 @@ def test_repeat_reports_why_a_training_failed(tmp_path):
     folder.mkdir(parents=True)
     (folder / LOG).symlink_to(other)
     with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
-        repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=2)
+        repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=JOBS)
     assert other.read_text() == ""
 
 
 @pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
-@pytest.mark.parametrize(("jobs", "is_terminal"), [(1, True), (1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("jobs", "is_terminal"),
+    [
+        (1, True),
+        (1, False),
+        pytest.param(
+            2, True, marks=pytest.mark.skipif(JOBS < 2, reason="needs two CPU cores")
+        ),
+    ],
+)
 def test_repeat_keeps_the_recipe_of_trained_seeds(
     repeated, tmp_path, monkeypatch, jobs, is_terminal
 ):

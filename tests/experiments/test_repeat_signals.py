@@ -11,6 +11,8 @@ import pytest
 from waiting import newest_step
 from waiting import wait_until
 
+from keras_transformer.recipes.machine import find_machine
+
 # Stands in for the training of a seed. It records signals that are not ignored and,
 # after SIGTERM, needs a second to save. With `hangs` in the environment, it never ends
 # by itself.
@@ -96,6 +98,8 @@ def start(tmp_path):
     python.chmod(0o755)
 
     def start_repeat(jobs, python=python, **environment):
+        if jobs > find_machine().cores:
+            pytest.skip(f"needs {jobs} CPU cores")
         return Repeat(tmp_path / "seeds", python, jobs, **environment)
 
     yield start_repeat
