@@ -109,15 +109,9 @@ def test_notice_names_every_packaged_model():
     assert (ROOT / "NOTICE").read_text(encoding="utf-8") == pretrained.notice()
 
 
-def packaged(name):
-    if name not in packaged_models():
-        pytest.skip(f"the package does not contain {name}. Run make pretrained")
-    return packaged_models()[name]
-
-
 @pytest.mark.parametrize("name", pretrained.MODELS)
 def test_packaged_model_translates_its_example(name, run_command):
-    folder = packaged(name)
+    folder = packaged_models()[name]
     source, translation = EXAMPLES[name]
     assert kt.open_model(name).translate([source]) == [translation]
     result = run_command("translate", name, stdin=f"{source}\n")
@@ -129,7 +123,7 @@ def test_packaged_model_translates_its_example(name, run_command):
 @pytest.mark.parametrize("name", pretrained.MODELS)
 def test_packaged_model_has_its_recipes_sizes(name, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
-    folder = packaged(name)
+    folder = packaged_models()[name]
     keys = kt.recipes.load_recipe(folder / "recipe.yaml").model.model_dump()
     config = kt.Transformer.from_preset(name).get_config()
     assert {key: config[key] for key in keys if key in config}.items() <= keys.items()

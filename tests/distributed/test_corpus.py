@@ -16,7 +16,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.load import load_run
 
-pytest.importorskip("apache_beam")
+pytest.importorskip("apache_beam", reason="needs the extra beam")
 
 from keras_transformer.distributed import beam_run
 from keras_transformer.distributed import corpus as beam_corpus
