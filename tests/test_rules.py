@@ -109,6 +109,9 @@ WITHOUT_TENSORFLOW = (
     "training.metrics",
     "training.schedules",
     "experiments.folder",
+    "parsing.linearization",
+    "parsing.treebank",
+    "parsing.trees",
 )
 # The only module that may import keras.src: it patches `fit` for several workers.
 PRIVATE_KERAS = ("distributed.multi_worker",)

@@ -1,8 +1,6 @@
 """The tree reader: handwritten files, random trees, and a separate bracket count."""
 
-import ast
 import gzip
-import pathlib
 import random
 import re
 
@@ -10,9 +8,6 @@ import pytest
 from tree_samples import random_tree
 
 from keras_transformer.errors import DataError
-from keras_transformer.parsing import linearization
-from keras_transformer.parsing import treebank
-from keras_transformer.parsing import trees as trees_module
 from keras_transformer.parsing.trees import base_label
 from keras_transformer.parsing.trees import parse_tree
 from keras_transformer.parsing.trees import read_trees
@@ -191,18 +186,6 @@ def test_split_words_escapes_brackets():
         "\u00a0",
     )
     assert split_words(" \t") == ()
-
-
-@pytest.mark.parametrize("module", [trees_module, linearization, treebank])
-def test_modules_do_not_import_tensorflow(module):
-    nodes = ast.walk(ast.parse(pathlib.Path(module.__file__).read_text()))
-    imported = [
-        getattr(node, "module", None) or node.names[0].name
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert imported
-    assert not [name for name in imported if "tensorflow" in name]
 
 
 def test_read_trees_matches_bracket_counts_on_craft(data_dir):
