@@ -8,6 +8,27 @@ saves and restores the variables.
 STRING, RESOURCE, VARIANT = 7, 20, 21
 
 
+def write_unsafe_export(folder, marker):
+    """Writes a SavedModel that creates the file `marker` when TensorFlow loads it."""
+    import tensorflow as tf
+    from tensorflow.python.trackable.resource import CapturableResource
+
+    class Writer(CapturableResource):
+        def _create_resource(self):
+            return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[])
+
+        def _initialize(self):
+            tf.io.write_file(str(marker), "")
+
+    module = tf.Module()
+    module.writer = Writer()
+    module.translate = tf.function(
+        lambda inputs: {"translations": inputs, "scores": tf.zeros([1])},
+        input_signature=[tf.TensorSpec([None], tf.string, "inputs")],
+    )
+    tf.saved_model.save(module, str(folder), signatures=module.translate)
+
+
 def graph_function(model, operation):
     """Returns the first of a graph's functions that contains an operation."""
     functions = model.meta_graphs[0].graph_def.library.function

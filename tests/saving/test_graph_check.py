@@ -14,9 +14,7 @@ from tensorflow.core.protobuf import saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
 from typer.testing import CliRunner
 
-from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
-from keras_transformer.cli.app import load_command
 from keras_transformer.errors import ModelError
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.graph_check import check_saved_model
@@ -158,19 +156,6 @@ def test_unchecked_export_runs_its_operations(tmp_path):
     assert result.exit_code == 0 and marker.exists()
     warning = f"warning: {tmp_path}: not checked, so it can run any code"
     assert result.stderr.startswith(warning)
-
-
-def test_commands_that_load_a_model_have_allow_unsafe():
-    found = {
-        name
-        for name in COMMANDS
-        for parameter in load_command(name).params
-        if parameter.name == "allow_unsafe" and "run any code" in parameter.help
-    }
-    assert found == {
-        *("translate", "evaluate", "score", "parse", "visualize", "filter", "export"),
-        *("serve", "update-vocabulary", "train"),
-    }
 
 
 def test_check_refuses_a_table_from_a_file(tmp_path):

@@ -1,0 +1,172 @@
+"""Commands refuse models that can run code, unless --allow-unsafe is given.
+
+The export and the `.keras` file create a file, the marker, when they are loaded without
+checks.
+"""
+
+import malicious_files
+import pytest
+from malicious_graphs import write_unsafe_export
+
+from keras_transformer import serving
+from keras_transformer.cli.app import COMMANDS
+from keras_transformer.cli.app import load_command
+
+# Arguments after the model. The working folder contains the file `text`.
+ARGUMENTS = {
+    "translate": ["--input", "text"],
+    "parse": ["--input", "text"],
+    "score": ["--source", "text", "--target", "text"],
+    "evaluate": ["--source", "text", "--reference", "text"],
+    "filter": [
+        *("--source", "text", "--target", "text", "--min-score=-9"),
+        *("--output-source", "kept.source", "--output-target", "kept.target"),
+    ],
+    "visualize": ["--source", "a", "--target", "a"],
+    "export": ["exported"],
+    "serve": ["--port", "0"],
+    "update-vocabulary": ["--text", "text", "--size", "5", "--output", "grown"],
+}
+OPEN_EXPORTS = [name for name in ARGUMENTS if name != "update-vocabulary"]
+OPEN_FILES = [name for name in ARGUMENTS if name != "serve"]
+HAVE_ENSEMBLES = ["translate", "parse", "score", "evaluate"]
+
+
+def test_commands_that_load_a_model_have_allow_unsafe():
+    found = {
+        name
+        for name in COMMANDS
+        for parameter in load_command(name).params
+        if parameter.name == "allow_unsafe" and "run any code" in parameter.help
+    }
+    assert found == {*ARGUMENTS, "train"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("unsafe")
+
+
+@pytest.fixture(scope="module")
+def unsafe_export(folder):
+    """Path of an export. Its marker is the file `marker` in the parent folder."""
+    write_unsafe_export(folder / "export" / "1", folder / "marker")
+    return folder / "export"
+
+
+@pytest.fixture(scope="module")
+def unsafe_file(folder, tiny_model):
+    """Path of a `.keras` file with a Lambda layer, next to its marker."""
+    malicious_files.write_lambda_model(folder / "model.keras", folder / "marker")
+    tiny_model[1].save(folder)
+    return folder / "model.keras"
+
+
+@pytest.fixture
+def marker(folder):
+    marker = folder / "marker"
+    marker.unlink(missing_ok=True)
+    return marker
+
+
+@pytest.fixture
+def run(run_command, monkeypatch, tmp_path):
+    """Function that runs a command in a folder that contains only the file `text`."""
+
+    def run(name, model, *options):
+        return run_command(name, model, *ARGUMENTS[name], *options)
+
+    monkeypatch.setattr(serving, "serve", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("a\n")
+    yield run
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def assert_refused(result, path, reason):
+    """Asserts that a command failed with one line on standard error, the refusal."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {path}: refused: ")
+    assert reason in line and "if you trust the file, pass --allow-unsafe" in line
+
+
+def assert_warned(result, *paths):
+    """Asserts that the first lines on standard error warn of unchecked models."""
+    warnings = [
+        f"warning: {path}: not checked, so it can run any code (--allow-unsafe)"
+        for path in paths
+    ]
+    assert result.stderr.splitlines()[: len(paths)] == warnings
+
+
+@pytest.mark.parametrize("name", OPEN_EXPORTS)
+def test_unsafe_export_is_refused(run, unsafe_export, marker, name):
+    result = run(name, unsafe_export)
+    graph = unsafe_export / "1" / "saved_model.pb"
+    assert_refused(result, graph, "the operation 'WriteFile' is not allowed")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", OPEN_EXPORTS)
+def test_unsafe_export_runs_with_allow_unsafe(run, unsafe_export, marker, name):
+    result = run(name, unsafe_export, "--allow-unsafe")
+    assert_warned(result, unsafe_export)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", OPEN_FILES)
+def test_unsafe_file_is_refused(run, unsafe_file, marker, name):
+    assert_refused(run(name, unsafe_file), unsafe_file, "Received: 'Sequential'")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", OPEN_FILES)
+def test_unsafe_file_runs_with_allow_unsafe(run, unsafe_file, marker, name):
+    result = run(name, unsafe_file, "--allow-unsafe")
+    assert_warned(result, unsafe_file)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", HAVE_ENSEMBLES)
+def test_unsafe_member_of_an_ensemble_is_refused(
+    run, tiny_model_file, unsafe_file, marker, name
+):
+    result = run(name, tiny_model_file, "--ensemble", unsafe_file)
+    assert_refused(result, unsafe_file, "Received: 'Sequential'")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", HAVE_ENSEMBLES)
+def test_unsafe_member_of_an_ensemble_runs_with_allow_unsafe(
+    run, tiny_model_file, unsafe_file, marker, name
+):
+    options = ["--ensemble", unsafe_file, "--allow-unsafe"]
+    result = run(name, tiny_model_file, *options)
+    assert_warned(result, tiny_model_file, unsafe_file)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("option", ["--from={}", "--set=training.initial_model={}"])
+def test_training_from_an_unsafe_file_is_refused(
+    run_command, tmp_path, unsafe_file, marker, option
+):
+    """The option --from reads the model's settings before the training starts."""
+    command = ["train", "phrases", "--output", tmp_path / "run"]
+    command.append(option.format(unsafe_file))
+    result = run_command(*command)
+    assert_refused(result, unsafe_file, "Received: 'Sequential'")
+    assert not marker.exists()
+    result = run_command(*command, "--allow-unsafe")
+    assert result.exit_code == 2 and marker.exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_info_of_an_unsafe_model_runs_no_code(
+    run_command, unsafe_export, unsafe_file, marker
+):
+    assert run_command("info", unsafe_export).exit_code == 0
+    result = run_command("info", unsafe_file)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {unsafe_file}: refused: ")
+    assert not marker.exists()
