@@ -19,6 +19,7 @@ from fake_model import ask
 from fake_model import predict
 from fake_model import queue_rows
 from fake_model import served
+from malicious_graphs import write_unsafe_export
 from waiting import wait_until
 
 from keras_transformer.export.searches import JIT_MAX_LENGTH
@@ -198,6 +199,36 @@ def test_server_follows_the_newest_version(tiny_export, tmp_path):
         shutil.rmtree(folder / "1")
         assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
         assert state()["version"] == "1"
+
+
+def test_reload_checks_the_new_version(tiny_export, tmp_path):
+    marker, folder = tmp_path / "marker", tmp_path / "mine"
+    shutil.copytree(tiny_export, folder / "1")
+    checked, unchecked = (ServedModel(folder, None, each) for each in (False, True))
+    write_unsafe_export(folder / "2", marker)
+    with pytest.raises(ModelError, match="'WriteFile' is not allowed"):
+        checked.reload()
+    assert not marker.exists()
+    assert unchecked.reload().version == 2
+    assert marker.exists()
+
+
+def test_server_keeps_its_version_if_the_new_one_is_unsafe(
+    tiny_export, tmp_path, caplog
+):
+    marker, folder = tmp_path / "marker", tmp_path / "mine"
+    shutil.copytree(tiny_export, folder / "1")
+    write_unsafe_export(tmp_path / "new", marker)
+    model = ServedModel(folder)
+    model.warm_up_requests = list
+    with served(model, Limits(reload_interval=0.1)) as port:
+        (tmp_path / "new").rename(folder / "2")
+        wait_until(lambda: caplog.records or marker.exists(), "version 2", 60)
+        assert "'WriteFile' is not allowed" in caplog.text
+        assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+        (state,) = ask(port, "GET", "/v1/models/mine")[2]["model_version_status"]
+    assert state["version"] == "1"
+    assert not marker.exists()
 
 
 def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
