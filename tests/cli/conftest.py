@@ -24,10 +24,12 @@ class ReversingTranslator:
     aligned in reverse order. Lines of more than 20 characters cause a warning.
 
     `searches` receives the arguments of each call of `with_search`. The fixture
-    `translator` sets `warn` when a command opens the model.
+    `translator` sets `warn` when a command opens the model, and adds the other options
+    of `open_model` to `opened`.
     """
 
     def __init__(self):
+        self.opened = []
         self.searches = []
         self.warn = None
 
@@ -66,8 +68,9 @@ def translator(monkeypatch):
     """The `ReversingTranslator` that `open_model` returns for any path."""
     translator = ReversingTranslator()
 
-    def open_model(path, warn, **_):
+    def open_model(path, *, warn, **options):
         translator.warn = warn
+        translator.opened.append(options)
         return translator
 
     monkeypatch.setattr(models, "open_model", open_model)
