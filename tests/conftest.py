@@ -269,10 +269,10 @@ def models_stay_open():
     real = models.open_model
 
     def open_model(path, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
-        key = (str(path), *map(str, ensemble), parallel_parts)
+        key = (str(path), *map(str, ensemble), allow_unsafe, parallel_parts)
         if key not in opened:
             options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
-            opened[key] = real(path, **options)
+            opened[key] = real(path, allow_unsafe=allow_unsafe, **options)
         opened[key].warn = warn
         return opened[key]
 
