@@ -1,7 +1,10 @@
-"""Argument errors of `serve`; the server is tested in tests/serving."""
+"""Arguments of `serve`; the server is tested in tests/serving."""
 
+import contextlib
 import importlib.util
+import inspect
 import shutil
+import types
 
 import pytest
 
@@ -92,3 +95,79 @@ def test_serve_names_the_missing_extra(tmp_path, run_command, monkeypatch):
         "error: fastapi is not installed: "
         'pip install "keras-transformer-seq2seq[serve]"\n'
     )
+
+
+@pytest.fixture
+def serve(run_command, monkeypatch, tmp_path):
+    """Function that runs `serve` and returns the arguments that reach the server.
+
+    The result maps `listen`, `ServedModel` and `serve` to mappings of their arguments.
+    Stand-ins replace all three.
+    """
+    received = {}
+
+    def replace(name, run):
+        signature = inspect.signature(getattr(serving, name))
+
+        def stand_in(*arguments, **options):
+            bound = signature.bind(*arguments, **options)
+            bound.apply_defaults()
+            received[name] = bound.arguments
+            return run(**bound.arguments)
+
+        monkeypatch.setattr(serving, name, stand_in)
+
+    replace("listen", lambda **_: contextlib.nullcontext("the socket"))
+    replace("ServedModel", lambda **_: types.SimpleNamespace(name="mine", version=3))
+    replace("serve", lambda started, **_: started("http://example.org:80/"))
+
+    def run(*options):
+        result = run_command("serve", tmp_path, *options)
+        assert result.exit_code == 0, result.stderr
+        lines = ["mine, version 3, at http://example.org:80/", "stopped"]
+        assert result.stderr.splitlines()[-2:] == lines
+        return received
+
+    return run
+
+
+def test_serve_options_reach_the_server(serve, tmp_path):
+    received = serve(
+        *("--host", "0.0.0.0", "--port", 8080, "--name", "other", "--no-reload"),
+        *("--allow-host", "www.example.org", "--allow-host", "example.org"),
+        *("--max-batch-size", 2, "--max-wait-ms", 30, "--queue-size", 400),
+        *("--max-texts", 5, "--max-text-length", 6, "--max-body-bytes", 700),
+        *("--timeout", 8.5, "--allow-unsafe"),
+    )
+    assert received["listen"] == {"host": "0.0.0.0", "port": 8080}
+    opened = {"folder": tmp_path, "name": "other", "allow_unsafe": True}
+    assert received["ServedModel"] == opened
+    arguments = received["serve"]
+    assert (arguments["host"], arguments["port"]) == ("0.0.0.0", 8080)
+    assert arguments["hosts"] == ["www.example.org", "example.org"]
+    assert arguments["listening"] == "the socket"
+    assert arguments["model"].version == 3
+    assert arguments["limits"] == serving.Limits(
+        max_batch_size=2,
+        max_wait=0.03,
+        queue_size=400,
+        max_texts=5,
+        max_text_length=6,
+        max_body_bytes=700,
+        request_timeout=8.5,
+        reload_interval=None,
+    )
+
+
+def test_serve_uses_the_default_limits(serve, tmp_path):
+    received = serve()
+    assert received["listen"] == {"host": "127.0.0.1", "port": 8501}
+    opened = {"folder": tmp_path, "name": None, "allow_unsafe": False}
+    assert received["ServedModel"] == opened
+    assert received["serve"]["limits"] == serving.Limits()
+    assert [*received["serve"]["hosts"]] == []
+
+
+def test_serve_accepts_requests_that_fill_a_short_queue(serve):
+    limits = serve("--queue-size", 100)["serve"]["limits"]
+    assert (limits.queue_size, limits.max_texts) == (100, 100)
