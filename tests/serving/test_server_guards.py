@@ -5,6 +5,8 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 
 import concurrent.futures
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -21,6 +23,7 @@ from waiting import wait_until
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.server import build_server
 from keras_transformer.serving.server import listen
+from keras_transformer.serving.server import serve
 
 PATH = "/v1/models/fake"
 
@@ -268,3 +271,26 @@ def test_draining_server_is_not_ready():
     thread.join(20)
     assert found[0][0] == 200
     assert not thread.is_alive()
+
+
+def test_serve_applies_its_limits_and_accepts_its_hosts():
+    answers = {}
+
+    def visit(url):
+        port = int(url.split(":")[2].strip("/"))
+        try:
+            for name in ("localhost", "www.example.org", "other.example.org"):
+                headers = {"Host": name}
+                answers[name] = ask(port, "GET", "/health", headers=headers)[0]
+            for count in (3, 4):
+                answers[count] = predict(port, {"inputs": ["a"] * count})[0]
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def started(url):
+        threading.Thread(target=visit, args=(url,)).start()
+
+    limits, hosts = Limits(max_texts=3), ["www.example.org"]
+    serve(FakeModel(), "127.0.0.1", 0, limits, started, hosts)
+    names = {"localhost": 200, "www.example.org": 200, "other.example.org": 403}
+    assert answers == {**names, 3: 200, 4: 400}
