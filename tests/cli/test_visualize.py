@@ -1,0 +1,74 @@
+"""Pictures and pages of `visualize`, for a model of two layers and three heads."""
+
+import pytest
+from matplotlib.figure import Figure
+
+pytestmark = pytest.mark.usefixtures("models_stay_open")
+SOURCE, TARGET = "der Hund", "ein Hund"
+
+
+@pytest.fixture
+def draw(run_command, tiny_model_file, tmp_path, monkeypatch):
+    """Function that runs `visualize` and returns the figure that it writes."""
+    figures, real = [], Figure.savefig
+
+    def savefig(figure, *arguments, **options):
+        figures.append(figure)
+        real(figure, *arguments, **options)
+
+    def draw(*options):
+        texts = ["--source", SOURCE, "--target", TARGET]
+        output = ["--output", tmp_path / "attention"]
+        result = run_command("visualize", tiny_model_file, *texts, *output, *options)
+        assert result.exit_code == 0, result.stderr
+        (figure,) = figures
+        return figure
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return draw
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "heads"),
+    [
+        ([], [1, 2], [1, 2, 3]),
+        (["--layer", 2], [2], [1, 2, 3]),
+        (["--head", 3], [1, 2], [3]),
+        (["--layer", 1, "--head", 2], [1], [2]),
+    ],
+)
+def test_picture_shows_the_chosen_layers_and_heads(draw, options, layers, heads):
+    titles = [axis.get_title() for axis in draw(*options).axes if axis.images]
+    assert titles == [
+        f"layer {layer}, head {head}" for layer in layers for head in heads
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ([], f"{SOURCE}\n{TARGET}"),
+        (["--kind", "cross"], f"{SOURCE}\n{TARGET}"),
+        (["--kind", "encoder"], SOURCE),
+        (["--kind", "decoder"], TARGET),
+    ],
+)
+def test_picture_shows_the_chosen_kind_of_attention(draw, tmp_path, options, texts):
+    assert draw(*options, "--layer", 1).get_suptitle() == texts
+    # The page shows all kinds.
+    page = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert all(f'"{kind}":' in page for kind in ("cross", "encoder", "decoder"))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--layer", "layers 1 to 2. Received: layer 4"), ("--head", "heads 1 to 3.")],
+)
+def test_visualize_refuses_an_absent_layer_or_head(
+    run_command, tiny_model_file, tmp_path, option, message
+):
+    options = ["--source", SOURCE, "--target", TARGET, "--output", tmp_path / "out"]
+    result = run_command("visualize", tiny_model_file, *options, option, 4)
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
