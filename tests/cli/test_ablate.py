@@ -1,0 +1,60 @@
+"""The command `ablate` with a stand-in for the trainings.
+
+tests/experiments/table3 tests the trainings and the table.
+"""
+
+import pytest
+
+from keras_transformer.experiments import table3
+from keras_transformer.experiments.table3.rows import PAPER
+
+
+@pytest.fixture
+def ablate(run_command, monkeypatch, tmp_path):
+    """Function that runs `ablate` and returns typer's result and the calls.
+
+    A call is a tuple of the recipe, the rows, the output folder, the scale and the
+    number of seeds. The stand-in trains only the first two rows.
+    """
+    calls = []
+
+    def train(recipe, rows, output, scale, seeds, *, progress, on_row):
+        calls.append((recipe, rows, output, scale, seeds))
+        on_row(rows[0], 1, {"perplexity": 5.678, "bleu": 12.345})
+        on_row(rows[1], 1, {"perplexity": None, "bleu": 0.0})
+        (output / "table.md").write_text("the table\n")
+        return rows[:2]
+
+    def run(*options):
+        command = ["ablate", "phrases", "--output", tmp_path, *options]
+        return run_command(*command), calls
+
+    monkeypatch.setattr(table3, "ablate", train)
+    return run
+
+
+def test_ablate_trains_the_chosen_rows(ablate, tmp_path):
+    options = ["--rows", "big,C2, A", "--scale", 4, "--seeds", 3]
+    result, ((recipe, *arguments),) = ablate(*options, "--set", "training.steps=17")
+    rows = ["A1", "A2", "A3", "A4", "C2", "big"]
+    assert arguments == [rows, tmp_path, 4, 3]
+    assert recipe.training.steps == 17
+    assert result.stdout == "the table\n"
+    assert result.stderr.splitlines()[-3:] == [
+        "A1, seed 1: perplexity 5.68, BLEU 12.35",
+        "A2, seed 1: perplexity infinite, BLEU 0.00",
+        "16 of 18 runs are missing from the table, because other processes are still "
+        "training them",
+    ]
+
+
+def test_ablate_trains_each_row_once_by_default(ablate, tmp_path):
+    result, ((_, *arguments),) = ablate()
+    assert result.exit_code == 0, result.stderr
+    assert arguments == [[*PAPER], tmp_path, 1, 1]
+
+
+def test_ablate_names_an_unknown_row(ablate):
+    result, calls = ablate("--rows", "base,F")
+    assert (result.exit_code, calls) == (2, [])
+    assert "Received: 'F'" in result.stderr
