@@ -6,14 +6,26 @@ import types
 import pytest
 
 from keras_transformer.cli import console
+from keras_transformer.experiments import plan
 
 
 @pytest.fixture
-def train(run_command, monkeypatch, tmp_path):
+def trained():
+    """List that receives the options of each training."""
+    return []
+
+
+@pytest.fixture
+def train(run_command, monkeypatch, tmp_path, trained):
     """Function that runs `train` in an empty folder, without any training."""
+
+    def run(recipe, folder, **options):
+        trained.append(options)
+        return {"steps": 7}
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "load_tensorflow", lambda: None)
-    fake = types.SimpleNamespace(train=lambda *_, **__: {"steps": 7})
+    fake = types.SimpleNamespace(train=run)
     monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
     return lambda *arguments: run_command("train", *arguments)
 
@@ -82,3 +94,41 @@ def test_train_without_a_recipe_refuses_other_options(train):
     assert (
         result.stderr.splitlines()[-1] == "error: give the name or the file of a RECIPE"
     )
+
+
+def test_train_options_reach_the_training(train, trained):
+    train("phrases", "--output", "run")
+    expected = {"allow_changes": False, "restart": False, "worker_timeout": 30.0}
+    expected |= {"allow_unsafe": False, "progress": True}
+    assert trained == [expected]
+    for option, change in {
+        "--allow-changes": {"allow_changes": True},
+        "--restart": {"restart": True},
+        "--worker-timeout=5": {"worker_timeout": 5.0},
+        "--allow-unsafe": {"allow_unsafe": True},
+        "--quiet": {"progress": False},
+    }.items():
+        assert train("phrases", "--output", "run", option).exit_code == 0
+        assert trained.pop() == {**expected, **change}
+
+
+@pytest.mark.parametrize("output", [[], ["--output", "run"]])
+def test_dry_run_prints_a_plan_without_training(
+    train, trained, tmp_path, monkeypatch, output
+):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a cat sat on it\n" * 20)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 960.0)
+    result = train(
+        *("files", *output, "--dry-run", "--set", "data.train={source: a, target: b}"),
+        *("--set", "training={steps: 30, batch_tokens: 64}"),
+        *("--set", "tokenizer.vocabulary_size=50", "--set", "model.preset=tiny"),
+    )
+    assert result.exit_code == 0, result.stderr
+    printed = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+    # A line has 16 bytes, at 4 bytes per token.
+    assert printed["data"] == "20 pairs, about 80 tokens per side"
+    assert printed["steps"] == "30, about 24 epochs"
+    assert printed["time"] == "about 2 s, without validation"
+    assert trained == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
