@@ -68,6 +68,29 @@ def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp
     assert (tmp_path / "out").read_text().splitlines() == hypotheses
 
 
+@pytest.mark.parametrize(
+    ("options", "language"), [([], "de"), (["--language", "fr"], "fr")]
+)
+def test_compound_bleu_uses_the_tokenizer_of_the_language(
+    run_command, model_path, tmp_path, options, language
+):
+    """In French, `l'` is one token. In German, the apostrophe is a token."""
+    hypothesis, reference = "l'eau du lac est ici", "l'air du lac est ici"
+    expected = {
+        each: evaluation.compound_split_bleu([hypothesis], [reference], each)
+        for each in ("de", "fr")
+    }
+    assert expected["de"].score != pytest.approx(expected["fr"].score, abs=1)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text(f"{hypothesis[::-1]}\n")
+    target.write_text(f"{reference}\n")
+    files = ["--source", source, "--reference", target, "--metric", "compound_bleu"]
+    result = run_command("evaluate", model_path, *files, *options, "--json")
+    (found,) = json.loads(result.stdout)["results"]
+    assert found["score"] == pytest.approx(expected[language].score)
+    assert found["signature"] == expected[language].signature
+
+
 @pytest.mark.parametrize("metric", ["bleu", "f1"])
 def test_evaluate_checks_the_output_folder_first(
     run_command, model_path, translator, files, tmp_path, metric
