@@ -173,7 +173,8 @@ def _describe_weights(path):
         with contextlib.suppress(CheckpointError):
             _, info.parameters = count_stored_weights(folder / "checkpoints")
     else:
-        config, info.parameters = keras_file.check(file)
+        # There is no option to describe an unchecked file.
+        config, info.parameters = keras_file.check(file, hint=None)
         info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
         info.vocabulary = vocabulary_info(kind, config)

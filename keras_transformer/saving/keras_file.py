@@ -182,8 +182,13 @@ def check_tokenizer(path, fingerprint):
     )
 
 
-def check(path, limits=FileLimits()):
+def check(path, limits=FileLimits(), hint=ALLOW_UNSAFE):
     """Checks that a `.keras` file contains a `Transformer` as Keras saves it.
+
+    Args:
+        path: Path of the file.
+        limits: `FileLimits` that the file must respect.
+        hint: Advice to add to the error for a refused file, or `None`.
 
     Returns:
         `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
@@ -209,7 +214,8 @@ def check(path, limits=FileLimits()):
         check_size(min_parameters(settings), num_parameters)
         return settings, num_parameters
     except ModelError as error:
-        raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
+        advice = f"; {hint}" if hint else ""
+        raise ModelError(f"{path}: refused: {error}{advice}") from None
     # Reading a damaged archive can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None

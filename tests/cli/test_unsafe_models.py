@@ -169,4 +169,6 @@ def test_info_of_an_unsafe_model_runs_no_code(
     result = run_command("info", unsafe_file)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {unsafe_file}: refused: ")
+    # The command has no option --allow-unsafe.
+    assert "--allow-unsafe" not in result.stderr
     assert not marker.exists()
