@@ -232,7 +232,7 @@ class _Run:
         is_known = None not in fingerprints.values()
         fingerprint = "+".join(fingerprints.values()) if is_known else None
         arguments = self.folder, trainer.progress
-        run_folder.check_data(*arguments, fingerprint, self.allow_changes)
+        run_folder.check_text(*arguments, fingerprint, self.allow_changes)
         run_folder.check_replicas(*arguments, self._num_replicas, self.allow_changes)
 
     def build_validator(self, data, trainer, beam_size=None):
