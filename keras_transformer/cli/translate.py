@@ -94,9 +94,9 @@ def translate(
 
     An empty line gives an empty translation. With --n-best K, each input line has at
     most K output lines, which start with the line number. Tabs separate the requested
-    columns: number, score, translation and alignments. Alignments are pairs i-j of
-    source word i and target word j, from 0. The forbidden word 'walk*' stands for all
-    words that start with walk.
+    columns: number, score, translation and alignments. With several columns, tabs in a
+    translation become spaces. Alignments are pairs i-j of source word i and target word
+    j, from 0. The forbidden word 'walk*' stands for all words that start with walk.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine
