@@ -150,8 +150,8 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Float inputs may be ids, or vectors to project. The logits need no mask,
-        # because the losses mask padding themselves.
+        # Float inputs are ids if they have two axes, unless they are as wide as vectors
+        # to project. Logits need no mask, because the losses mask padding themselves.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
         if is_float and (len(inputs.shape) != 2 or inputs.shape[-1] == self.d_model):
             return None

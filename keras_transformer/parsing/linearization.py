@@ -62,9 +62,9 @@ def check_tags(tree: Tree, words: str) -> None:
         for word, tag in zip(tree.words, tree.tags, strict=True):
             if _is_number(tag):
                 raise ValueError(
-                    f"the tag {tag!r} of {word!r} is a number, which {words!r} "
-                    "cannot tell from a word's number. Rename the tag, or use "
-                    "numbers or XX"
+                    f"the tag {tag!r} of {word!r} is a number, and in the form "
+                    f"{words!r}, numbers stand for words. Rename the tag, or use the "
+                    "form 'numbers' or 'XX'"
                 )
 
 

@@ -91,7 +91,7 @@ def test_time_distributed_encoder_encodes_each_sequence():
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_padding_of_ids_of_any_dtype_is_masked(dtype):
-    """`keras.Input` is float32 unless told otherwise."""
+    """The default dtype of `keras.Input` is float32."""
     ids = keras.Input((None,), dtype=dtype)
     x = layers.TokenEmbedding(20, WIDTH)(ids)
     model = keras.Model(ids, layers.Encoder(1, **SIZES)(x))
