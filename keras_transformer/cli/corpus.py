@@ -10,6 +10,7 @@ from typer import Argument
 from typer import Option
 
 from keras_transformer.cli import console
+from keras_transformer.cli import options
 from keras_transformer.errors import UserError
 
 app = typer.Typer(
@@ -112,6 +113,7 @@ def translate_corpus(
     output: OutputFolder,
     batch_size: BatchSize = 64,
     beam_option: BeamOptions = (),
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Translate text files with an exported model and Apache Beam.
 
@@ -122,7 +124,8 @@ def translate_corpus(
       -s a.en -s b.en --beam-option direct_num_workers=2 \\
       --beam-option direct_running_mode=multi_processing
     """
-    _run("translate", model, source, [], output, batch_size, beam_option)
+    files = (source, [], output)
+    _run("translate", model, files, batch_size, beam_option, allow_unsafe)
 
 
 @app.command("score")
@@ -134,6 +137,7 @@ def score_pairs(
     output: OutputFolder,
     batch_size: BatchSize = 64,
     beam_option: BeamOptions = (),
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Score translations with an exported model and Apache Beam.
 
@@ -143,10 +147,12 @@ def score_pairs(
     keras-transformer corpus score saved_models/mine --output scores \\
       -s a.en -t a.de
     """
-    _run("score", model, source, target, output, batch_size, beam_option)
+    files = (source, target, output)
+    _run("score", model, files, batch_size, beam_option, allow_unsafe)
 
 
-def _run(task, model, source, target, output, batch_size, beam_option):
+def _run(task, model, files, batch_size, beam_option, allow_unsafe=False):
+    source, target, output = files
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
     from keras_transformer.distributed import inference
@@ -157,6 +163,8 @@ def _run(task, model, source, target, output, batch_size, beam_option):
         raise UserError(
             f"{model}: not a SavedModel. Create one with keras-transformer export"
         )
+    if allow_unsafe:
+        console.warn_unsafe(model)
     inference.run_with_beam(
         version.resolve(),
         task,
@@ -165,6 +173,7 @@ def _run(task, model, source, target, output, batch_size, beam_option):
         target,
         batch_size=batch_size,
         beam_options=beam_options,
+        allow_unsafe=allow_unsafe,
     )
 
 
@@ -210,4 +219,4 @@ def beam(
         filters = (max_length, max_ratio, deduplicate)
         prepare_corpus(model, source, target, output, shards, *filters, option)
     else:
-        _run(task.value, model, source, target, output, batch_size, option)
+        _run(task.value, model, (source, target, output), batch_size, option)

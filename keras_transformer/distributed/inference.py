@@ -45,15 +45,18 @@ class SavedModelHandler(ModelHandler):
         path: Folder with `saved_model.pb`, visible to every worker.
         task: `TRANSLATE` or `SCORE`.
         batch_size: Maximum number of lines per batch.
+        allow_unsafe: Whether to load the SavedModel unchecked. It can then run any
+            code.
     """
 
-    def __init__(self, path, task=TRANSLATE, batch_size=64):
+    def __init__(self, path, task=TRANSLATE, batch_size=64, allow_unsafe=False):
         super().__init__(min_batch_size=1, max_batch_size=batch_size)
         self.path = os.fspath(path)
         self.task = task
+        self.allow_unsafe = allow_unsafe
 
     def load_model(self):
-        return load_saved_model(pathlib.Path(self.path))
+        return load_saved_model(pathlib.Path(self.path), self.allow_unsafe)
 
     def run_inference(self, batch, model, inference_args=None):
         run = model.signatures[_SIGNATURES[self.task]]
@@ -71,7 +74,14 @@ class SavedModelHandler(ModelHandler):
 
 
 def run_with_beam(
-    model, task, sources, output, targets=(), batch_size=64, beam_options=()
+    model,
+    task,
+    sources,
+    output,
+    targets=(),
+    batch_size=64,
+    beam_options=(),
+    allow_unsafe=False,
 ):
     """Translates files, or scores their translations.
 
@@ -86,6 +96,7 @@ def run_with_beam(
         batch_size: Maximum number of lines per batch. If the export has a lower limit,
             that limit is used.
         beam_options: Command-line options of Beam and its runner, a sequence of str.
+        allow_unsafe: Whether to load the export unchecked. It can then run any code.
 
     Returns:
         List of the paths written, in the order of the sources.
@@ -99,9 +110,9 @@ def run_with_beam(
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output, names = os.fspath(output), _output_names(task, sources, targets)
     # Reports a damaged export before any worker starts.
-    load_saved_model(pathlib.Path(model))
+    load_saved_model(pathlib.Path(model), allow_unsafe)
     batch_size = limit_batch_size(pathlib.Path(model), batch_size)
-    handler = SavedModelHandler(model, task, batch_size)
+    handler = SavedModelHandler(model, task, batch_size, allow_unsafe)
 
     def lines(pipeline):
         files = list(zip(written, sources, targets or sources, strict=True))

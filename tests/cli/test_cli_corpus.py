@@ -52,7 +52,12 @@ def called(monkeypatch, tmp_path):
             *(name, fake),
             raising=False,
         )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: name if name == "apache_beam" else find_spec(name),
+    )
     (tmp_path / "model" / "3").mkdir(parents=True)
     (tmp_path / "model" / "3" / "saved_model.pb").touch()
     return calls
@@ -101,12 +106,23 @@ def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path)
     assert called == [
         (
             (version, "translate", ["a"], "out", []),
-            {"batch_size": 64, "beam_options": ["--x=1"]},
+            {"batch_size": 64, "beam_options": ["--x=1"], "allow_unsafe": False},
         )
     ]
     result = run_command("corpus", "translate", version / "saved_model.pb", *options)
     assert result.exit_code == 2
     assert "saved_model.pb: not a SavedModel" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["translate", "score"])
+def test_corpus_commands_pass_allow_unsafe(run_command, called, tmp_path, name):
+    model = tmp_path / "model"
+    files = ["-s", "a", "-o", "out"] + (["-t", "b"] if name == "score" else [])
+    result = run_command("corpus", name, model, *files, "--allow-unsafe")
+    assert result.stderr == (
+        f"warning: {model}: not checked, so it can run any code (--allow-unsafe)\n"
+    )
+    assert called[0][1]["allow_unsafe"] is True
 
 
 def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):

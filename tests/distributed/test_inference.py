@@ -7,6 +7,7 @@ import gzip
 
 import pytest
 import tensorflow as tf
+from malicious_graphs import write_unsafe_export
 from tiny_export import TEXTS
 
 from keras_transformer.errors import DataError
@@ -97,6 +98,17 @@ def test_hostile_export_is_rejected(tmp_path):
             tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"
         )
     assert not (tmp_path / "stolen").exists()
+
+
+def test_unsafe_export_runs_if_allowed(tmp_path):
+    write_unsafe_export(tmp_path / "1", tmp_path / "marker")
+    (tmp_path / "a.de").write_text("Hund\nKatze\n")
+    beam_inference.run_with_beam(
+        *(tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"),
+        beam_options=TWO_WORKERS,
+        allow_unsafe=True,
+    )
+    assert lines_of(tmp_path / "out" / "a.de") == ["Hund", "Katze", ""]
 
 
 def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
