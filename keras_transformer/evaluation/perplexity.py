@@ -10,7 +10,7 @@ from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 
 
-def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
+def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
     """Computes a model's perplexity per target subword, as in the paper's Table 3.
 
     All subwords have the same weight, regardless of their batch. The end of a sentence
@@ -22,7 +22,8 @@ def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
         dataset: Finite iterable of batches `({"source_ids": ..., "target_ids": ...},
             labels)`, integer ids `[batch, length]`. Labels are shifted by one position:
             `target_ids` begin with the start id, and `labels` end with the end id.
-        pad_id: Label that is not counted. Ignored if `model` is a `PairScorer`.
+        pad_id: Label that is not counted. If `None`, the model's `pad_id`, or 0 if it
+            has none. Ignored if `model` is a `PairScorer`.
         unknown_id: Id that replaces labels for which the model has no logits. Ignored
             if `model` is a `PairScorer`.
 
@@ -45,14 +46,16 @@ class PairScorer:
 
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits.
-        pad_id: Label that is not counted.
+        pad_id: Label that is not counted. If `None`, the model's `pad_id`, or 0 if it
+            has none.
         unknown_id: Id that replaces labels for which the model has no logits.
     """
 
-    def __init__(self, model, pad_id=0, unknown_id=1):
-        self.pad_id = pad_id
+    def __init__(self, model, pad_id=None, unknown_id=1):
+        # In Marian models, id 0 usually ends a sentence, and padding has another id.
+        self.pad_id = getattr(model, "pad_id", 0) if pad_id is None else pad_id
         self._score = compile_for_ids(
-            lambda *ids: score_ids(model, *ids, pad_id, unknown_id), num_inputs=3
+            lambda *ids: score_ids(model, *ids, self.pad_id, unknown_id), num_inputs=3
         )
 
     def __call__(self, source_ids, target_ids, labels):

@@ -89,6 +89,16 @@ def test_perplexity_ignores_padding(table, batches):
     assert perplexity(model, padded) == pytest.approx(perplexity(model, batches))
 
 
+def test_perplexity_uses_the_padding_id_of_the_model(table):
+    """Id 5 is padding, and id 0 ends the only sentence."""
+    model = TableModel(table)
+    model.pad_id = 5
+    steps = [(2, 4), (4, 6), (6, 0)]
+    expected = math.exp(-sum(log_prob(table, *step) for step in steps) / len(steps))
+    batches = [batch([[2, 4, 6, 5]], [[4, 6, 0, 5]])]
+    assert perplexity(model, batches) == pytest.approx(expected, rel=1e-5)
+
+
 def test_perplexity_accepts_tensors(table, batches):
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batches)
     model = TableModel(table)
