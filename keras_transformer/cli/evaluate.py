@@ -19,6 +19,7 @@ from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
 from keras_transformer.cli.output import require_output
 from keras_transformer.cli.values import check_bleu_tokenizer
+from keras_transformer.cli.values import check_moses_language
 from keras_transformer.errors import UserError
 
 
@@ -93,6 +94,8 @@ def evaluate(
         if source is None:
             raise UserError("give the text to translate with --source")
         check_bleu_tokenizer(tokenize)
+        if Metric.compound_bleu in metrics:
+            check_moses_language(language)
         sources, references = read_parallel_lines(source, reference)
         unit, origin = "lines", f"{source}: line"
 

@@ -58,3 +58,12 @@ def check_bleu_tokenizer(name):
         is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
         reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
         raise UserError(f"--tokenize {name}: {reason}") from None
+
+
+def check_moses_language(code):
+    """Raises `UserError` unless the Moses tokenizer has rules for this language."""
+    from keras_transformer.evaluation.compound_split import moses_languages
+
+    if code not in moses_languages():
+        known = ", ".join(moses_languages())
+        raise UserError(f"--language {code}: must be one of {known}")

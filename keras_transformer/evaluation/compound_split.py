@@ -28,6 +28,9 @@ def compound_split_tokens(text, language="de"):
 
     Returns:
         The tokens, joined by spaces.
+
+    Raises:
+        ValueError: If the Moses tokenizer has no rules for the language.
     """
     normalizer, tokenizer = _moses(language)
     text = normalizer.replace_unicode_punct(text.translate(_QUOTES))
@@ -47,7 +50,8 @@ def compound_split_bleu(hypotheses, references, language="de") -> Result:
         language: Language code of the target.
 
     Raises:
-        ValueError: If the lists are empty or their lengths differ.
+        ValueError: If the lists are empty or their lengths differ, or the Moses
+            tokenizer has no rules for the language.
     """
     sides = (
         [compound_split_tokens(text, language) for text in texts]
@@ -63,10 +67,23 @@ def compound_split_bleu(hypotheses, references, language="de") -> Result:
 
 
 @functools.cache
+def moses_languages():
+    """Returns the codes of the languages for which the Moses tokenizer has rules."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    # The keys also contain names of languages, which select only a part of the rules.
+    codes = NonbreakingPrefixes().available_langs.values()
+    return sorted({*codes, "ja", "ko"})
+
+
+@functools.cache
 def _moses(language):
     # The import is slow, and other scores do not need it.
     import sacremoses
 
+    if language not in moses_languages():
+        known = ", ".join(moses_languages())
+        raise ValueError(f"`language` must be one of {known}. Received: {language!r}.")
     return (
         sacremoses.MosesPunctNormalizer(lang=language),
         sacremoses.MosesTokenizer(lang=language),

@@ -91,6 +91,18 @@ def test_compound_bleu_uses_the_tokenizer_of_the_language(
     assert found["signature"] == expected[language].signature
 
 
+@pytest.mark.parametrize("language", ["french", "de-DE", "zz", ""])
+def test_compound_bleu_rejects_unknown_languages(
+    run_command, model_path, files, translator, language
+):
+    """For other values, the Moses tokenizer silently applies rules of English."""
+    options = ["--metric", "compound_bleu", "--language", language]
+    result = run_command("evaluate", model_path, *files, *options)
+    assert result.exit_code == 2
+    assert f"--language {language}: must be one of as, bn, ca, cs, de" in result.stderr
+    assert translator.warn is None
+
+
 @pytest.mark.parametrize("metric", ["bleu", "f1"])
 def test_evaluate_checks_the_output_folder_first(
     run_command, model_path, translator, files, tmp_path, metric

@@ -67,6 +67,11 @@ def test_compound_split_bleu_matches_hand_calculation():
     assert result.score == pytest.approx(100 * expected)
 
 
+def test_compound_split_tokens_reject_unknown_languages():
+    with pytest.raises(ValueError, match=r"`language` must be one of .* 'german'"):
+        compound_split_tokens("ein Hund", "german")
+
+
 def test_compound_split_bleu_rejects_unpaired_lists():
     with pytest.raises(ValueError, match="2 translations, 1 references"):
         compound_split_bleu(["a", "b"], ["a"])
