@@ -53,6 +53,9 @@ def visualize(
     keras-transformer visualize runs/mine --source "A man rides a bike."
     """
     model = console.find_model(model)
+    for option, text in (("--source", source), ("--target", target)):
+        if text is not None and not text.strip():
+            raise UserError(f"{option}: must not be blank")
     if not output.name:
         raise UserError(f"--output {output}: must be a file name, not a folder")
     if output.suffix in (".png", ".html"):
@@ -61,6 +64,8 @@ def visualize(
     opened = console.open_translator(model, ["attention"], allow_unsafe=allow_unsafe)
     if target is None:
         (target,) = opened.translate([source])
+        if not target.strip():
+            raise UserError("the translation is empty. Pass another one with --target")
         console.print_status(f"translation: {target}")
 
     from keras_transformer.files import replace_file
@@ -73,7 +78,8 @@ def visualize(
     if isinstance(opened, ExportedTranslator):
         attention = attention_of_export(opened, source, target)
     else:
-        attention = attention_of(opened.model, opened.tokenizer, source, target)
+        limit = opened.max_source_length
+        attention = attention_of(opened.model, opened.tokenizer, source, target, limit)
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

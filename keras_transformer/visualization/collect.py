@@ -103,7 +103,7 @@ class Attention(NamedTuple):
         ]
 
 
-def attention_of(model, tokenizer, source, target):
+def attention_of(model, tokenizer, source, target, max_length=None):
     """Computes the `Attention` of a sentence and a translation of it.
 
     Args:
@@ -111,10 +111,12 @@ def attention_of(model, tokenizer, source, target):
         tokenizer: Tokenizer of both sides.
         source: A text.
         target: A translation of the text, not necessarily the model's.
+        max_length: Maximum number of subwords of a text, including the end symbol. If
+            `None`, there is no limit.
 
     Raises:
-        ModelError: If a text is blank or too long for the model's learned positions, or
-            the model is an ensemble.
+        ModelError: If a text is blank, or too long for `max_length` or for the model's
+            learned positions, or the model is an ensemble.
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
@@ -125,6 +127,12 @@ def attention_of(model, tokenizer, source, target):
     source_ids = [*rows[0], tokenizer.end_id]
     target_ids = [target_of(tokenizer).start_id, *rows[1]]
     check_positions(model, (source_ids, target_ids), (source, target))
+    for name, ids in (("source", source_ids), ("target", target_ids)):
+        if max_length is not None and len(ids) > max_length:
+            raise ModelError(
+                f"the {name} has {len(ids)} subwords, including the end symbol, but at "
+                f"most {max_length} are translated together. Pass a shorter text"
+            )
     subword_scores = model.attention_scores(
         {
             "source_ids": np.array([source_ids], "int32"),

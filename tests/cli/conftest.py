@@ -28,6 +28,8 @@ class ReversingTranslator:
     of `open_model` to `opened`.
     """
 
+    max_source_length = 256
+
     def __init__(self):
         self.opened = []
         self.searches = []

@@ -72,3 +72,33 @@ def test_visualize_refuses_an_absent_layer_or_head(
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("option", ["--source", "--target"])
+def test_visualize_refuses_a_text_that_is_not_translated_as_a_whole(
+    run_command, tiny_model_file, tmp_path, option
+):
+    texts = {"--source": SOURCE, "--target": TARGET, option: " ".join(["Hund"] * 400)}
+    options = [each for pair in texts.items() for each in pair]
+    output = tmp_path / "out"
+    result = run_command("visualize", tiny_model_file, *options, "--output", output)
+    assert result.exit_code == 2
+    assert f"the {option.removeprefix('--')} has 401 subwords" in result.stderr
+    assert "at most 256 are translated together" in result.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["--source", " "], "--source: must not be blank"),
+        (["--source", "x", "--target", ""], "--target: must not be blank"),
+        (["--source", "x"], "the translation is empty. Pass another one with --target"),
+    ],
+)
+def test_visualize_names_the_blank_text(
+    run_command, model_path, translator, tmp_path, texts, message
+):
+    translator.translate = lambda lines: ["" for _ in lines]
+    result = run_command("visualize", model_path, *texts, "--output", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
