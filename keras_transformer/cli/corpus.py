@@ -41,7 +41,9 @@ OutputFolder = Annotated[
     str, Option("--output", "-o", metavar="DIR", help="Output folder.")
 ]
 NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
-MaxLength = Annotated[int, Option(min=1, help="Maximum subwords per side.")]
+MaxLength = Annotated[
+    int, Option(min=1, help="Maximum subwords per side, including the end id.")
+]
 MaxRatio = Annotated[
     float | None,
     Option(

@@ -47,8 +47,8 @@ def filter(
         int | None,
         Option(
             min=1,
-            help="Maximum subwords per side (default: the recipe's data.max_length, "
-            "else 256).",
+            help="Maximum subwords per side, without the end id (default: the recipe's "
+            "data.max_length minus 1, else 256).",
         ),
     ] = None,
     keep_identical: Annotated[
