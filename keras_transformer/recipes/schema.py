@@ -186,7 +186,7 @@ class TrainingSettings(Section):
     max_consecutive_skips: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
-    checkpoint_minutes: PositiveFloat | None = None  # minutes between checkpoints
+    checkpoint_minutes: PositiveFloat | None = None  # between checkpoints
     checkpoint_steps: PositiveInt | None = None
     keep_checkpoints: PositiveInt = 5
     average_checkpoints: PositiveInt = 5
