@@ -182,7 +182,9 @@ def _describe_weights(path):
     info.architecture = {name: config[name] for name in names if name in config}
     if recipe is not None:
         rows = metrics_of_run(folder)
-        info.training = _describe_training(folder, recipe, rows)
+        # The recipe of an imported model has no data and no settings of its training.
+        if recipe.data.kind != "none":
+            info.training = _describe_training(folder, recipe, rows)
         info.data = _flatten_section(recipe.data)
         info.decoding = _flatten_section(recipe.decoding)
         info.scores = _validation_scores(rows, recipe.validation_metric())

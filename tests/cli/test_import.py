@@ -70,6 +70,8 @@ def test_imported_folder_has_a_card_and_info(imported):
     info = json.loads(run("info", imported, "--json").stdout)
     assert info["vocabulary"]["kind"] == "marian"
     assert info["architecture"]["variations"]["position_rates"] == "tensor2tensor"
+    # The defaults of a recipe are not the settings with which the model was trained.
+    assert info["training"]["settings"] == {} and info["training"]["steps"] is None
 
 
 def test_imported_folder_exports_to_a_saved_model(imported, tmp_path, export_only):
