@@ -44,6 +44,7 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
+_NAMES = (*MODEL_ARGUMENTS, "output_size")  # of the architecture
 # Metrics in a run's log, and their titles in a model card.
 _METRICS = {
     "bleu": "BLEU",
@@ -178,12 +179,10 @@ def _describe_weights(path):
         info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
         info.vocabulary = vocabulary_info(kind, config)
-    names = (*MODEL_ARGUMENTS, "output_size")
-    info.architecture = {name: config[name] for name in names if name in config}
+    info.architecture = {name: config[name] for name in _NAMES if name in config}
     if recipe is not None:
         rows = metrics_of_run(folder)
-        # The recipe of an imported model has no data and no settings of its training.
-        if recipe.data.kind != "none":
+        if recipe.data.kind != "none":  # else the model is imported
             info.training = _describe_training(folder, recipe, rows)
         info.data = _flatten_section(recipe.data)
         info.decoding = _flatten_section(recipe.decoding)
@@ -209,8 +208,7 @@ def _describe_preset(folder):
     if metadata.date_saved:
         date = metadata.date_saved.replace("@", " ")
         info.written = f"{date}, Keras {metadata.keras_version}"
-    names = (*MODEL_ARGUMENTS, "output_size")
-    info.architecture = {name: config[name] for name in names}
+    info.architecture = {name: config[name] for name in _NAMES}
     info.vocabulary = vocabulary_info(None, config)
     if task is not None:
         info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
