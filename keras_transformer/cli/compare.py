@@ -41,13 +41,14 @@ def compare(
         ),
     ],
     reference: Annotated[
-        pathlib.Path | None,
+        list[pathlib.Path],
         Option(
             "--reference",
             "-r",
-            help="Reference translations. Required for translation files.",
+            help="Reference translations. Required for translation files. Repeatable, "
+            "for several references of each sentence.",
         ),
-    ] = None,
+    ] = (),
     metric: Annotated[
         list[CorpusMetric],
         Option("--metric", "-m", help="Metric to compare. Repeatable."),
@@ -100,7 +101,7 @@ def compare(
     names = list(map(str, systems))
     if len(set(names)) < len(names):
         raise UserError("all systems must differ, but the same path was passed twice")
-    console.require_exists(reference, *systems)
+    console.require_exists(*reference, *systems)
     bootstrap = {"num_samples": samples, "seed": seed}
     given = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):
@@ -111,7 +112,7 @@ def compare(
                 "--test"
             )
         results = [_compare_folders(systems, given, **bootstrap)]
-    elif reference is None:
+    elif not reference:
         raise UserError("--reference is required to compare translation files")
     else:
         results = _compare_files(
@@ -135,17 +136,17 @@ def compare(
             typer.echo(f"{system.name:{width}}  {_describe(system)}")
 
 
-def _compare_files(systems, reference, metrics, given, **options):
+def _compare_files(systems, references, metrics, given, **options):
     from keras_transformer.recipes.schema import EvaluationSettings
 
     scoring = _complete_scoring(given, EvaluationSettings().model_dump())
-    texts = [read_parallel_lines(path, reference) for path in systems]
+    texts = read_parallel_lines(*references, *systems)
+    references, hypotheses = texts[: len(references)], texts[len(references) :]
     with console.quiet_libraries():
         from keras_transformer.evaluation import compare_systems
 
-        hypotheses = (lines for lines, _ in texts)
         named = dict(zip(map(str, systems), hypotheses, strict=True))
-        return compare_systems(named, texts[0][1], metrics, **scoring, **options)
+        return compare_systems(named, references, metrics, **scoring, **options)
 
 
 def _compare_folders(folders, given, num_samples, **options):

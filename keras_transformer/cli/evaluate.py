@@ -36,8 +36,13 @@ class Metric(enum.StrEnum):
 def evaluate(
     model: options.Model,
     reference: Annotated[
-        pathlib.Path,
-        Option("--reference", "-r", help="Reference translations, or trees for f1."),
+        list[pathlib.Path],
+        Option(
+            "--reference",
+            "-r",
+            help="Reference translations, or trees for f1. Repeatable, for several "
+            "references of each sentence.",
+        ),
     ],
     source: Annotated[
         pathlib.Path | None,
@@ -80,23 +85,16 @@ def evaluate(
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(source, reference)
-    require_output(output, source, reference)
-    if is_parsing and len(metrics) > 1:
-        raise UserError(
-            "--metric f1: cannot be combined with other metrics, because its reference "
-            "is a file of trees"
-        )
+    console.require_exists(source, *reference)
+    require_output(output, source, *reference)
+    _check_metrics(metrics, reference, tokenize, language)
     if is_parsing:
-        sources, references = evaluate_trees.read_treebank(reference, source)
-        unit, origin = "sentences", f"{reference}: tree line"
+        sources, references = evaluate_trees.read_treebank(reference[0], source)
+        unit, origin = "sentences", f"{reference[0]}: tree line"
     else:
         if source is None:
             raise UserError("give the text to translate with --source")
-        check_bleu_tokenizer(tokenize)
-        if Metric.compound_bleu in metrics:
-            check_moses_language(language)
-        sources, references = read_parallel_lines(source, reference)
+        sources, *references = read_parallel_lines(source, *reference)
         unit, origin = "lines", f"{source}: line"
 
     started = time.monotonic()
@@ -121,7 +119,7 @@ def evaluate(
         results = evaluate_trees.score_parses(references, outputs)
     else:
         results = [
-            _perplexity(translator, sources, references, warnings)
+            _perplexity(translator, sources, references[0], warnings)
             if one is Metric.perplexity
             else _score(one, outputs, references, tokenize, lowercase, language)
             for one in metrics
@@ -138,6 +136,20 @@ def evaluate(
             else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
         )
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
+
+
+def _check_metrics(metrics, references, tokenize, language):
+    if Metric.f1 in metrics and len(metrics) > 1:
+        raise UserError(
+            "--metric f1: cannot be combined with other metrics, because its reference "
+            "is a file of trees"
+        )
+    if len(references) > 1 and not {Metric.f1, Metric.perplexity}.isdisjoint(metrics):
+        raise UserError("--metric perplexity and f1: need a single --reference")
+    if Metric.f1 not in metrics:
+        check_bleu_tokenizer(tokenize)
+    if Metric.compound_bleu in metrics:
+        check_moses_language(language)
 
 
 @contextlib.contextmanager

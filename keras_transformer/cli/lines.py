@@ -138,8 +138,8 @@ def score_in_chunks(translator, pairs, warnings):
         yield from translator.score(*map(list, zip(*chunk, strict=True)))
 
 
-def read_parallel_lines(source, target):
-    """Returns the lines of two files that are aligned line by line.
+def read_parallel_lines(*paths):
+    """Returns lists of the lines of files that are aligned line by line.
 
     Raises:
         DataError: If a file is missing, empty or not UTF-8, or the files have different
@@ -149,14 +149,13 @@ def read_parallel_lines(source, target):
     from keras_transformer.errors import DataError
     from keras_transformer.pipelines import read_lines
 
-    source_lines = list(read_lines(source))
-    target_lines = list(read_lines(target))
-    for path, lines in ((source, source_lines), (target, target_lines)):
+    texts = [list(read_lines(path)) for path in paths]
+    for path, lines in zip(paths, texts, strict=True):
         if not lines:
             raise DataError(f"{path}: the file is empty")
-    if len(source_lines) != len(target_lines):
-        raise DataError(
-            f"{source} and {target} must have the same number of lines. Received: "
-            f"{len(source_lines)} and {len(target_lines)}"
-        )
-    return source_lines, target_lines
+        if len(lines) != len(texts[0]):
+            raise DataError(
+                f"{paths[0]} and {path} must have the same number of lines. Received: "
+                f"{len(texts[0])} and {len(lines)}"
+            )
+    return texts

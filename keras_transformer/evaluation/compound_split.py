@@ -7,6 +7,7 @@ import re
 from sacrebleu.metrics import BLEU
 
 from keras_transformer.evaluation.scores import Result
+from keras_transformer.evaluation.scores import reference_sets
 from keras_transformer.evaluation.scores import score_corpus
 
 # The Moses normalizer replaces only some of these quotes.
@@ -46,19 +47,20 @@ def compound_split_bleu(hypotheses, references, language="de") -> Result:
 
     Args:
         hypotheses: List of str, untokenized.
-        references: List of str, untokenized, one reference per sentence.
+        references: List of str, untokenized, one reference per sentence. If sentences
+            have several references, a list of such lists.
         language: Language code of the target.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ, or the Moses
             tokenizer has no rules for the language.
     """
-    sides = (
+    hypotheses, *references = (
         [compound_split_tokens(text, language) for text in texts]
-        for texts in (hypotheses, references)
+        for texts in (hypotheses, *reference_sets(references))
     )
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    result = score_corpus(metric, *sides)
+    result = score_corpus(metric, hypotheses, references)
     version = importlib.metadata.version("sacremoses")
     signature = result.signature.replace(
         "tok:none", f"tok:moses-{language}-{version}-compounds"

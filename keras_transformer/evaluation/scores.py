@@ -21,7 +21,8 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
 
     Args:
         hypotheses: List of str, one translation per sentence.
-        references: List of str, one reference per sentence.
+        references: List of str, one reference per sentence. If sentences have several
+            references, a list of such lists.
         tokenize: Name of a sacreBLEU tokenizer; `"none"` for text that is already
             tokenized.
         lowercase: Whether to ignore case.
@@ -39,6 +40,8 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
 def chrf(hypotheses, references, lowercase=False) -> Result:
     """Computes corpus chrF2 (character n-grams up to 6, no word n-grams).
 
+    The texts are passed as for `bleu`.
+
     Raises:
         ValueError: If the lists are empty or their lengths differ.
     """
@@ -47,6 +50,8 @@ def chrf(hypotheses, references, lowercase=False) -> Result:
 
 def ter(hypotheses, references, case_sensitive=False) -> Result:
     """Computes the corpus translation edit rate. By default, case is ignored.
+
+    The texts are passed as for `bleu`.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
@@ -61,12 +66,22 @@ def score_corpus(metric, hypotheses, references) -> Result:
         ValueError: If the lists are empty or their lengths differ.
     """
     hypotheses = list(hypotheses)
-    references = list(references)
-    if len(hypotheses) != len(references) or not references:
+    references = reference_sets(references)
+    lengths = [len(each) for each in references]
+    if {*lengths} != {len(hypotheses)} or not hypotheses:
         raise ValueError(
             "There must be one reference per translation, and at least one of each. "
-            f"Received: {len(hypotheses)} translations, {len(references)} references."
+            f"Received: {len(hypotheses)} translations, "
+            f"{' and '.join(map(str, lengths))} references."
         )
-    score = metric.corpus_score(hypotheses, [references])
+    score = metric.corpus_score(hypotheses, references)
     signature = str(metric.get_signature())
     return Result(score.name, score.score, signature, score.format())
+
+
+def reference_sets(references):
+    """Returns a list of lists of str, given such a list or a single list of str."""
+    references = list(references)
+    if references and not isinstance(references[0], str):
+        return [list(each) for each in references]
+    return [references]

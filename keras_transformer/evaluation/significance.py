@@ -10,6 +10,8 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics import TER
 from sacrebleu.significance import PairedTest
 
+from keras_transformer.evaluation.scores import reference_sets
+
 # For each test, sacreBLEU's name and default number of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}
 _SEED = "SACREBLEU_SEED"
@@ -68,7 +70,8 @@ def compare_systems(
     Args:
         systems: Mapping of system names to lists of str, one translation per sentence.
             There must be at least two systems. The first is the baseline.
-        references: List of str, one reference per sentence.
+        references: List of str, one reference per sentence. If sentences have several
+            references, a list of such lists.
         metrics: Sequence of one or more of "bleu", "chrf" and "ter".
         test: "bootstrap" (Koehn) or "randomization" (Riezler and Maxwell).
         num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
@@ -90,18 +93,21 @@ def compare_systems(
             "Metrics must be bleu, chrf or ter, and the test bootstrap or "
             f"randomization. Received: {', '.join(metrics)} and {test}."
         )
+    references = reference_sets(references)
     lengths = [len(hypotheses) for hypotheses in systems.values()]
-    if len(systems) < 2 or set(lengths) != {len(references)} or not references:
+    num_references = [len(each) for each in references]
+    if len(systems) < 2 or len({*lengths, *num_references}) > 1 or not lengths[0]:
         raise ValueError(
             "Each of two or more systems must have one translation per reference. "
-            f"Received: {lengths} translations and {len(references)} references."
+            f"Received: {lengths} translations and "
+            f"{' and '.join(map(str, num_references))} references."
         )
     kind, default_samples = _TESTS[test]
     if num_samples is not None:
         check_num_samples(num_samples)
     metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
-    built = {name: metric_classes[name](references=[references]) for name in metrics}
+    built = {name: metric_classes[name](references=references) for name in metrics}
     with _set_seed(seed):
         paired = PairedTest(
             list(systems.items()),

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -16,7 +17,7 @@ WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "i
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Folder with a reference, two equally good systems, and a worse one."""
+    """Folder with two references, two equally good systems, and a worse one."""
     folder = tmp_path_factory.mktemp("systems")
     draw = random.Random(5)
     reference = [
@@ -33,6 +34,7 @@ def files(tmp_path_factory):
 
     texts = {"ref": reference, "a": worsened(0.2), "b": worsened(0.2)}
     texts["c"] = worsened(0.45)
+    texts["d"] = worsened(0.1)
     for name, lines in texts.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return folder
@@ -48,25 +50,30 @@ def compare(files, run_command):
 
 
 @pytest.mark.parametrize(
-    ("test", "ours", "theirs"),
+    ("test", "ours", "theirs", "others"),
     [
-        pytest.param("bs", [], [], marks=pytest.mark.slow),
-        ("bs", ["--seed", "7", "--samples", "300"], ["--paired-bs-n", "300"]),
+        pytest.param("bs", [], [], "", marks=pytest.mark.slow),
+        ("bs", ["--seed", "7", "--samples", "300"], ["--paired-bs-n", "300"], ""),
+        ("bs", ["--samples", "300"], ["--paired-bs-n", "300"], "d"),
         (
             "ar",
             ["--test", "randomization", "--samples", "400"],
             ["--paired-ar-n", "400"],
+            "",
         ),
     ],
 )
-def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
+def test_compare_matches_sacrebleu(files, compare, test, ours, theirs, others):
+    """`others` are the names of further references."""
     metrics = ["--metric", "bleu", "--metric", "chrf"]
-    result = compare(*metrics, *ours, "--json")
+    others = [str(files / name) for name in others]
+    options = [each for path in others for each in ("--reference", path)]
+    result = compare(*metrics, *ours, *options, "--json")
     assert result.exit_code == 0, result.stderr
     seed = ours[1] if "--seed" in ours else "12345"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "sacrebleu", str(files / "ref")),
+            *(sys.executable, "-m", "sacrebleu", str(files / "ref"), *others),
             *("-i", *(str(files / name) for name in "abc"), f"--paired-{test}"),
             *("-m", "bleu", "chrf", "-f", "latex", "-q", "-w", "8", *theirs),
         ],
@@ -94,6 +101,20 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
             assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])
+
+
+def test_compare_reads_a_reference_from_a_pipe(files, compare, run_command, tmp_path):
+    """A pipe can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    write = threading.Thread(
+        target=lambda: pipe.write_bytes((files / "ref").read_bytes()), daemon=True
+    )
+    write.start()
+    systems = [files / name for name in "abc"]
+    options = ["--samples", "100"]
+    result = run_command("compare", "-r", pipe, *systems, *options)
+    assert result.stdout == compare(*options).stdout != ""
 
 
 def test_compare_prints_a_line_per_system(compare, files):
@@ -132,7 +153,7 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
     mistakes = {
         (files / "a",): "pass a baseline and at least one other system",
         (files / "a", files / "a"): "the same path was passed twice",
-        (files / "a", short): "must have the same number of lines. Received: 1 and 90",
+        (files / "a", short): "must have the same number of lines. Received: 90 and 1",
         (files / "a", tmp_path / "none"): "none: no such file",
     }
     for systems, message in mistakes.items():

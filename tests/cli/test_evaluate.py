@@ -68,6 +68,20 @@ def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp
     assert (tmp_path / "out").read_text().splitlines() == hypotheses
 
 
+def test_evaluate_accepts_several_references(run_command, model_path, files, tmp_path):
+    others = ["one line", "two lines too", "Three"]
+    (tmp_path / "other").write_text("\n".join(others) + "\n")
+    files += ["--reference", tmp_path / "other"]
+    result = run_command("evaluate", model_path, *files)
+    hypotheses = [line[::-1] for line in SOURCES]
+    expected = evaluation.bleu(hypotheses, [REFERENCES, others])
+    assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
+    for metric in ("perplexity", "f1"):
+        result = run_command("evaluate", model_path, *files, "--metric", metric)
+        assert result.exit_code == 2
+        assert "--metric perplexity and f1: need a single --reference" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "language"), [([], "de"), (["--language", "fr"], "fr")]
 )

@@ -67,6 +67,20 @@ def test_compound_split_bleu_matches_hand_calculation():
     assert result.score == pytest.approx(100 * expected)
 
 
+def test_compound_split_bleu_of_two_references_matches_sacrebleu_on_the_tokens():
+    references = [REFERENCES, REFERENCES[::-1]]
+    hypotheses, *tokenized = (
+        [compound_split_tokens(text) for text in side]
+        for side in (HYPOTHESES, *references)
+    )
+    expected = sacrebleu.corpus_bleu(
+        hypotheses, tokenized, tokenize="none", smooth_method="none", force=True
+    )
+    result = compound_split_bleu(HYPOTHESES, references)
+    assert result.score == pytest.approx(expected.score)
+    assert result.signature.startswith("nrefs:2|")
+
+
 def test_compound_split_tokens_reject_unknown_languages():
     with pytest.raises(ValueError, match=r"`language` must be one of .* 'german'"):
         compound_split_tokens("ein Hund", "german")

@@ -26,14 +26,24 @@ REFERENCES = [
 ]
 
 
-def sacrebleu_command(tmp_path, *options):
+# A second reference for each sentence.
+OTHERS = [
+    "Ein Mann fährt mit dem Rad.",
+    "zwei Hunde rennen im Schnee",
+    "Gar nichts.",
+    "Das kostet 3.50 Euro; 12 % mehr!",
+    "Die Frau liest.",
+]
+
+
+def sacrebleu_command(tmp_path, *options, references=(REFERENCES,)):
     """Returns the JSON that the sacreBLEU command prints, with six decimals."""
-    hypotheses = tmp_path / "hypotheses"
-    references = tmp_path / "references"
-    hypotheses.write_text("\n".join(HYPOTHESES) + "\n", encoding="utf-8")
-    references.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", str(references), "-i"]
-    command += [str(hypotheses), "-w", "6", *options]
+    paths = []
+    for number, lines in enumerate([HYPOTHESES, *references]):
+        paths.append(tmp_path / f"text{number}")
+        paths[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", *map(str, paths[1:]), "-i"]
+    command += [str(paths[0]), "-w", "6", *options]
     output = subprocess.run(command, capture_output=True, check=True, text=True)
     return json.loads(output.stdout)
 
@@ -60,6 +70,19 @@ def test_scores_match_the_sacrebleu_command(tmp_path, function, options, argumen
     assert result.metric == expected["name"]
     assert result.score == pytest.approx(expected["score"], abs=1e-6)
     assert result.signature == expected["signature"]
+
+
+@pytest.mark.parametrize("function", [bleu, chrf, ter])
+def test_scores_of_two_references_match_the_sacrebleu_command(tmp_path, function):
+    references = [REFERENCES, OTHERS]
+    options = ["-m", function.__name__]
+    expected = sacrebleu_command(tmp_path, *options, references=references)
+    result = function(HYPOTHESES, references)
+    assert result.score == pytest.approx(expected["score"], abs=1e-6)
+    assert result.signature == expected["signature"]
+    assert result.signature.startswith("nrefs:2|")
+    with pytest.raises(ValueError, match="5 translations, 5 and 4 references"):
+        function(HYPOTHESES, [REFERENCES, OTHERS[:4]])
 
 
 def test_scores_reject_unpaired_lists():
