@@ -12,7 +12,7 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.values import check_bleu_tokenizer
+from keras_transformer.cli.values import complete_scoring
 from keras_transformer.errors import UserError
 
 
@@ -139,7 +139,7 @@ def compare(
 def _compare_files(systems, references, metrics, given, **options):
     from keras_transformer.recipes.schema import EvaluationSettings
 
-    scoring = _complete_scoring(given, EvaluationSettings().model_dump())
+    scoring = complete_scoring(given, EvaluationSettings().model_dump())
     texts = read_parallel_lines(*references, *systems)
     references, hypotheses = texts[: len(references)], texts[len(references) :]
     with console.quiet_libraries():
@@ -163,7 +163,7 @@ def _compare_folders(folders, given, num_samples, **options):
         from keras_transformer.evaluation import compare_seeds
         from keras_transformer.experiments.repeat import read_translations
 
-        scoring = _complete_scoring(given, _stored_scoring(folders, given))
+        scoring = complete_scoring(given, _stored_scoring(folders, given))
         stored = {str(folder): read_translations(folder) for folder in folders}
         first, (_, references) = next(iter(stored.items()))
         for name, (_, others) in stored.items():
@@ -209,16 +209,6 @@ def _stored_scoring(folders, given):
                     f"{_OVERRIDES[name]}"
                 )
     return settings
-
-
-def _complete_scoring(given, defaults):
-    """Returns the settings in `given`, with `defaults` in place of `None`."""
-    scoring = {
-        name: defaults[name] if value is None else value
-        for name, value in given.items()
-    }
-    check_bleu_tokenizer(scoring["tokenize"])
-    return scoring
 
 
 def _describe(system):

@@ -18,8 +18,8 @@ from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
 from keras_transformer.cli.output import require_output
-from keras_transformer.cli.values import check_bleu_tokenizer
 from keras_transformer.cli.values import check_moses_language
+from keras_transformer.cli.values import complete_scoring
 from keras_transformer.errors import UserError
 
 
@@ -55,11 +55,24 @@ def evaluate(
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
     ] = (Metric.bleu,),
-    tokenize: options.BleuTokenizer = "13a",
+    tokenize: Annotated[
+        str | None,
+        Option(
+            help="sacreBLEU tokenizer; use 'none' for tokenized text (default: "
+            "evaluation.tokenize of the run's recipe, else 13a).",
+        ),
+    ] = None,
     language: Annotated[
         str, Option(help="Target language for the Moses tokenizer of compound_bleu.")
     ] = "de",
-    lowercase: options.Lowercase = False,
+    lowercase: Annotated[
+        bool | None,
+        Option(
+            "--lowercase/--no-lowercase",
+            help="Ignore case in BLEU and chrF (default: evaluation.lowercase of the "
+            "run's recipe, else no).",
+        ),
+    ] = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
@@ -87,7 +100,8 @@ def evaluate(
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(source, *reference)
     require_output(output, source, *reference)
-    _check_metrics(metrics, reference, tokenize, language)
+    _check_metrics(metrics, reference, language)
+    scoring = _scoring(model, {"tokenize": tokenize, "lowercase": lowercase})
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: tree line"
@@ -121,7 +135,7 @@ def evaluate(
         results = [
             _perplexity(translator, sources, references[0], warnings)
             if one is Metric.perplexity
-            else _score(one, outputs, references, tokenize, lowercase, language)
+            else _score(one, outputs, references, language, **scoring)
             for one in metrics
         ]
     seconds = time.monotonic() - started
@@ -138,7 +152,17 @@ def evaluate(
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
 
 
-def _check_metrics(metrics, references, tokenize, language):
+def _scoring(model, given):
+    """Returns the settings of BLEU: those in `given`, then those of the recipe."""
+    from keras_transformer.recipes.schema import EvaluationSettings
+    from keras_transformer.saving.open import read_recipe
+
+    recipe = read_recipe(model)
+    stored = recipe.evaluation if recipe else EvaluationSettings()
+    return complete_scoring(given, stored.model_dump())
+
+
+def _check_metrics(metrics, references, language):
     if Metric.f1 in metrics and len(metrics) > 1:
         raise UserError(
             "--metric f1: cannot be combined with other metrics, because its reference "
@@ -146,8 +170,6 @@ def _check_metrics(metrics, references, tokenize, language):
         )
     if len(references) > 1 and not {Metric.f1, Metric.perplexity}.isdisjoint(metrics):
         raise UserError("--metric perplexity and f1: need a single --reference")
-    if Metric.f1 not in metrics:
-        check_bleu_tokenizer(tokenize)
     if Metric.compound_bleu in metrics:
         check_moses_language(language)
 
@@ -170,7 +192,7 @@ def _translate(translator, sources, warnings):
     return hypotheses
 
 
-def _score(metric, hypotheses, references, tokenize, lowercase, language):
+def _score(metric, hypotheses, references, language, tokenize, lowercase):
     from keras_transformer import evaluation
 
     if metric is Metric.bleu:

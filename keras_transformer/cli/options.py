@@ -54,24 +54,6 @@ def complete_recipe_keys(incomplete: str):
     return [f"{key}=" for key in dotted_recipe_keys()]
 
 
-def format_bleu_options(settings):
-    """Returns the options of `evaluate` for a recipe's section `evaluation`.
-
-    Args:
-        settings: `EvaluationSettings`.
-
-    Returns:
-        List of str. Options with the default value are omitted.
-    """
-    chosen = settings.model_dump(exclude_defaults=True)
-    words = []
-    if "tokenize" in chosen:
-        words += ["--tokenize", chosen["tokenize"]]
-    if "lowercase" in chosen:
-        words.append("--lowercase")
-    return words
-
-
 def _check_patience(value):
     if value is not None and not value > 0:
         raise typer.BadParameter(f"{value}: must be above 0")
@@ -173,8 +155,3 @@ ParallelParts = Annotated[
         help="Number of batches to process in parallel. They share the CPU cores.",
     ),
 ]
-BleuTokenizer = Annotated[
-    str,
-    Option("--tokenize", help="sacreBLEU tokenizer; use 'none' for tokenized text."),
-]
-Lowercase = Annotated[bool, Option("--lowercase", help="Ignore case in BLEU and chrF.")]

@@ -153,10 +153,7 @@ def _warn_of_memory(recipe):
 
 
 def _next_commands(recipe, run):
-    """Returns commands to run next, with the run's path and the recipe's files.
-
-    `evaluate` gets the settings with which validation computed BLEU.
-    """
+    """Returns commands to run next, with the run's path and the recipe's files."""
     data = recipe.data
     command, folder = "keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
@@ -170,10 +167,9 @@ def _next_commands(recipe, run):
     if data.kind in ("files", "records") and sample:
         source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
     files = ["--source", source, "--reference", target]
-    scoring = options.format_bleu_options(recipe.evaluation)
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
-        f"  {command} evaluate {folder} {' '.join([*files, *scoring])}",
+        f"  {command} evaluate {folder} {' '.join(files)}",
         f'  echo "TEXT" | {command} translate {folder}',
         f"  {command} export {folder} {name}",
     ]

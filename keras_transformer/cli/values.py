@@ -60,6 +60,20 @@ def check_bleu_tokenizer(name):
         raise UserError(f"--tokenize {name}: {reason}") from None
 
 
+def complete_scoring(given, defaults):
+    """Returns the settings of BLEU in `given`, with `defaults` in place of `None`.
+
+    Raises:
+        UserError: If sacreBLEU cannot use the tokenizer.
+    """
+    scoring = {
+        name: defaults[name] if value is None else value
+        for name, value in given.items()
+    }
+    check_bleu_tokenizer(scoring["tokenize"])
+    return scoring
+
+
 def check_moses_language(code):
     """Raises `UserError` unless the Moses tokenizer has rules for this language."""
     from keras_transformer.evaluation.compound_split import moses_languages

@@ -5,7 +5,6 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import read_task
@@ -71,13 +70,8 @@ def _translator_settings(path):
     """Returns the arguments of `Translator` stored with a model, and its recipe."""
     from keras_transformer.decoding.options import BeamSearch
 
-    task = recipe = None
-    if is_preset(path):
-        task = read_task(path)
-    else:
-        file = find_keras_file(path)
-        config = (file.parent if file else path) / CONFIG
-        recipe = load_recipe(config) if config.is_file() else None
+    recipe = read_recipe(path)
+    task = read_task(path) if is_preset(path) else None
     if recipe is not None:
         search, max_source_length = recipe.decoding, recipe.data.max_length
     elif task is not None:
@@ -86,6 +80,18 @@ def _translator_settings(path):
         return {}, None
     search = BeamSearch(**search.model_dump())
     return {"search": search, "max_source_length": max_source_length}, recipe
+
+
+def read_recipe(path):
+    """Returns the recipe of a run's folder or a `.keras` file in it, or `None`.
+
+    Raises:
+        RecipeError: If the run's `config.yaml` is invalid.
+    """
+    if is_preset(path):
+        return None
+    config = (path if path.is_dir() else path.parent) / CONFIG
+    return load_recipe(config) if config.is_file() else None
 
 
 def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):

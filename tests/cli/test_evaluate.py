@@ -8,6 +8,7 @@ token is exp(26 / 29).
 
 import json
 import math
+import pathlib
 import sys
 import urllib.error
 
@@ -66,6 +67,28 @@ def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp
         math.exp(characters / (characters + 3))
     )
     assert (tmp_path / "out").read_text().splitlines() == hypotheses
+
+
+@pytest.mark.parametrize(
+    ("options", "tokenize", "lowercase"),
+    [
+        ([], "char", True),
+        (["--tokenize", "13a"], "13a", True),
+        (["--no-lowercase"], "char", False),
+    ],
+)
+def test_evaluate_uses_the_settings_of_the_run(
+    run_command, model_path, files, options, tokenize, lowercase
+):
+    config = pathlib.Path(model_path, "config.yaml")
+    config.write_text(
+        "data: {train: {source: a, target: b}}\n"
+        "evaluation: {tokenize: char, lowercase: true}\n"
+    )
+    result = run_command("evaluate", model_path, *files, *options)
+    hypotheses = [line[::-1] for line in SOURCES]
+    expected = evaluation.bleu(hypotheses, REFERENCES, tokenize, lowercase)
+    assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
 def test_evaluate_accepts_several_references(run_command, model_path, files, tmp_path):

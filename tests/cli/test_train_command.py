@@ -65,23 +65,6 @@ def test_train_prints_the_next_commands_without_test_files(train):
     assert lines[0].endswith("run --source test.source --reference test.target")
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (["tokenize=none", "lowercase=true"], ["--tokenize", "none", "--lowercase"]),
-        (["tokenize=zh"], ["--tokenize", "zh"]),
-        (["lowercase=true"], ["--lowercase"]),
-        (["tokenize=13a", "lowercase=false"], []),
-    ],
-)
-def test_train_prints_an_evaluation_with_the_settings_of_validation(
-    train, settings, expected
-):
-    words = [f"--set=evaluation.{each}" for each in settings]
-    lines = commands_after(train("phrases", "--output", "run", *words))
-    assert lines[0].partition("test.target")[2].split() == expected
-
-
 def test_quiet_training_prints_results_only(train):
     result = train("phrases", "--output", "run", "--quiet")
     assert (result.stdout, result.stderr) == ("steps: 7\n", "")
