@@ -8,10 +8,12 @@ import numpy as np
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ExportError
 from keras_transformer.errors import install_hint
+from keras_transformer.export.supported import find_repeated
 from keras_transformer.export.supported import reject_ensemble
 from keras_transformer.export.supported import reject_quantized
 from keras_transformer.files import replace_folder
 from keras_transformer.numerics.activations import activation_name
+from keras_transformer.untrusted import quote
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
 _ACTIVATIONS = {
@@ -46,8 +48,8 @@ def export_ctranslate2(
 
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
-            is an ensemble, the quantization is unknown, or the folder exists and
-            `replace` is false.
+            is an ensemble, the quantization is unknown, a vocabulary contains a subword
+            twice, or the folder exists and `replace` is false.
     """
     folder = pathlib.Path(folder)
     reject_ensemble(model)
@@ -83,7 +85,13 @@ def export_ctranslate2(
 def _tokens(tokenizer, size):
     """Returns `size` subwords, with placeholders for ids that have none."""
     tokens = tokenizer.pieces()
-    return tokens + [f"<unused{number}>" for number in range(len(tokens), size)]
+    tokens += [f"<unused{number}>" for number in range(len(tokens), size)]
+    # CTranslate2 would use the last id of a repeated subword, without a message.
+    if repeated := find_repeated(tokens):
+        raise ExportError(
+            f"subwords must differ. Received: {quote(repeated)} more than once"
+        )
+    return tokens
 
 
 def _source_matrix(model):

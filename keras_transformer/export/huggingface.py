@@ -20,9 +20,11 @@ from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
+from keras_transformer.export.supported import find_repeated
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.info import CARD
+from keras_transformer.untrusted import quote
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 # Fields of `model.variations` that can be exported. transformers ignores
@@ -334,11 +336,11 @@ def _vocabulary(tokenizer, size):
     pieces[tokenizer.pad_id] = "<padding>"
     pieces[tokenizer.unknown_id] = "<unk>"
     pieces[tokenizer.end_id] = "</s>"
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    vocabulary["<pad>"] = size
-    if len(vocabulary) != size + 1:
+    pieces.append("<pad>")
+    if repeated := find_repeated(pieces):
         raise ExportError(
-            "subwords must differ from the names that the export adds: <pad>, "
-            "<padding>, <unk>, </s>, <unused0>, <unused1>, and so on"
+            "subwords must differ from each other and from the names that the export "
+            "adds: <pad>, <padding>, <unk>, </s>, <unused0>, <unused1>, and so on. "
+            f"Received: {quote(repeated)}"
         )
-    return vocabulary
+    return {piece: number for number, piece in enumerate(pieces)}

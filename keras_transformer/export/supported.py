@@ -74,3 +74,13 @@ def supported_activation(model, activations, library):
             f"Received: {name!r}"
         )
     return activations[name]
+
+
+def find_repeated(pieces):
+    """Returns the first subword that occurs twice, or `None`."""
+    seen = set()
+    for piece in pieces:
+        if piece in seen:
+            return piece
+        seen.add(piece)
+    return None

@@ -57,6 +57,8 @@ class MarianSide(Tokenizer):
             the same for both sides. If `None`, `len(pieces)` is used.
         normalization: A key of `NORMALIZATIONS`, the replacements to make in texts
             before they are split. If `None`, texts are not changed.
+        reserved: Pieces of the other side. The names that `pieces` adds differ from
+            them, so that they can be the same on both sides.
 
     Raises:
         DataError: If `</s>` or `<unk>` is missing, a piece is repeated, the
@@ -65,7 +67,9 @@ class MarianSide(Tokenizer):
 
     kind = "marian"
 
-    def __init__(self, pieces, model=None, num_pieces=None, normalization=None):
+    def __init__(
+        self, pieces, model=None, num_pieces=None, normalization=None, reserved=()
+    ):
         super().__init__()
         numbers = {piece: number for number, piece in enumerate(pieces)}
         if len(numbers) < len(pieces):
@@ -85,6 +89,10 @@ class MarianSide(Tokenizer):
         self.num_outputs = len(pieces)
         self.normalization = normalization
         self._pieces = tuple(pieces)
+        unused = [f"<unused{number}>" for number in range(num_pieces - len(pieces))]
+        self._added_pieces = _unique_names(
+            [*unused, PADDING, START], {*pieces, *reserved}
+        )
         self._model = model
         # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
@@ -151,9 +159,7 @@ class MarianSide(Tokenizer):
         return tf.strings.regex_replace(strings, ends, "")
 
     def pieces(self) -> list[str]:
-        missing = self.vocabulary_size - 2 - len(self._pieces)
-        unused = [f"<unused{number}>" for number in range(missing)]
-        return [*self._pieces, *unused, PADDING, START]
+        return [*self._pieces, *self._added_pieces]
 
     def piece_bytes(self) -> list[bytes]:
         space = " " if self._model is None else ""
@@ -202,8 +208,8 @@ class MarianTokenizer(MarianSide):
         self, source, target, normalization=None, language=None, prefixes=True
     ):
         num_pieces = max(len(source[0]), len(target[0]))
-        super().__init__(*source, num_pieces, normalization)
-        self._target = MarianSide(*target, num_pieces, normalization)
+        super().__init__(*source, num_pieces, normalization, target[0])
+        self._target = MarianSide(*target, num_pieces, normalization, source[0])
         if language is not None and f">>{language}<<" not in source[0]:
             known = ", ".join(languages(source[0])) or "none"
             raise DataError(
@@ -301,3 +307,13 @@ class MarianTokenizer(MarianSide):
 def languages(pieces: Sequence[str]) -> list[str]:
     """Returns the target languages of a multilingual vocabulary, such as "fra"."""
     return [piece[2:-2] for piece in pieces if piece[:2] == ">>" and piece[-2:] == "<<"]
+
+
+def _unique_names(names, pieces):
+    """Returns the names, with underscores appended to those that are pieces."""
+    found = []
+    for name in names:
+        while name in pieces:
+            name += "_"
+        found.append(name)
+    return found

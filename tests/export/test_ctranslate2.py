@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from tiny_export import open_translator
+from toolkit_models import splitter
 
 import keras_transformer as kt
 from keras_transformer import pipelines
@@ -15,6 +16,8 @@ from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.export import export_marian
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
 
 # ctranslate2 is imported inside the tests: it takes memory, and every pytest worker
 # imports this file.
@@ -62,11 +65,15 @@ def make_model(kind="bpe", **changes):
     arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
     model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    add_noise(model)
+    return model, tokenizer
+
+
+def add_noise(model):
     # With initial weights, all sources get the same output. Noise makes them differ.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
-    return model, tokenizer
 
 
 def split(tokenizer, texts):
@@ -115,6 +122,40 @@ def test_ctranslate2_supports_separate_vocabularies(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
     loaded = pipelines.load_tokenizer(folder)
     assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_ctranslate2_supports_vocabularies_with_the_names_of_special_ids(tmp_path):
+    """SentencePiece's vocabularies contain `<s>`, which is no start token here."""
+    content = splitter()
+    pieces = sentencepiece_pieces(content)
+    assert "<s>" in pieces
+    sides = (([*pieces, "<pad>"], content), ([*pieces, "x"], content))
+    tokenizer = MarianTokenizer(*sides)
+    variations = {"source_vocabulary_size": tokenizer.vocabulary_size}
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 1, 24, 40, 3),
+        pad_id=tokenizer.pad_id,
+        output_size=tokenizer.target.num_outputs,
+        variations=variations,
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    add_noise(model)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    texts = ["ab cd", "a", "ef b", "cd ef a"]
+    rows = split(tokenizer, texts), split(tokenizer.target, texts[::-1])
+    results = open_ctranslate2(folder).score_batch(*rows)
+    scores = kt.Translator(model, tokenizer).score(texts, texts[::-1])
+    found = [sum(result.log_probs) for result in results]
+    expected = [score.log_prob for score in scores]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_ctranslate2_refuses_repeated_subwords(tmp_path, monkeypatch):
+    model, tokenizer = make_model(num_layers=1)
+    pieces = tokenizer.pieces()
+    monkeypatch.setattr(tokenizer, "pieces", lambda: [*pieces[:-1], "<s>"])
+    with pytest.raises(ExportError, match="Received: '<s>' more than once"):
+        export_ctranslate2(model, tokenizer, tmp_path / "model")
 
 
 def test_ctranslate2_converts_marian_exports(tmp_path):

@@ -257,7 +257,8 @@ def make_imported_translator(**changes):
     """
     content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     # An imported vocabulary has its own order and no padding or start token.
-    pieces = [*content.pieces()[4:], "</s>", "<unk>"]
+    # It may contain `<s>`, as SentencePiece's vocabularies do.
+    pieces = [*content.pieces()[4:-1], "<s>", "</s>", "<unk>"]
     side = pieces, content.model
     tokenizer = MarianTokenizer(side, side, **changes)
     zero = {"zero_start_id": tokenizer.start_id}
@@ -276,7 +277,7 @@ def test_imported_model_is_written_with_its_ids(tmp_path):
     folder = export_huggingface(translator, tmp_path / "imported")
     vocabulary = json.loads((folder / "vocab.json").read_text())
     assert [vocabulary[piece] for piece in pieces] == list(range(298))
-    assert vocabulary["<pad>"] == 300
+    assert (vocabulary["<pad>"], len(vocabulary)) == (300, 301)
     config = json.loads((folder / "config.json").read_text())
     assert (config["eos_token_id"], config["decoder_start_token_id"]) == (296, 300)
     search = json.loads((folder / "generation_config.json").read_text())

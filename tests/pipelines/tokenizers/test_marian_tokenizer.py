@@ -94,6 +94,14 @@ def test_special_ids_follow_the_vocabulary(tokenizer):
     assert tokenizer.detokenize([row]).numpy().tolist() == [b"ac"]
 
 
+def test_added_pieces_differ_from_the_vocabularies():
+    sides = (*WORDS, "<s>", "<s>_"), (*WORDS, "<pad>", "<unused0>", "b")
+    tokenizer = MarianTokenizer(*((pieces, None) for pieces in sides))
+    added = ["<pad>_", "<s>__"]
+    assert tokenizer.pieces() == [*sides[0], "<unused0>_", *added]
+    assert tokenizer.target.pieces() == [*sides[1], *added]
+
+
 def test_texts_without_splitter_are_split_at_spaces(tmp_path):
     tokenizer = MarianTokenizer((WORDS, None), (WORDS, None))
     texts = ["a  \u2028 \\n", "a\u2028", " a </s> >>fra<< ", ""]
