@@ -35,10 +35,11 @@ _UNCLOSED = "a piece in quotes must end with the closing quote"
 
 
 def read_vocabulary(path):
-    """Reads a vocabulary: `.yml`, `.json`, `.txt`, or `.spm`.
+    """Reads a vocabulary: `.yml`, `.yaml`, `.json`, `.spm`, or text.
 
     Args:
-        path: Path of the file. The suffix determines the format.
+        path: Path of the file. The suffix determines the format. As in Marian, a file
+            with any other suffix is text with one piece per line.
 
     Returns:
         Tuple of str, the pieces in the order of their ids from 0.
@@ -54,11 +55,11 @@ def read_vocabulary(path):
         if path.suffix == ".spm":
             return _sentencepiece_pieces(content)
         text = content.decode("utf-8")
-        if path.suffix == ".txt":
-            return _sort_pieces(enumerate(text.removesuffix("\n").split("\n")))
         if path.suffix == ".json":
             return _sort_pieces(_json_entries(text))
-        return _sort_pieces(_yaml_entries(text))
+        if path.suffix in (".yml", ".yaml"):
+            return _sort_pieces(_yaml_entries(text))
+        return _sort_pieces(enumerate(text.removesuffix("\n").split("\n")))
     except UnicodeDecodeError:
         raise ModelError(f"{path}: not UTF-8 text") from None
     except (ModelError, RecursionError) as error:

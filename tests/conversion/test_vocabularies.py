@@ -44,8 +44,13 @@ def test_tokens_of_vocab_yml_are_any_text(tmp_path):
 
 
 def test_vocabulary_may_be_text_or_json(tmp_path):
-    (tmp_path / "v.txt").write_text("</s>\n<unk>\n\u2028\na b\n", encoding="utf-8")
-    assert read_vocabulary(tmp_path / "v.txt") == ("</s>", "<unk>", "\u2028", "a b")
+    # Marian reads all files without a suffix of its other formats as text.
+    for name in ("v.txt", "opus.spm32k.src.vocab", "v"):
+        path = tmp_path / name
+        path.write_text("</s>\n<unk>\n\u2028\na b\n0: 1", encoding="utf-8")
+        assert read_vocabulary(path) == ("</s>", "<unk>", "\u2028", "a b", "0: 1")
+    (tmp_path / "v.yaml").write_text("b: 1\na: 0\n")
+    assert read_vocabulary(tmp_path / "v.yaml") == ("a", "b")
     (tmp_path / "v.json").write_text(json.dumps({"b": 1, "a": 0, "😀": 2}))
     assert read_vocabulary(tmp_path / "v.json") == ("a", "b", "😀")
 
