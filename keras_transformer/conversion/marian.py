@@ -16,18 +16,16 @@ from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
 from keras_transformer.conversion.imported import choose_engine
 from keras_transformer.conversion.imported import model_arguments
-from keras_transformer.conversion.vocabularies import read_vocabulary
-from keras_transformer.errors import DataError
+from keras_transformer.conversion.marian_folder import MAX_YAML_BYTES
+from keras_transformer.conversion.marian_folder import convert_search_settings
+from keras_transformer.conversion.marian_folder import find_weights
+from keras_transformer.conversion.marian_folder import parse_settings
+from keras_transformer.conversion.marian_folder import read_decoder_settings
+from keras_transformer.conversion.marian_folder import read_license_file
+from keras_transformer.conversion.marian_folder import read_marian_tokenizer
 from keras_transformer.errors import ModelError
-from keras_transformer.errors import RecipeError
-from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
-from keras_transformer.recipes.yaml_values import read_yaml
-from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Maximum size of YAML settings in bytes. Marian writes about 2,000.
-MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 # Settings that must have one of these values if they are given.
 _REQUIRED = {
@@ -69,13 +67,13 @@ def import_marian(path, engine=None, language=None, normalization=None):
         DataError: If the tokenizer cannot be read.
     """
     engine = choose_engine(engine, "marian")
-    folder, decoder = _decoder_settings(pathlib.Path(path))
-    file = _model_file(folder, decoder)
+    folder, decoder = read_decoder_settings(pathlib.Path(path))
+    file = find_weights(folder, decoder)
     sizes = {MARIAN_SETTINGS: MAX_YAML_BYTES}
     arrays = Arrays(file, read_npz(file, sizes), ignored=(MARIAN_SETTINGS,))
     settings = _model_settings(arrays)
     _check_supported(file, settings)
-    tokenizer = _tokenizer(folder, decoder, language, normalization)
+    tokenizer = read_marian_tokenizer(folder, decoder, language, normalization)
     arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays)
     _set_weights(model, arrays, settings, tokenizer)
@@ -85,9 +83,8 @@ def import_marian(path, engine=None, language=None, normalization=None):
         "log-probabilities match": _ENGINE_NAMES[engine],
         **card_rows,
     }
-    return ImportedModel(
-        model, tokenizer, _decoding(decoder), card_rows, _license(folder)
-    )
+    search, license = convert_search_settings(decoder), read_license_file(folder)
+    return ImportedModel(model, tokenizer, search, card_rows, license)
 
 
 # Values of the row "log-probabilities match" in the model card.
@@ -95,72 +92,6 @@ _ENGINE_NAMES = {
     "marian": "Marian, except for float rounding",
     "huggingface": "Hugging Face's MarianMTModel, not Marian",
 }
-
-
-def _decoder_settings(path):
-    """Returns the folder, and the settings in its `decoder.yml`.
-
-    The key `path` is added to the settings, with the path of `decoder.yml`.
-    """
-    if path.is_file():
-        folder, file = path.parent, path
-    else:
-        folder = path
-        found = sorted(folder.glob("*decoder.yml"))
-        plain = [each for each in found if each.name == "decoder.yml"]
-        if len(plain or found) != 1:
-            names = ", ".join(each.name for each in found) or "none"
-            raise ModelError(
-                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
-                f"of Hugging Face. Received: {names}"
-            )
-        file = (plain or found)[0]
-    settings = _load_yaml(file, read_bytes(file, MAX_YAML_BYTES, ModelError))
-    return folder, {**settings, "path": file}
-
-
-def _load_yaml(label, content):
-    """Parses a mapping of settings from YAML.
-
-    Raises:
-        ModelError: If `content` is too long, invalid, or not a mapping.
-    """
-    if len(content) > MAX_YAML_BYTES:
-        raise ModelError(f"{label}: must have at most {MAX_YAML_BYTES:,} bytes")
-    try:
-        settings = read_yaml(content.decode("utf-8"))
-    except (RecipeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{label}: {shorten(error)}") from None
-    if not isinstance(settings, dict):
-        raise ModelError(f"{label}: must be a mapping of settings")
-    return settings
-
-
-def _model_file(folder, decoder):
-    """Returns the path of the `.npz` file with the weights."""
-    names = _names(decoder, "models", 1)
-    path = folder / pathlib.PurePosixPath(names[0]).name
-    if path.suffix != ".npz":
-        raise ModelError(
-            f"{path}: only .npz files can be imported, not quantized .bin files"
-        )
-    require_regular([path], ModelError)
-    return path
-
-
-def _names(decoder, key, count):
-    """Returns the `count` file names in a setting of `decoder.yml`."""
-    names = decoder.get(key)
-    if (
-        not isinstance(names, list)
-        or len(names) != count
-        or not all(isinstance(name, str) for name in names)
-    ):
-        raise ModelError(
-            f"{decoder['path']}: {key} must name {count} file(s). Received: "
-            f"{shorten(names)}"
-        )
-    return names
 
 
 def _model_settings(arrays):
@@ -171,7 +102,7 @@ def _model_settings(arrays):
         )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
-    return _load_yaml(f"{arrays.path}, {MARIAN_SETTINGS}", content)
+    return parse_settings(f"{arrays.path}, {MARIAN_SETTINGS}", content)
 
 
 def _check_supported(file, settings):
@@ -206,41 +137,6 @@ def _check_supported(file, settings):
         )
     if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
-
-
-def _tokenizer(folder, decoder, language, normalization):
-    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
-    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-
-    files = [
-        folder / pathlib.PurePosixPath(name).name
-        for name in _names(decoder, "vocabs", 2)
-    ]
-    if (folder / "source.bpe").exists():
-        raise ModelError(
-            f"{folder}: source.bpe: subwords of subword-nmt are not supported. Use a "
-            "model with SentencePiece"
-        )
-    sides = []
-    for side, file in zip(("source", "target"), files, strict=True):
-        pieces = read_vocabulary(file)
-        splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
-        model = None
-        if splitter.is_file():
-            model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
-        if model is None and any(piece[:1] == "\u2581" for piece in pieces):
-            raise ModelError(
-                f"{splitter}: no such file. It is required, because {file.name} has "
-                "pieces of SentencePiece"
-            )
-        sides.append((pieces, model))
-    # A SentencePiece model that is also the vocabulary splits language prefixes such as
-    # >>fra<< like the text. Otherwise, a prefix is a single piece.
-    prefixes = files[0].suffix != ".spm"
-    try:
-        return MarianTokenizer(*sides, normalization, language, prefixes)
-    except DataError as error:
-        raise DataError(f"{files[0]}: {error}") from None
 
 
 def _arguments(arrays, settings, tokenizer, engine):
@@ -342,45 +238,3 @@ def _layer_reader(arrays, side):
         return arrays.take(weight, shape), vector
 
     return read
-
-
-def _decoding(decoder):
-    """Converts Marian's search settings to the recipe's section `decoding`."""
-    kinds = {"beam-size": int, "normalize": (int, float), "word-penalty": (int, float)}
-    values = {name: decoder.get(name) for name in kinds}
-    for name, kind in kinds.items():
-        value = values[name]
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, kind)
-        ):
-            noun = "an integer" if kind is int else "a number"
-            raise ModelError(
-                f"{decoder['path']}: {name} must be {noun}. Received: {shorten(value)}"
-            )
-    if values["word-penalty"]:
-        raise ModelError(
-            f"{decoder['path']}: word-penalty must be 0. Received: "
-            f"{values['word-penalty']}"
-        )
-    # Marian's defaults. `normalize` is the exponent of the length penalty.
-    normalize = values["normalize"] or 0
-    beam_size = values["beam-size"] or 12
-    if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:
-        raise ModelError(
-            f"{decoder['path']}: beam-size must be from 1 to 1000, and normalize from "
-            f"0 to 100. Received: {beam_size} and {normalize}"
-        )
-    return {
-        "beam_size": beam_size,
-        "length_penalty": float(normalize),
-        "length_penalty_kind": "power",
-    }
-
-
-def _license(folder):
-    """Returns the first line of the license file, or `None` if there is no file."""
-    names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
-    if not names:
-        return None
-    with open(folder / names[0], encoding="utf-8", errors="replace") as file:
-        return file.read(2_000).strip().partition("\n")[0][:200] or None

@@ -1,0 +1,162 @@
+"""Files in Marian's folders, other than the weights.
+
+These are `decoder.yml`, the vocabularies, SentencePiece models, and the license.
+"""
+
+import pathlib
+
+from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import RecipeError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import shorten
+
+# Maximum size of YAML settings in bytes. Marian writes about 2,000.
+MAX_YAML_BYTES = 1 << 16
+
+
+def parse_settings(label, content):
+    """Parses a mapping of settings from YAML.
+
+    Raises:
+        ModelError: If `content` is too long, invalid, or not a mapping.
+    """
+    if len(content) > MAX_YAML_BYTES:
+        raise ModelError(f"{label}: must have at most {MAX_YAML_BYTES:,} bytes")
+    try:
+        settings = read_yaml(content.decode("utf-8"))
+    except (RecipeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{label}: {shorten(error)}") from None
+    if not isinstance(settings, dict):
+        raise ModelError(f"{label}: must be a mapping of settings")
+    return settings
+
+
+def read_decoder_settings(path):
+    """Returns the folder, and the settings in its `decoder.yml`.
+
+    The key `path` is added to the settings, with the path of `decoder.yml`.
+    """
+    if path.is_file():
+        folder, file = path.parent, path
+    else:
+        folder = path
+        found = sorted(folder.glob("*decoder.yml"))
+        plain = [each for each in found if each.name == "decoder.yml"]
+        if len(plain or found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise ModelError(
+                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
+                f"of Hugging Face. Received: {names}"
+            )
+        file = (plain or found)[0]
+    settings = parse_settings(file, read_bytes(file, MAX_YAML_BYTES, ModelError))
+    return folder, {**settings, "path": file}
+
+
+def find_weights(folder, decoder):
+    """Returns the path of the `.npz` file with the weights."""
+    names = _names(decoder, "models", 1)
+    path = folder / pathlib.PurePosixPath(names[0]).name
+    if path.suffix != ".npz":
+        raise ModelError(
+            f"{path}: only .npz files can be imported, not quantized .bin files"
+        )
+    require_regular([path], ModelError)
+    return path
+
+
+def _names(decoder, key, count):
+    """Returns the `count` file names in a setting of `decoder.yml`."""
+    names = decoder.get(key)
+    if (
+        not isinstance(names, list)
+        or len(names) != count
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ModelError(
+            f"{decoder['path']}: {key} must name {count} file(s). Received: "
+            f"{shorten(names)}"
+        )
+    return names
+
+
+def read_marian_tokenizer(folder, decoder, language, normalization):
+    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
+    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
+    files = [
+        folder / pathlib.PurePosixPath(name).name
+        for name in _names(decoder, "vocabs", 2)
+    ]
+    if (folder / "source.bpe").exists():
+        raise ModelError(
+            f"{folder}: source.bpe: subwords of subword-nmt are not supported. Use a "
+            "model with SentencePiece"
+        )
+    sides = []
+    for side, file in zip(("source", "target"), files, strict=True):
+        pieces = read_vocabulary(file)
+        splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
+        model = None
+        if splitter.is_file():
+            model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
+        if model is None and any(piece[:1] == "\u2581" for piece in pieces):
+            raise ModelError(
+                f"{splitter}: no such file. It is required, because {file.name} has "
+                "pieces of SentencePiece"
+            )
+        sides.append((pieces, model))
+    # A SentencePiece model that is also the vocabulary splits language prefixes such as
+    # >>fra<< like the text. Otherwise, a prefix is a single piece.
+    prefixes = files[0].suffix != ".spm"
+    try:
+        return MarianTokenizer(*sides, normalization, language, prefixes)
+    except DataError as error:
+        raise DataError(f"{files[0]}: {error}") from None
+
+
+def convert_search_settings(decoder):
+    """Converts Marian's search settings to the recipe's section `decoding`."""
+    kinds = {"beam-size": int, "normalize": (int, float), "word-penalty": (int, float)}
+    values = {name: decoder.get(name) for name in kinds}
+    for name, kind in kinds.items():
+        value = values[name]
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, kind)
+        ):
+            noun = "an integer" if kind is int else "a number"
+            raise ModelError(
+                f"{decoder['path']}: {name} must be {noun}. Received: {shorten(value)}"
+            )
+    if values["word-penalty"]:
+        raise ModelError(
+            f"{decoder['path']}: word-penalty must be 0. Received: "
+            f"{values['word-penalty']}"
+        )
+    # Marian's defaults. `normalize` is the exponent of the length penalty.
+    normalize = values["normalize"] or 0
+    beam_size = values["beam-size"] or 12
+    if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:
+        raise ModelError(
+            f"{decoder['path']}: beam-size must be from 1 to 1000, and normalize from "
+            f"0 to 100. Received: {beam_size} and {normalize}"
+        )
+    return {
+        "beam_size": beam_size,
+        "length_penalty": float(normalize),
+        "length_penalty_kind": "power",
+    }
+
+
+def read_license_file(folder):
+    """Returns the first line of the license file, or `None` if there is no file."""
+    names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
+    if not names:
+        return None
+    with open(folder / names[0], encoding="utf-8", errors="replace") as file:
+        return file.read(2_000).strip().partition("\n")[0][:200] or None
