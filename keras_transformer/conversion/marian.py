@@ -6,6 +6,8 @@ By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.
 import pathlib
 import re
 
+import numpy as np
+
 from keras_transformer.conversion import weights
 from keras_transformer.conversion.array_names import MARIAN_SETTINGS
 from keras_transformer.conversion.array_names import marian_names
@@ -23,6 +25,7 @@ from keras_transformer.conversion.marian_folder import parse_settings
 from keras_transformer.conversion.marian_folder import read_decoder_settings
 from keras_transformer.conversion.marian_folder import read_license_file
 from keras_transformer.conversion.marian_folder import read_marian_tokenizer
+from keras_transformer.conversion.marian_folder import read_marian_vocabularies
 from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import shorten
 
@@ -69,20 +72,25 @@ def import_marian(path, engine=None, language=None, normalization=None):
     engine = choose_engine(engine, "marian")
     folder, decoder = read_decoder_settings(pathlib.Path(path))
     file = find_weights(folder, decoder)
-    sizes = {MARIAN_SETTINGS: MAX_YAML_BYTES}
-    arrays = Arrays(file, read_npz(file, sizes), ignored=(MARIAN_SETTINGS,))
+    limits = {MARIAN_SETTINGS: MAX_YAML_BYTES}
+    arrays = Arrays(file, read_npz(file, limits), ignored=(MARIAN_SETTINGS,))
     settings = _model_settings(arrays)
     _check_supported(file, settings)
-    tokenizer = read_marian_tokenizer(folder, decoder, language, normalization)
+    sizes = _vocabulary_sizes(file, settings)
+    vocabularies = read_marian_vocabularies(folder, decoder, sizes)
+    _check_vocabularies(arrays, vocabularies, sizes)
+    tokenizer = read_marian_tokenizer(folder, vocabularies, language, normalization)
     arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays)
-    _set_weights(model, arrays, settings, tokenizer)
+    _set_weights(model, arrays, settings, vocabularies)
     arrays.check_all_used()
     card_rows = {
         "imported from": f"Marian, {file.name}",
         "log-probabilities match": _ENGINE_NAMES[engine],
         **card_rows,
     }
+    if num_missing := vocabularies[1].num_ids - len(vocabularies[1].ids):
+        card_rows["ids without a piece"] = f"{num_missing:,}, omitted from the softmax"
     search, license = convert_search_settings(decoder), read_license_file(folder)
     return ImportedModel(model, tokenizer, search, card_rows, license)
 
@@ -137,6 +145,44 @@ def _check_supported(file, settings):
         )
     if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
+
+
+def _vocabulary_sizes(file, settings):
+    """Returns the sizes of source and target in `dim-vocabs`, 0 if unknown."""
+    sizes = settings.get("dim-vocabs") or [0, 0]
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) < 2
+        or not all(type(size) is int and size >= 0 for size in sizes)
+    ):
+        raise ModelError(
+            f"{file}: dim-vocabs must be the sizes of two vocabularies. Received: "
+            f"{shorten(sizes)}"
+        )
+    return sizes[:2]
+
+
+def _check_vocabularies(arrays, vocabularies, sizes):
+    """Raises a `ModelError` unless the vocabularies match the embeddings."""
+    if "Wemb" in arrays:
+        # The longer vocabulary selects rows of the shared matrix for both sides.
+        shorter, longer = sorted(vocabularies, key=lambda each: len(each.ids))
+        if longer.ids[: len(shorter.ids)] != shorter.ids:
+            raise ModelError(
+                f"{shorter.file}: must have the ids of {longer.file.name}, because "
+                "source and target share their embeddings"
+            )
+        matrices = {"Wemb": max(vocabularies, key=lambda each: each.num_ids)}
+    else:
+        names = ("encoder_Wemb", "decoder_Wemb")
+        matrices = dict(zip(names, vocabularies, strict=True))
+    for name, (file, _, ids, num_ids) in matrices.items():
+        shape = arrays.shape(name)
+        if shape[:1] != (num_ids,):
+            raise ModelError(
+                f"{file}: has ids up to {ids[-1]:,}, and dim-vocabs is {sizes}. So "
+                f"{name} must have {num_ids:,} rows. Received shape: {list(shape)}"
+            )
 
 
 def _arguments(arrays, settings, tokenizer, engine):
@@ -199,23 +245,25 @@ def _output_name(arrays, settings):
     return old if old in arrays else "decoder_ff_logit_out_Wt"
 
 
-def _set_weights(model, arrays, settings, tokenizer):
-    width, output_size = model.d_model, model.num_outputs
+def _set_weights(model, arrays, settings, vocabularies):
+    width = model.d_model
+    source_ids, ids = (np.array(each.ids) for each in vocabularies)
+    num_sources, num_ids = (each.num_ids for each in vocabularies)
     source = output = bias = None
     # Source and target embeddings are one matrix, Wemb, or two matrices.
     if "Wemb" in arrays:
-        target = arrays.take("Wemb", (output_size, width))
+        target = arrays.take("Wemb", (max(num_sources, num_ids), width))
+        target = target[max(source_ids, ids, key=len)]
     else:
-        source = arrays.take("encoder_Wemb", (tokenizer.num_outputs, width))
-        target = arrays.take("decoder_Wemb", (output_size, width))
+        source = arrays.take("encoder_Wemb", (num_sources, width))[source_ids]
+        target = arrays.take("decoder_Wemb", (num_ids, width))[ids]
     name = _output_name(arrays, settings)
     if name is not None:
         is_old = name.endswith("W")
-        shape = (width, output_size) if is_old else (output_size, width)
-        output = arrays.take(name, shape)
-        output = output.T if is_old else output
+        output = arrays.take(name, (width, num_ids) if is_old else (num_ids, width))
+        output = (output.T if is_old else output)[ids]
     if model.variations.logits_bias:
-        bias = arrays.take("decoder_ff_logit_out_b", (1, output_size))[0]
+        bias = arrays.take("decoder_ff_logit_out_b", (1, num_ids))[0, ids]
     weights.set_embeddings(model, source, target, output, bias)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         weights.set_layers(stack, _layer_reader(arrays, side))

@@ -4,8 +4,9 @@ These are `decoder.yml`, the vocabularies, SentencePiece models, and the license
 """
 
 import pathlib
+from typing import NamedTuple
 
-from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.conversion.vocabularies import read_entries
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import RecipeError
@@ -85,22 +86,62 @@ def _names(decoder, key, count):
     return names
 
 
-def read_marian_tokenizer(folder, decoder, language, normalization):
-    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
-    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+class MarianVocabulary(NamedTuple):
+    """Vocabulary of one side of a Marian model.
 
+    Ids of Marian's model can be without a piece. They do not exist in the imported
+    model, so that it never generates them.
+    """
+
+    file: pathlib.Path
+    pieces: tuple  # of str
+    ids: tuple  # of int, the id of each piece in Marian's model, increasing
+    num_ids: int  # number of ids in Marian's model
+
+
+def read_marian_vocabularies(folder, decoder, sizes):
+    """Reads the vocabularies of source and target.
+
+    Args:
+        folder: Folder of the model.
+        decoder: Settings in `decoder.yml`.
+        sizes: The setting `dim-vocabs`. As in Marian, a size above 0 is the number of
+            ids of a vocabulary that is not a SentencePiece model.
+
+    Returns:
+        List of two `MarianVocabulary`.
+
+    Raises:
+        ModelError: If a file cannot be read.
+    """
     files = [
         folder / pathlib.PurePosixPath(name).name
         for name in _names(decoder, "vocabs", 2)
     ]
+    vocabularies = []
+    for file, size in zip(files, sizes, strict=True):
+        entries = read_entries(file, size or None)
+        num_ids = max(entries) + 1
+        if size and file.suffix != ".spm":
+            num_ids = size
+        ids, pieces = tuple(entries), tuple(entries.values())
+        vocabularies.append(MarianVocabulary(file, pieces, ids, num_ids))
+    return vocabularies
+
+
+def read_marian_tokenizer(folder, vocabularies, language, normalization):
+    """Builds a `MarianTokenizer` from vocabularies and the SentencePiece models."""
+    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
     if (folder / "source.bpe").exists():
         raise ModelError(
             f"{folder}: source.bpe: subwords of subword-nmt are not supported. Use a "
             "model with SentencePiece"
         )
     sides = []
-    for side, file in zip(("source", "target"), files, strict=True):
-        pieces = read_vocabulary(file)
+    for side, (file, pieces, *_) in zip(
+        ("source", "target"), vocabularies, strict=True
+    ):
         splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
         model = None
         if splitter.is_file():
@@ -113,11 +154,11 @@ def read_marian_tokenizer(folder, decoder, language, normalization):
         sides.append((pieces, model))
     # A SentencePiece model that is also the vocabulary splits language prefixes such as
     # >>fra<< like the text. Otherwise, a prefix is a single piece.
-    prefixes = files[0].suffix != ".spm"
+    first = vocabularies[0].file
     try:
-        return MarianTokenizer(*sides, normalization, language, prefixes)
+        return MarianTokenizer(*sides, normalization, language, first.suffix != ".spm")
     except DataError as error:
-        raise DataError(f"{files[0]}: {error}") from None
+        raise DataError(f"{first}: {error}") from None
 
 
 def convert_search_settings(decoder):

@@ -35,31 +35,50 @@ _UNCLOSED = "a piece in quotes must end with the closing quote"
 
 
 def read_vocabulary(path):
+    """Reads a vocabulary whose ids are 0, 1, 2, and so on.
+
+    Args:
+        path: Path of the file (see `read_entries`).
+
+    Returns:
+        Tuple of str, the pieces in the order of their ids.
+
+    Raises:
+        ModelError: If `read_entries` raises it, or an id is missing.
+    """
+    entries = read_entries(path)
+    missing = next((n for n, number in enumerate(entries) if n != number), None)
+    if missing is not None:
+        raise ModelError(
+            f"{path}: no piece has the id {missing}. Ids must be 0, 1, 2, and so on"
+        )
+    return tuple(entries.values())
+
+
+def read_entries(path, size=None):
     """Reads a vocabulary: `.yml`, `.yaml`, `.json`, `.spm`, or text.
 
     Args:
         path: Path of the file. The suffix determines the format. As in Marian, a file
             with any other suffix is text with one piece per line.
+        size: Smallest id to ignore, as Marian does. Pieces of `.spm` files are never
+            ignored. If `None`, all pieces are read.
 
     Returns:
-        Tuple of str, the pieces in the order of their ids from 0.
+        Dict from ids to pieces, sorted by id.
 
     Raises:
-        ModelError: If the file is not a vocabulary, or the ids are not 0, 1, 2, ...,
-            each once.
+        ModelError: If the file is not a vocabulary, contains no pieces, or assigns a
+            piece or an id twice.
     """
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
     content = read_bytes(path, MAX_VOCABULARY_BYTES, ModelError)
     try:
         if path.suffix == ".spm":
-            return _sentencepiece_pieces(content)
-        text = content.decode("utf-8")
-        if path.suffix == ".json":
-            return _sort_pieces(_json_entries(text))
-        if path.suffix in (".yml", ".yaml"):
-            return _sort_pieces(_yaml_entries(text))
-        return _sort_pieces(enumerate(text.removesuffix("\n").split("\n")))
+            return dict(enumerate(_sentencepiece_pieces(content)))
+        entries = _text_entries(path.suffix, content.decode("utf-8"))
+        return _sort_entries(entries, size)
     except UnicodeDecodeError:
         raise ModelError(f"{path}: not UTF-8 text") from None
     except (ModelError, RecursionError) as error:
@@ -99,30 +118,35 @@ def _sentencepiece_pieces(content):
         raise ModelError(str(error)) from None
 
 
-def _sort_pieces(entries):
-    """Returns the pieces of (id, piece) pairs in the order of their ids."""
-    pieces = {}
+def _text_entries(suffix, text):
+    """Yields the (id, piece) pairs of JSON, YAML, or plain text."""
+    if suffix == ".json":
+        return _json_entries(text)
+    if suffix in (".yml", ".yaml"):
+        return _yaml_entries(text)
+    return enumerate(text.removesuffix("\n").split("\n"))
+
+
+def _sort_entries(entries, size):
+    """Returns a dict of the (id, piece) pairs with ids below `size`, sorted by id."""
+    pieces, ids = {}, {}
     for number, piece in entries:
+        if size is not None and number >= size:
+            continue
         if number in pieces:
             raise ModelError(
                 f"the id {number} belongs to {pieces[number]!r:.80} and {piece!r:.80}. "
                 "Each id must have one piece"
             )
-        pieces[number] = piece
-    missing = next((n for n in range(len(pieces)) if n not in pieces), None)
-    if missing is not None or not pieces:
-        raise ModelError(
-            f"no piece has the id {missing or 0}. Ids must be 0, 1, 2, and so on"
-        )
-    first_ids = {}
-    for number in range(len(pieces)):
-        first = first_ids.setdefault(pieces[number], number)
-        if first != number:
+        if piece in ids:
             raise ModelError(
-                f"the piece {pieces[number]!r:.80} has the ids {first} and {number}. "
+                f"the piece {piece!r:.80} has the ids {ids[piece]} and {number}. "
                 "Each piece must have one id"
             )
-    return tuple(pieces[number] for number in range(len(pieces)))
+        pieces[number], ids[piece] = piece, number
+    if not pieces:
+        raise ModelError("contains no pieces")
+    return dict(sorted(pieces.items()))
 
 
 def _json_entries(text):

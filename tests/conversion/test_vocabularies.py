@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from keras_transformer.conversion.vocabularies import format_vocabulary
+from keras_transformer.conversion.vocabularies import read_entries
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import ModelError
 
@@ -69,7 +70,7 @@ def test_vocabulary_may_be_text_or_json(tmp_path):
         ('a: 0\n"\\U00110000": 1\n', "is not a character"),
         ('"\\ud800": 0\n', "is not valid text"),
         ("!!python/name:os.system : 0\n!!x: 1\n- 2", "line 3: must be PIECE: ID"),
-        ("", "no piece has the id 0"),
+        ("", "contains no pieces"),
         ("a: 1000000\n", "no piece has the id 0"),
     ],
 )
@@ -79,6 +80,16 @@ def test_damaged_vocabulary_is_refused(tmp_path, content, reason):
     with pytest.raises(ModelError) as caught:
         read_vocabulary(path)
     assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
+
+
+def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_text("d: 9\nb: 3\na: 0\nc: 5\na: 7\n")
+    assert list(read_entries(path, 6).items()) == [(0, "a"), (3, "b"), (5, "c")]
+    with pytest.raises(ModelError, match="the piece 'a' has the ids 0 and 7"):
+        read_entries(path)
+    with pytest.raises(ModelError, match="contains no pieces"):
+        read_entries(path, 0)
 
 
 def test_unusable_vocabulary_file_is_refused(tmp_path):

@@ -1,0 +1,112 @@
+"""Marian folders whose vocabularies and matrices differ in size."""
+
+import numpy as np
+import pytest
+from import_checks import import_error
+from import_checks import model_logits
+from toolkit_models import DECODER
+from toolkit_models import PIECES
+from toolkit_models import SETTINGS
+from toolkit_models import SOURCE
+from toolkit_models import TARGET
+from toolkit_models import logits
+from toolkit_models import npz
+from toolkit_models import random_arrays
+from toolkit_models import write_marian
+
+from keras_transformer.conversion.marian import import_marian
+
+# Settings of models with two embedding matrices.
+SEPARATE = {"tied-embeddings-all": False, "tied-embeddings": True}
+# The same pieces as `PIECES` at other ids. Of 15 ids, 4 have no piece.
+SPREAD = [0, 1, 3, 4, 5, 7, 8, 9, 10, 12, 13]
+
+
+def write_vocabulary(path, entries):
+    """Writes the (id, piece) pairs as YAML."""
+    lines = [f'"{piece}": {number}\n' for number, piece in entries]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def spread_rows(arrays, ids, size):
+    """Moves the rows of all vocabulary matrices to `ids` of matrices of `size` rows.
+
+    The other rows would change each translation, because their biases are high.
+    """
+    arrays = dict(arrays)
+    for name in ("Wemb", "encoder_Wemb", "decoder_Wemb", "decoder_ff_logit_out_Wt"):
+        if name in arrays:
+            matrix = np.full((size, arrays[name].shape[1]), 7, "float32")
+            matrix[ids] = arrays[name]
+            arrays[name] = matrix
+    bias = np.full((1, size), 30, "float32")
+    bias[0, ids] = arrays["decoder_ff_logit_out_b"][0]
+    return {**arrays, "decoder_ff_logit_out_b": bias}
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [({}, {}), ({"shared": False, "tied": False}, {"tied-embeddings-all": False})],
+    ids=["shared", "separate"],
+)
+@pytest.mark.parametrize(
+    ("ids", "size"),
+    [(range(11), 11), (range(11), 14), (SPREAD, 15)],
+    ids=["smaller dim-vocabs", "larger dim-vocabs", "gaps"],
+)
+def test_model_has_the_ids_with_pieces(tmp_path, options, settings, ids, size):
+    arrays = random_arrays(**options)
+    settings = {**SETTINGS, **settings, "dim-vocabs": [size, size]}
+    stored = spread_rows(arrays, ids, size)
+    folder = write_marian(tmp_path / "model", stored, settings)
+    # Marian ignores entries whose ids are not below dim-vocabs.
+    beyond = [(size, "zz"), (size + 1, "yy")]
+    write_vocabulary(
+        folder / "vocab.yml", [*zip(ids, PIECES, strict=True), *beyond][::-1]
+    )
+    imported = import_marian(folder)
+    assert imported.tokenizer.pieces()[:-2] == list(PIECES)
+    expected = logits(arrays, SOURCE, TARGET)
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    missing = imported.card_rows.get("ids without a piece")
+    assert missing == (f"{size - 11}, omitted from the softmax" if size > 11 else None)
+
+
+def test_sides_may_have_vocabularies_of_different_sizes(tmp_path):
+    arrays = random_arrays(shared=False)
+    arrays["encoder_Wemb"] = arrays["encoder_Wemb"][:10]
+    decoder = DECODER.replace("[vocab.yml,", "[source.txt,")
+    settings = {**SETTINGS, **SEPARATE, "dim-vocabs": [10, 0]}
+    folder = write_marian(tmp_path / "model", arrays, settings, decoder)
+    (folder / "source.txt").write_text("\n".join(PIECES), encoding="utf-8")
+    imported = import_marian(folder)
+    assert imported.tokenizer.num_outputs == 10
+    assert imported.tokenizer.target.num_outputs == 11
+    expected = logits(arrays, SOURCE, TARGET)
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    # The last piece, "f", is beyond the size of the source vocabulary.
+    assert imported.tokenizer.tokenize(["f"]).to_list() == [[8, 1]]
+
+
+def test_errors_name_vocabulary_and_dim_vocabs(tmp_path):
+    folder = write_marian(tmp_path / "model", random_arrays())
+    for sizes in ([9, 9], [12, 12]):
+        settings = {**SETTINGS, "dim-vocabs": sizes}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        message = import_error(import_marian, folder)
+        assert f"vocab.yml: has ids up to {min(sizes[0], 11) - 1}" in message
+        assert f"dim-vocabs is {sizes}" in message
+    for sizes in (7, [7], ["a", 1], [-1, 3], [True, False]):
+        settings = {**SETTINGS, "dim-vocabs": sizes}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        assert "dim-vocabs must be the sizes" in import_error(import_marian, folder)
+
+
+def test_shared_embeddings_require_the_same_ids(tmp_path):
+    decoder = DECODER.replace("[vocab.yml,", "[source.yml,")
+    folder = write_marian(tmp_path / "model", random_arrays(), decoder=decoder)
+    entries = [each for each in enumerate(PIECES) if each[0] != 4]
+    write_vocabulary(folder / "source.yml", entries)
+    assert "source.yml: must have the ids of vocab.yml" in import_error(
+        import_marian, folder
+    )
