@@ -101,13 +101,26 @@ def encode_with_surfaces(tokenizer, texts):
         of the ids, and the number of ids before the text. The latter form the language
         prefix of some Marian models, which is not in the text.
     """
-    *rows, prefix = encode_texts(tokenizer, [*texts, ""])
-    prefix_lengths = [count_shared(row, prefix) for row in rows]
-    return rows, token_surfaces(tokenizer, rows), prefix_lengths
+    rows = encode_texts(tokenizer, [*texts, ""])
+    *surfaces, prefix = token_surfaces(tokenizer, rows)
+    prefix_lengths = [
+        count_added(row, prefix, text)
+        for row, text in zip(surfaces, texts, strict=True)
+    ]
+    return rows[:-1], surfaces, prefix_lengths
 
 
-def count_shared(row, prefix):
-    """Returns how many entries at the beginning of two lists are equal."""
+def count_added(row, prefix, text):
+    """Returns the number of subwords that a tokenizer has put before a text.
+
+    Args:
+        row: List of bytes, the surfaces of the text's subwords.
+        prefix: List of bytes, the surfaces for an empty text.
+        text: The text. If it begins with the prefix, it is its own.
+    """
+    own = b"".join(prefix).strip()
+    if own and text.encode("utf-8", "replace").startswith(own):
+        return 0
     pairs = zip(row, prefix, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

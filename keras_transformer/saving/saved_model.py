@@ -249,7 +249,7 @@ class ExportedTranslator:
     def align(self, sources, targets):
         """Like `Translator.align`, but with the length limits of the export."""
         from keras_transformer.decoding.alignment import align_words
-        from keras_transformer.decoding.alignment import count_shared
+        from keras_transformer.decoding.alignment import count_added
         from keras_transformer.decoding.alignment import words_of
 
         aligned = []
@@ -258,12 +258,14 @@ class ExportedTranslator:
                 self.warn(index, "too long for the export. It was not aligned.")
                 aligned.append([])
                 continue
-            source, target, scores = found
-            start = count_shared(source, self._source_prefix)
-            sides = source[start:], target
-            words = (words_of([piece.encode() for piece in side]) for side in sides)
-            source_words, target_words = words
-            aligned.append(align_words(scores[:, start:], source_words, target_words))
+            *sides, scores = found
+            source, target, prefix = (
+                [piece.encode() for piece in side]
+                for side in (*sides, self._source_prefix)
+            )
+            start = count_added(source, prefix, sources[index])
+            words = words_of(source[start:]), words_of(target)
+            aligned.append(align_words(scores[:, start:], *words))
         return aligned
 
     @functools.cached_property

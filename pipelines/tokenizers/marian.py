@@ -194,7 +194,8 @@ class MarianTokenizer(MarianSide):
         target: `(pieces, model)` of the target.
         normalization: Normalization of both sides (see `MarianSide`).
         language: Target language. `"fra"`, for example, puts the language prefix
-            `>>fra<<` and a space before each text. If `None`, texts are not changed.
+            `>>fra<<` and a space before each text that does not begin with a language
+            prefix of the vocabulary. If `None`, texts are not changed.
         prefixes: Whether a language prefix is one piece. Ignored if the source has no
             SentencePiece model.
 
@@ -225,7 +226,9 @@ class MarianTokenizer(MarianSide):
     def tokenize(self, strings):
         strings = self._normalize(strings)
         if self.language is not None:
-            strings = tf.strings.join([f">>{self.language}<< ", strings])
+            prefix, texts = self.split_language_prefix(strings)
+            prefix = tf.where(prefix == "", f">>{self.language}<< ", prefix)
+            strings = tf.strings.join([prefix, texts])
         if not self._prefixes:
             return self._lookup(self._split(strings))
         pattern = "(?s)^(>>.*?<<)"

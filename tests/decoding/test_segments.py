@@ -184,6 +184,22 @@ def test_language_prefix_precedes_each_segment(language):
         assert_array_equal(getattr(with_prefix, name), getattr(without, name))
 
 
+def test_language_prefix_of_a_text_replaces_the_default_in_each_segment():
+    side = ((*PIECES, ">>deu<<"), splitter())
+    tokenizers = [MarianTokenizer(side, side, language=each) for each in (None, "fra")]
+    texts = tf.constant([">>deu<< a b c d e f ab b f e d c b a\n\nab. B c", "a\nb"])
+    plain, default = (
+        segment(each.tokenize, texts, 5, split_prefix=each.split_language_prefix)
+        for each in tokenizers
+    )
+    *rows, first, last = plain.ids.to_list()
+    deu, fra = len(PIECES), PIECES.index(">>fra<<")
+    assert len(rows) > 4 and all(row[0] == deu for row in rows if row)
+    assert default.ids.to_list() == [*rows, [fra, *first], [fra, *last]]
+    for name in ("text_index", "gaps", "truncated"):
+        assert_array_equal(getattr(default, name), getattr(plain, name))
+
+
 def test_number_of_segments_is_limited():
     pairs, truncated = segments_of(["A\nB\nC", "D\nE", "F\nG\n"], 9, max_segments=2)
     assert pairs == [

@@ -175,6 +175,8 @@ def test_align_ignores_subwords_before_the_text(monkeypatch):
 def test_alignments_with_a_target_language_match_the_translator(tmp_path, export_only):
     export_only("serving_default", "attend")
     folder = write_marian(tmp_path / "marian", random_arrays())
+    vocabulary = folder / "vocab.yml"
+    vocabulary.write_text(vocabulary.read_text().replace('"f"', '">>deu<<"'))
     imported = import_marian(folder, language="fra")
     model, tokenizer = imported.model, imported.tokenizer
     translator = kt.Translator(model, tokenizer)
@@ -189,3 +191,16 @@ def test_alignments_with_a_target_language_match_the_translator(tmp_path, export
         expected = range(len(target.split()) if num_words else 0)
         assert [number for _, number in pairs] == list(expected)
         assert all(0 <= number < num_words for number, _ in pairs)
+    # A language prefix in the text replaces the default and is a word.
+    plain = import_marian(folder).tokenizer
+    sources, targets = [">>deu<< a b", ">>fra<< a b"], ["b a c", "b a c"]
+    aligned = exported.align(sources, targets)
+    assert aligned == translator.align(sources, targets)
+    assert aligned == kt.Translator(model, plain).align(sources, targets)
+    ids = tokenizer.tokenize(sources).to_list()
+    assert ids == plain.tokenize(sources).to_list() and ids[0] != ids[1]
+    translated = exported.translate([sources[0], f"{sources[0]}\na"])
+    assert translated == translator.translate([sources[0], f"{sources[0]}\na"])
+    assert translated == kt.Translator(model, plain).translate(
+        [sources[0], f"{sources[0]}\na"]
+    )

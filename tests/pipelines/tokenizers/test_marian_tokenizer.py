@@ -127,6 +127,22 @@ def test_target_language_precedes_each_text():
         MarianTokenizer(side, side, language="deu")
 
 
+@pytest.mark.parametrize("model", [True, False], ids=["splitter", "spaces"])
+def test_language_prefix_of_a_text_replaces_the_target_language(model):
+    pieces = (*PIECES, ">>deu<<", "ab", "x")
+    side = (pieces, splitter() if model else None)
+    tokenizer = MarianTokenizer(side, side, language="fra")
+    plain = MarianTokenizer(side, side)
+    texts = [">>deu<< ab", ">>deu<<ab", ">>fra<< ab", ">>deu<<", "ab >>deu<< ab"]
+    marked = [*(">>deu<< ab",) * 2, ">>fra<< ab", ">>deu<<", ">>fra<< ab >>deu<< ab"]
+    # A prefix that the vocabulary lacks is text.
+    texts, marked = [*texts, ">>xyz<< ab"], [*marked, ">>fra<< >>xyz<< ab"]
+    found = tokenizer.tokenize(texts).to_list()
+    assert found == plain.tokenize(marked).to_list()
+    first = [pieces[row[0]] for row in found]
+    assert first == [">>deu<<", ">>deu<<", ">>fra<<", ">>deu<<", ">>fra<<", ">>fra<<"]
+
+
 def test_only_known_target_languages_are_marks(tokenizer):
     texts = [">>fra<<  a b", ">>fra<<a", ">>xyz<< a", "a >>fra<< b", ">>fra<<", "", "»"]
     found, rest = tokenizer.split_language_prefix(texts)
