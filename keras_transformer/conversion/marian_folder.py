@@ -3,6 +3,7 @@
 These are `decoder.yml`, the vocabularies, SentencePiece models, and the license.
 """
 
+import os
 import pathlib
 from typing import NamedTuple
 
@@ -61,8 +62,7 @@ def read_decoder_settings(path):
 
 def find_weights(folder, decoder):
     """Returns the path of the `.npz` file with the weights."""
-    names = _names(decoder, "models", 1)
-    path = folder / pathlib.PurePosixPath(names[0]).name
+    path = _find_file(folder, _names(decoder, "models", 1)[0])
     if path.suffix != ".npz":
         raise ModelError(
             f"{path}: only .npz files can be imported, not quantized .bin files"
@@ -84,6 +84,20 @@ def _names(decoder, key, count):
             f"{shorten(names)}"
         )
     return names
+
+
+def _find_file(folder, name):
+    """Returns the path of a file that a setting of `decoder.yml` names.
+
+    A path that is absolute or contains `..`, or that does not exist, belongs to the
+    machine that trained the model. Then the file is in the folder under its base name.
+    """
+    path = pathlib.PurePosixPath(name)
+    is_inside = not path.is_absolute() and ".." not in path.parts
+    # `os.path.isfile` returns false for names that are no file names.
+    if is_inside and os.path.isfile(folder / path):
+        return folder / path
+    return folder / path.name
 
 
 class MarianVocabulary(NamedTuple):
@@ -114,10 +128,13 @@ def read_marian_vocabularies(folder, decoder, sizes):
     Raises:
         ModelError: If a file cannot be read.
     """
-    files = [
-        folder / pathlib.PurePosixPath(name).name
-        for name in _names(decoder, "vocabs", 2)
-    ]
+    names = _names(decoder, "vocabs", 2)
+    files = [_find_file(folder, name) for name in names]
+    if files[0] == files[1] and len(set(map(pathlib.PurePosixPath, names))) == 2:
+        raise ModelError(
+            f"{decoder['path']}: vocabs must name files in this folder. Received: "
+            f"{shorten(names)}, which both stand for {files[0].name}"
+        )
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):
         entries = read_entries(file, size or None)

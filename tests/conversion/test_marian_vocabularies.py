@@ -1,5 +1,7 @@
 """Marian folders whose vocabularies and matrices differ in size."""
 
+import json
+
 import numpy as np
 import pytest
 from import_checks import import_error
@@ -110,3 +112,64 @@ def test_shared_embeddings_require_the_same_ids(tmp_path):
     assert "source.yml: must have the ids of vocab.yml" in import_error(
         import_marian, folder
     )
+
+
+def write_sides(folder):
+    """Writes different vocabularies `en/vocab.yml` and `de/vocab.yml`."""
+    reordered = (*PIECES[:2], *PIECES[:1:-1])
+    for name, pieces in (("en", PIECES), ("de", reordered)):
+        (folder / name).mkdir()
+        write_vocabulary(folder / name / "vocab.yml", enumerate(pieces))
+    return PIECES, reordered
+
+
+def test_files_in_subfolders_are_read(tmp_path):
+    decoder = DECODER.replace(
+        "[vocab.yml, vocab.yml]", "[en/vocab.yml, ./de/vocab.yml]"
+    )
+    decoder = decoder.replace("model.npz", "model/model.npz")
+    settings = {**SETTINGS, **SEPARATE}
+    arrays = random_arrays(shared=False)
+    folder = write_marian(tmp_path / "model", arrays, settings, decoder)
+    expected = write_sides(folder)
+    (folder / "model").mkdir()
+    (folder / "model.npz").rename(folder / "model" / "model.npz")
+    # A file with the base name is not used instead.
+    write_vocabulary(folder / "vocab.yml", [(0, "x")])
+    tokenizer = import_marian(folder).tokenizer
+    assert tokenizer.pieces()[:-2] == list(expected[0])
+    assert tokenizer.target.pieces()[:-2] == list(expected[1])
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("../en/vocab.yml", "../de/vocab.yml"),
+        ("{}/en/vocab.yml", "{}/de/vocab.yml"),
+        ("a/../en/vocab.yml", "vocab.yml"),
+        ("x/vocab.yml", "y/vocab.yml"),
+    ],
+)
+def test_paths_outside_the_folder_are_replaced_by_base_names(tmp_path, source, target):
+    folder = write_marian(tmp_path / "model", random_arrays())
+    write_sides(tmp_path)
+    source, target = (path.format(tmp_path) for path in (source, target))
+    # The folder has only vocab.yml for two different paths.
+    decoder = DECODER.replace("[vocab.yml, vocab.yml]", f"[{source}, {target}]")
+    (folder / "decoder.yml").write_text(decoder)
+    message = import_error(import_marian, folder)
+    assert "vocabs must name files in this folder" in message and target in message
+    decoder = DECODER.replace("[vocab.yml, vocab.yml]", f"[{source}, {source}]")
+    (folder / "decoder.yml").write_text(decoder)
+    assert import_marian(folder).tokenizer.pieces()[:-2] == list(PIECES)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "d"])
+def test_names_that_are_no_files_are_refused(tmp_path, name):
+    folder = write_marian(tmp_path / "model", random_arrays())
+    (folder / "d").mkdir()
+    name = json.dumps(f"{name}/vocab.yml")
+    decoder = DECODER.replace("[vocab.yml, vocab.yml]", f"[{name}, {name}]")
+    (folder / "decoder.yml").write_text(decoder)
+    (folder / "vocab.yml").unlink()
+    assert "vocab.yml: no such file" in import_error(import_marian, folder)
