@@ -19,6 +19,10 @@ from keras_transformer.untrusted import shorten
 
 # Maximum size of YAML settings in bytes. Marian writes about 2,000.
 MAX_YAML_BYTES = 1 << 16
+_SUBWORD_NMT = (
+    "subwords of subword-nmt (with @@) are not supported. Use a model with "
+    "SentencePiece"
+)
 
 
 def parse_settings(label, content):
@@ -151,10 +155,7 @@ def read_marian_tokenizer(folder, vocabularies, language, normalization):
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
     if (folder / "source.bpe").exists():
-        raise ModelError(
-            f"{folder}: source.bpe: subwords of subword-nmt are not supported. Use a "
-            "model with SentencePiece"
-        )
+        raise ModelError(f"{folder}: source.bpe: {_SUBWORD_NMT}")
     sides = []
     for side, (file, pieces, *_) in zip(
         ("source", "target"), vocabularies, strict=True
@@ -168,6 +169,8 @@ def read_marian_tokenizer(folder, vocabularies, language, normalization):
                 f"{splitter}: no such file. It is required, because {file.name} has "
                 "pieces of SentencePiece"
             )
+        if model is None and any(piece[:-2] and piece[-2:] == "@@" for piece in pieces):
+            raise ModelError(f"{file}: {_SUBWORD_NMT}")
         sides.append((pieces, model))
     # A SentencePiece model that is also the vocabulary splits language prefixes such as
     # >>fra<< like the text. Otherwise, a prefix is a single piece.

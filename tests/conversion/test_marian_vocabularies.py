@@ -173,3 +173,19 @@ def test_names_that_are_no_files_are_refused(tmp_path, name):
     (folder / "decoder.yml").write_text(decoder)
     (folder / "vocab.yml").unlink()
     assert "vocab.yml: no such file" in import_error(import_marian, folder)
+
+
+def test_vocabulary_of_subword_nmt_is_refused(tmp_path):
+    decoder = DECODER.replace("[vocab.yml,", "[source.txt,")
+    folder = write_marian(tmp_path / "model", random_arrays(), decoder=decoder)
+    for side in ("source", "target"):
+        (folder / f"{side}.spm").unlink()
+    words = ["</s>", "<unk>", *"abcdefg", "house", "@@"]
+    write_vocabulary(folder / "vocab.yml", enumerate(words))
+    # A word that consists of the mark alone is no subword.
+    (folder / "source.txt").write_text("\n".join(words))
+    assert import_marian(folder).tokenizer.model is None
+    words[2] = "un@@"
+    write_vocabulary(folder / "vocab.yml", enumerate(words))
+    message = import_error(import_marian, folder)
+    assert "vocab.yml: subwords of subword-nmt (with @@)" in message
