@@ -77,7 +77,8 @@ def read_entries(path, size=None):
     try:
         if path.suffix == ".spm":
             return dict(enumerate(_sentencepiece_pieces(content)))
-        entries = _text_entries(path.suffix, content.decode("utf-8"))
+        # This codec removes a byte order mark.
+        entries = _text_entries(path.suffix, content.decode("utf-8-sig"))
         return _sort_entries(entries, size)
     except UnicodeDecodeError:
         raise ModelError(f"{path}: not UTF-8 text") from None
@@ -124,7 +125,13 @@ def _text_entries(suffix, text):
         return _json_entries(text)
     if suffix in (".yml", ".yaml"):
         return _yaml_entries(text)
-    return enumerate(text.removesuffix("\n").split("\n"))
+    return enumerate(_split_lines(text.removesuffix("\n")))
+
+
+def _split_lines(text):
+    """Returns the lines of a text, without one carriage return at each end."""
+    # `splitlines` would also split at U+2028 and similar, which pieces may contain.
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _sort_entries(entries, size):
@@ -165,8 +172,7 @@ def _json_entries(text):
 
 def _yaml_entries(text):
     """Yields (id, piece) for each line `PIECE: ID`, or line pair `? PIECE`, `: ID`."""
-    # `splitlines` would also split at U+2028 and similar, which pieces may contain.
-    lines = text.split("\n")
+    lines = _split_lines(text)
     index = 0
     while index < len(lines):
         line, place = lines[index], f"line {index + 1}"

@@ -56,6 +56,26 @@ def test_vocabulary_may_be_text_or_json(tmp_path):
     assert read_vocabulary(tmp_path / "v.json") == ("a", "b", "😀")
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.txt", "</s>\n\u2028\na\n"),
+        ("v.vocab", "</s>\n\u2028\na"),
+        ("v.yml", '</s>: 0\n? \u2028\n: 1\n"a": 2\n'),
+        ("v.yaml", "? '</s>'\n: 0\n\u2028: 1\na: 2"),
+        ("v.json", '{"</s>": 0,\n"\u2028": 1,\n"a": 2}\n'),
+    ],
+)
+def test_vocabulary_may_have_windows_line_ends_and_byte_order_mark(
+    tmp_path, name, text, mark
+):
+    path = tmp_path / name
+    for line_end in ("\n", "\r\n"):
+        path.write_bytes((mark + text.replace("\n", line_end)).encode())
+        assert read_vocabulary(path) == ("</s>", "\u2028", "a")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
