@@ -33,7 +33,6 @@ _ACTIVATIONS = {
 }
 # Settings in config.json that must have these values if they are given.
 _REQUIRED = {
-    "model_type": "marian",
     "static_position_embeddings": True,
     "normalize_before": False,
     "normalize_embedding": False,
@@ -109,6 +108,13 @@ def _read_json(path):
 
 def _check_supported(path, config):
     """Raises a `ModelError` for models that this package cannot run."""
+    # Presets of this package and folders of CTranslate2 also contain a config.json.
+    if config.get("model_type") != "marian":
+        raise ModelError(
+            f"{path}: not a Marian model of Hugging Face: model_type must be marian. "
+            f"Received: {config.get('model_type')!r:.80}. Import the folder of a "
+            "MarianMTModel or of Marian. Models of keras_transformer need no import"
+        )
     for name, value in _REQUIRED.items():
         if config.get(name, value) != value:
             raise ModelError(

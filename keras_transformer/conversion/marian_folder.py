@@ -48,6 +48,11 @@ def read_decoder_settings(path):
     The key `path` is added to the settings, with the path of `decoder.yml`.
     """
     if path.is_file():
+        if path.suffix not in (".yml", ".yaml"):
+            raise ModelError(
+                f"{path}: must be the folder of a model, or its decoder.yml. Import "
+                f"{path.parent}"
+            )
         folder, file = path.parent, path
     else:
         folder = path

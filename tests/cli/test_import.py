@@ -247,3 +247,20 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     assert not any(pattern.endswith((".py", "*")) for pattern in patterns)
     result = run("import", "hf://opus", tmp_path / "other", code=2)
     assert "must have the form hf://OWNER/NAME" in result.stderr
+
+
+def test_import_reports_files_and_other_folders(tmp_path, tiny_model):
+    folder = write_marian(tmp_path / "marian", random_arrays())
+    result = run("import", folder / "model.npz", tmp_path / "x", code=2)
+    error = " ".join(result.stderr.split())
+    assert f"or its decoder.yml. Import {folder}" in error
+    model, tokenizer = tiny_model
+    preset = model.save_to_preset(tmp_path / "preset", tokenizer)
+    converted = tmp_path / "ctranslate2"
+    converted.mkdir()
+    (converted / "config.json").write_text('{"bos_token": "<s>"}')
+    for path in (preset, converted):
+        result = run("import", path, tmp_path / "x", code=2)
+        error = " ".join(result.stderr.split())
+        assert "config.json: not a Marian model of Hugging Face" in error
+        assert "Models of keras_transformer need no import" in error

@@ -223,6 +223,8 @@ def folder(good, tmp_path):
         ({"static_position_embeddings": False}, "static_position_embeddings must be"),
         ({"scale_embedding": False}, "scale_embedding must be true"),
         ({"model_type": "bart"}, "model_type must be marian. Received: 'bart'"),
+        # Presets of this package and folders of CTranslate2 have no model_type.
+        ({"model_type": None}, "need no import"),
         ({"decoder_attention_heads": 4}, "encoder_attention_heads 2"),
         ({"decoder_ffn_dim": 4}, "encoder_ffn_dim 12, decoder_ffn_dim 4"),
         ({"activation_function": "mish"}, "activation_function must be one of"),
