@@ -39,7 +39,6 @@ _REQUIRED = {
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("default",),
     "lemma-dim-emb": (0,),
-    "input-types": ([], ["sequence", "sequence"]),
     **dict.fromkeys(
         (
             *("transformer-no-projection", "transformer-no-bias", "right-left"),
@@ -125,6 +124,15 @@ def _check_supported(file, settings):
     for name, allowed in _REQUIRED.items():
         if settings.get(name, allowed[0]) not in allowed:
             refuse(name, settings[name])
+    types = settings.get("input-types", [])
+    # Alignments and weights are columns of the training text. The model ignores them.
+    if not isinstance(types, list) or [
+        each for each in types if each not in ("alignment", "weight")
+    ] not in ([], ["sequence", "sequence"]):
+        raise ModelError(
+            f"{file}: models with input-types: {shorten(types)} cannot be imported. "
+            "Only models from one text to another are supported"
+        )
     for name, order in (
         ("preprocess", ""),
         ("postprocess", "an"),

@@ -249,10 +249,25 @@ def test_each_unsupported_setting_is_refused_by_name(folder):
         settings = {**SETTINGS, name: value}
         (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
         assert f"{name}: {value}" in import_error(import_marian, folder)
+    for value in (["class"], ["sequence"], ["sequence"] * 3, "sequence", [[]], {}):
+        settings = {**SETTINGS, "input-types": value}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        message = import_error(import_marian, folder)
+        assert f"input-types: {value}" in message and "post-norm" not in message
     settings = {**SETTINGS, "transformer-decoder-dim-ffn": 99}
     (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
     message = import_error(import_marian, folder)
     assert "transformer-dim-ffn: 12" in message and "dim-ffn: 99" in message
+
+
+@pytest.mark.parametrize("column", ["alignment", "weight"])
+def test_types_of_training_columns_do_not_change_the_model(folder, column):
+    """Marian stores them if it was trained with `--tsv --guided-alignment`."""
+    arrays = random_arrays()
+    settings = {**SETTINGS, "input-types": ["sequence", "sequence", column]}
+    (folder / "model.npz").write_bytes(npz(arrays, settings))
+    found = model_logits(import_marian(folder).model)
+    np.testing.assert_allclose(found, logits(arrays, SOURCE, TARGET), atol=2e-5)
 
 
 @pytest.mark.parametrize(
