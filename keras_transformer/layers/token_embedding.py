@@ -85,6 +85,12 @@ class TokenEmbedding(keras.layers.Layer):
             autocast=False,
         )
 
+    def __call__(self, inputs, reverse=False, **kwargs):
+        # `keras.Input` is float32 by default. Ids must be integers to get a mask.
+        if not reverse and _is_float(inputs):
+            inputs = ops.cast(inputs, "int32")
+        return super().__call__(inputs, reverse=reverse, **kwargs)
+
     def call(self, inputs, reverse=False):
         """Returns the embeddings of ids or, with `reverse`, the logits of vectors.
 
@@ -124,7 +130,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def add_bias(self, logits):
         """Adds the bias to logits, if `use_bias` is true."""
-        return logits + self.bias if self.use_bias else logits
+        return logits + ops.cast(self.bias, "float32") if self.use_bias else logits
 
     def loss_operands(self, vectors):
         """Returns matrices A and B such that the logits are `A @ B.T`.
@@ -139,23 +145,20 @@ class TokenEmbedding(keras.layers.Layer):
             `[tokens, width]` and `[output_size or vocabulary_size, width]`, float32.
             `width` is `d_model`, plus 1 if `use_bias` is true.
         """
-        matrix = ops.convert_to_tensor(self.output_embeddings())
+        matrix = ops.cast(self.output_embeddings(), "float32")
         if not self.use_bias:
             return vectors, matrix
         ones = ops.ones_like(vectors[:, :1])
-        bias = ops.convert_to_tensor(self.bias)[:, None]
+        bias = ops.cast(self.bias, "float32")[:, None]
         return (
             ops.concatenate([vectors, ones], axis=1),
             ops.concatenate([matrix, bias], axis=1),
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Float inputs are ids if they have two axes, unless they are as wide as vectors
-        # to project. Logits need no mask, because the losses mask padding themselves.
-        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
-        if is_float and (len(inputs.shape) != 2 or inputs.shape[-1] == self.d_model):
-            return None
-        return padding_mask(inputs, self.pad_id)
+        # Float inputs are vectors to project. Logits need no mask, because the losses
+        # mask padding themselves.
+        return None if _is_float(inputs) else padding_mask(inputs, self.pad_id)
 
     def compute_output_shape(self, inputs_shape, reverse=False):
         if reverse:
@@ -177,3 +180,7 @@ class TokenEmbedding(keras.layers.Layer):
             "use_bias": self.use_bias,
             "tied": self.tied,
         }
+
+
+def _is_float(array):
+    return "float" in keras.backend.standardize_dtype(array.dtype)

@@ -95,6 +95,37 @@ def test_embedding_mask_marks_tokens(pad_id):
     np.testing.assert_array_equal(ops.convert_to_numpy(mask), pad_id != IDS)
 
 
+@pytest.mark.parametrize("length", [3, 7])
+def test_float_ids_get_the_mask_of_integers(length):
+    """`keras.Input` is float32 by default. The width of an embedding is 7."""
+    inputs = keras.Input((length,))
+    masks = keras.Model(inputs, MaskOf()(build_layer()(inputs)))
+    ids = np.array([[2, 0, 0, 5, 0, 0, 0][:length]])
+    np.testing.assert_array_equal(numpy(masks(ids.astype("float32"))), ids != 0)
+
+
+class MaskOf(keras.layers.Layer):
+    """Returns the Keras mask of its input."""
+
+    supports_masking = True
+
+    def call(self, inputs, mask=None):
+        return ops.cast(mask, "float32")
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float16", "float64", "mixed_float16"])
+def test_embedding_logits_with_bias_are_float32(policy):
+    layer = build_layer(use_bias=True, dtype=policy)
+    layer.bias.assign(np.arange(11))
+    vectors = np.ones((2, 7), "float32")
+    logits = layer(vectors, reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    expected = numpy(layer.embeddings).sum(1) + np.arange(11)
+    np.testing.assert_allclose(numpy(logits), np.stack([expected] * 2), rtol=1e-4)
+    left, right = map(numpy, layer.loss_operands(ops.convert_to_tensor(vectors)))
+    np.testing.assert_allclose(left @ right.T, numpy(logits), rtol=1e-4)
+
+
 def test_embedding_logits_have_no_mask():
     layer = build_layer()
     vectors = layer(IDS)
