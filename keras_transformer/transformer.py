@@ -198,7 +198,8 @@ class Transformer(PresetMixin, keras.Model):
 
     def _ensure_built(self):
         """Builds the model if one of its methods is used before the model itself."""
-        self.build({"source_ids": (None, None), "target_ids": (None, None)})
+        if not self.built:
+            self.build({"source_ids": (None, None), "target_ids": (None, None)})
 
     def call(self, inputs, training=None):
         """Computes the logits of the next target token at each position.
@@ -338,9 +339,8 @@ class Transformer(PresetMixin, keras.Model):
             "cross": ops.stack(cross_scores, axis=1),
         }
 
-    def compute_output_spec(self, inputs, training=None):
-        shape = (*inputs["target_ids"].shape, self.num_outputs)
-        return keras.KerasTensor(shape, dtype="float32")
+    def compute_output_spec(self, *args, **kwargs):
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def save(self, filepath, *args, **kwargs):
         """Like `keras.Model.save`, but checks quantized layers before it writes.

@@ -192,6 +192,30 @@ def test_large_float_ids_are_exact_under_mixed_precision(policy):
     np.testing.assert_array_equal(numpy(model(floats)), numpy(model(ids)))
 
 
+class Classifier(kt.Transformer):
+    """A transformer with a head of two classes per target token."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.head = keras.layers.Dense(2)
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.head.build((None, None, self.num_outputs))
+
+    def call(self, inputs, training=None):
+        return self.head(super().call(inputs, training=training))
+
+
+def test_subclass_with_layers_of_its_own():
+    model = Classifier(**SIZES)
+    logits = model(inputs())
+    expected = model.head(kt.Transformer.call(model, inputs()))
+    np.testing.assert_allclose(numpy(logits), numpy(expected), rtol=1e-6)
+    symbolic = {name: keras.Input((None,), dtype="int32") for name in inputs()}
+    assert model(symbolic).shape == (None, None, 2)
+
+
 def test_transformer_accepts_symbolic_inputs():
     symbolic = {
         name: keras.Input((None,), dtype="int32", name=name)
