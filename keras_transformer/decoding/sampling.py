@@ -118,7 +118,7 @@ def _exclusion_bias(logits, vocabulary_size, excluded):
     bias = np.zeros(known_vocabulary_size(logits), "float32")
     bias[vocabulary_size or bias.size :] = -np.inf
     bias[[i for i in excluded if i < bias.size]] = -np.inf
-    return bias
+    return ops.convert_to_tensor(bias)
 
 
 def _draw(logits, uniforms, top_k, top_p):

@@ -136,6 +136,8 @@ def _decoder_of(model, drop_finished):
         return EnsembleDecoder(
             [_decoder_of(each, drop_finished) for each in model.models]
         )
+    if not model.built:
+        model.build(None)
     # The weights are arranged in advance only for dynamic shapes: with static shapes,
     # XLA would do this again at every step.
     is_dynamic = has_dynamic_shapes(drop_finished)
@@ -154,6 +156,7 @@ def _begin(
     drop_finished,
 ):
     """Encodes sources and returns the arguments that beam search and sampling share."""
+    source_ids = ops.convert_to_tensor(source_ids, "int32")
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length

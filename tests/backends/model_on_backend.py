@@ -15,6 +15,10 @@ from layer_checks import check_saving
 from layer_checks import numpy
 from layer_checks import randomize
 
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import Sampling
+from keras_transformer.decoding import sample_ids
+from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -154,7 +158,16 @@ def check_file_from_another_backend(path, numbers):
     )
 
 
+def check_search():
+    """Compares greedy search with samples that contain only the most likely ids."""
+    model = Transformer(**SIZES, **WIDTHS)
+    best, _ = translate_ids(model, SOURCE_IDS, BeamSearch(1, length_penalty=0.0))
+    sampled, _ = sample_ids(model, SOURCE_IDS, Sampling(2, top_k=1, seed=1))
+    np.testing.assert_array_equal(numpy(sampled), numpy(best).repeat(2, axis=1))
+
+
 check_attention()
+check_search()
 for variant in VARIANTS:
     model = build_model(**variant)
     check_forward(model)
