@@ -103,12 +103,26 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         Returns:
             Scalar, float32. The sum over all replicas is the mean over the tokens of
             the global batch.
+
+        Raises:
+            ValueError: If an argument has another number of axes.
         """
+        ranks = [len(ops.shape(each)) for each in (y_true, y_pred)]
+        if ranks != [2, 3]:
+            raise ValueError(
+                "Labels must have 2 axes and logits 3. Received arrays with "
+                f"{ranks[0]} and {ranks[1]} axes."
+            )
         labels, weights = replace_padding(y_true, self.pad_id)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
             if len(sample_weight.shape) == 1:
                 sample_weight = sample_weight[:, None]
+            if len(sample_weight.shape) != 2:
+                raise ValueError(
+                    "`sample_weight` must have 1 or 2 axes. Received shape: "
+                    f"{tuple(sample_weight.shape)}."
+                )
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)

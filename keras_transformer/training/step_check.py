@@ -62,7 +62,9 @@ class CheckedUpdate:
         loss_scale = _loss_scale(optimizer) if is_scaled else None
         # If any component is non-finite, so is the sum, which costs half as much as a
         # norm.
-        total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
+        total = tf.add_n(
+            [tf.cast(tf.reduce_sum(gradient), tf.float32) for gradient in gradients]
+        )
         gradients, is_too_large = self._limit_norm(gradients, loss_scale)
         fault = check_step(tokens, loss_sum, total, loss_scale, is_too_large)
         is_applied = tf.equal(fault, OK)
@@ -90,7 +92,11 @@ class CheckedUpdate:
         # The limits apply to the norm of the sum over the replicas. Each replica then
         # applies the mean, because the optimizer adds the replicas' gradients.
         gradients = [global_mean(gradient) for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients) * num_replicas()
+        # In 16 bits, the sum of squares would overflow or lose small gradients.
+        norm = tf.linalg.global_norm(
+            [tf.cast(gradient, tf.float32) for gradient in gradients]
+        )
+        norm *= num_replicas()
         if loss_scale is not None:
             norm /= loss_scale
         is_too_large = False
@@ -100,7 +106,9 @@ class CheckedUpdate:
             is_too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
         if self.global_clipnorm is not None:
             factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))
-            gradients = [gradient * factor for gradient in gradients]
+            gradients = [
+                gradient * tf.cast(factor, gradient.dtype) for gradient in gradients
+            ]
         return gradients, is_too_large
 
 

@@ -29,9 +29,9 @@ class TrainingModel(keras.Model):
     """A `keras.Model` that trains the weights of a `Transformer` with `fit`.
 
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
-    updates. This class's training step is faster and needs less memory: logits exist
-    only for some tokens at a time, and one pass computes loss, gradient, perplexity and
-    accuracy.
+    updates, unless the transformer has regularizers or other losses of its own. This
+    class's training step is faster and needs less memory: logits exist only for some
+    tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
 
     Each batch is divided along its rows into `gradient_accumulation_steps *
     parallel_parts` parts, of which `parallel_parts` are computed at a time. All parts
@@ -62,6 +62,8 @@ class TrainingModel(keras.Model):
             The remaining embeddings are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. Each batch
             then passes through the model twice. If `None`, no divergence is added.
+
+    A `TrainingModel` cannot be saved as a whole. Save `transformer`, or weights only.
 
     Raises:
         ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1), or
@@ -166,6 +168,27 @@ class TrainingModel(keras.Model):
         if self.compiled and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
+    def compile(self, optimizer="rmsprop", **kwargs):
+        """Like `keras.Model.compile`, without losses and metrics, which are built in.
+
+        Raises:
+            ValueError: If a loss or metric is given.
+        """
+        names = ("loss", "loss_weights", "metrics", "weighted_metrics")
+        given = [name for name in names if kwargs.get(name)]
+        if given:
+            raise ValueError(
+                "`TrainingModel` computes its own loss and metrics. To use others, "
+                f"compile the `Transformer`. Received: {', '.join(given)}."
+            )
+        super().compile(optimizer, **kwargs)
+
+    def get_config(self):
+        raise NotImplementedError(
+            "A `TrainingModel` cannot be saved as a whole. Save its `transformer`, or "
+            "save weights only (in callbacks, `save_weights_only=True`)."
+        )
+
     def call(self, inputs, training=None):
         return self.transformer(inputs, training=training)
 
@@ -192,6 +215,11 @@ class TrainingModel(keras.Model):
         fault = self.checked_update.apply(
             self.optimizer, gradients, self.trainable_variables, sums[0], total_weight
         )
+        if self.transformer.losses:
+            raise ValueError(
+                "`TrainingModel` ignores regularizers and `add_loss`. Remove them, or "
+                "compile and fit the `Transformer` itself."
+            )
         self.last_fault.assign(fault)
         is_valid = tf.equal(fault, step_check.OK)
         tokens, total_weight, *sums = (
@@ -265,7 +293,7 @@ class TrainingModel(keras.Model):
             sums = [total + value for total, value in zip(sums, new_sums, strict=True)]
             return index + 1, gradients, sums
 
-        zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
+        zeros = [tf.zeros_like(variable.value) for variable in self.trainable_variables]
         sums = [tf.constant(0.0)] * 3
         _, gradients, sums = tf.while_loop(
             lambda index, *_: index < parts,

@@ -145,6 +145,22 @@ def test_sample_weights_apply_to_rows_or_tokens(shape):
     assert float(loss) == pytest.approx(expected, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("labels", "logits", "weights", "message"),
+    [
+        ((4,), (4, 11), None, "Labels must have 2 axes and logits 3"),
+        ((4, 4, 1), (4, 4, 11), None, "Received arrays with 3 and 3 axes"),
+        ((4, 4), (4, 4, 11), (4, 4, 1), "`sample_weight` must have 1 or 2 axes"),
+    ],
+)
+def test_smoothed_cross_entropy_rejects_other_shapes(labels, logits, weights, message):
+    """Broadcasting would silently give each token the weights of all rows."""
+    arrays = np.ones(labels, "int32"), np.ones(logits, "float32")
+    weights = None if weights is None else np.ones(weights)
+    with pytest.raises(ValueError, match=message):
+        training.SmoothedCrossEntropy(0.1)(*arrays, weights)
+
+
 def test_smoothed_cross_entropy_computes_in_float32():
     logits = tf.cast(random_logits(), tf.bfloat16)
     loss = training.SmoothedCrossEntropy(0.1)(LABELS, logits)

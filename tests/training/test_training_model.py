@@ -340,6 +340,25 @@ def test_mixed_precision_learns(exact_losses, precision, parts):
     assert {weight.dtype for weight in model.transformer.weights} == {"float32"}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 1e-5), ("bfloat16", 0.02)]
+)
+def test_other_dtypes_match_plain_compile(dtype, tolerance):
+    options = {"dtype": dtype, "variations": {"logits_bias": True}}
+    model, in_parts = (tiny_training_model(sgd(), parts, **options) for parts in (1, 3))
+    other = tiny_transformer(**options)
+    other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))
+    for each in (model, in_parts, other):
+        each.train_on_batch(*batch(1, SEVEN_ROWS))
+    for each in (model, in_parts):
+        assert {weight.dtype for weight in each.transformer.weights} == {dtype}
+        for weight, expected in zip(
+            each.transformer.weights, other.weights, strict=True
+        ):
+            difference = np.abs(np.subtract(weight, expected, dtype="float32"))
+            assert difference.max() < tolerance
+
+
 @pytest.mark.fault(
     "F11", "the scale halves, no update, `iterations` unchanged; training continues"
 )
