@@ -8,4 +8,5 @@ def main() -> None:
     """Runs the command line."""
     from keras_transformer.cli.app import app
 
-    app()
+    # With `python -m`, completion would apply to the command `python`.
+    app(prog_name="keras-transformer")

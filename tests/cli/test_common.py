@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -202,6 +203,13 @@ def test_shell_completion_offers_commands_recipes_and_keys(words, expected):
     }
     result = CliRunner().invoke(app, [], prog_name="keras-transformer", env=shell)
     assert expected in result.stdout.split()
+
+
+def test_python_m_completes_the_command_keras_transformer():
+    command = [sys.executable, "-m", "keras_transformer"]
+    environment = {**os.environ, "_KERAS_TRANSFORMER_COMPLETE": "source_bash"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert re.search(r"complete .* keras-transformer$", done.stdout.strip())
 
 
 def test_installation_of_completion_is_offered(run_command):
