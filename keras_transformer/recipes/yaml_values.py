@@ -9,6 +9,7 @@ from keras_transformer.errors import RecipeError
 # Limit on the number of values. Aliases count as copies, since a short text with nested
 # aliases can expand to billions of values.
 _MAX_VALUES = 10_000
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,6 +39,8 @@ class _Loader(yaml.SafeLoader):
         # For other nodes, such as the list in `!!set [a]`, the parent class raises an
         # error.
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == _MERGE:  # `<<: *anchor`
+                continue
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):

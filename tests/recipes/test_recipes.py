@@ -271,6 +271,7 @@ def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
     [
         (b"data: {kind: files\ntrain: 3", "line 2: not valid YAML"),
         (b"data: {}\ndata: {}", "line 2: the key data is given twice"),
+        (b"data: {<<: {a: 1}, b: 2, b: 3}", "line 1: the key b is given twice"),
         (b"", "must be a mapping"),
         (b"a: \xff", "not UTF-8"),
         (b"3: 4", "a key must be a string. Received: 3"),
@@ -283,6 +284,14 @@ def test_load_recipe_rejects_invalid_files(tmp_path, content, expected):
     message = recipe_error(path)
     assert expected in message
     assert str(path) in message
+
+
+def test_load_recipe_accepts_merge_keys(recipe_path):
+    recipe_path.write_text(
+        MINIMAL + "decoding: {<<: {beam_size: 3, extra_length: 7}, beam_size: 2}"
+    )
+    decoding = load_recipe(recipe_path).decoding
+    assert (decoding.beam_size, decoding.extra_length) == (2, 7)
 
 
 def test_load_recipe_lists_shipped_recipes_for_an_unknown_name(tmp_path):
