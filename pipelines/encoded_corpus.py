@@ -19,7 +19,7 @@ FACTS = "corpus.json"
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
 DROP_REASONS = {
-    "invalid_utf8": "not UTF-8",
+    "invalid_utf8": "not UTF-8 on a side",
     "empty": "with an empty side",
     "too_long": "longer than data.max_length",
 }

@@ -10,7 +10,7 @@ from keras_transformer.decoding.batches import encode_texts
 
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
 FILTER_REASONS = {
-    "invalid_utf8": "not UTF-8",
+    "invalid_utf8": "not UTF-8 on a side",
     "empty": "empty side",
     "copy": "same text on both sides",
     "too_long": "too many subwords on a side",

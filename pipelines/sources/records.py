@@ -28,7 +28,7 @@ FORMAT = 1
 INVALID, EMPTY, REPEATED = "invalid_utf8", "empty", "repeated"
 TOO_LONG, UNEVEN = "too_long", "uneven"
 DROP_TEXTS = {
-    INVALID: "not UTF-8",
+    INVALID: "not UTF-8 on a side",
     EMPTY: "with an empty side",
     REPEATED: "repeated",
     TOO_LONG: "longer than max_length",

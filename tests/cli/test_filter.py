@@ -80,7 +80,7 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
         f"2 of 10 pairs kept with a score of at least {threshold:.4f}",
-        "1 dropped: not UTF-8",
+        "1 dropped: not UTF-8 on a side",
         "2 dropped: empty side",
         "1 dropped: same text on both sides",
         "1 dropped: too many subwords on a side",

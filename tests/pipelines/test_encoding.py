@@ -133,7 +133,7 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
     assert corpus.num_pairs == 12
     name = tmp_path / "a.en"
     assert corpus.report == (
-        f"12 of 23 pairs kept; dropped: 2 not UTF-8 ({name}:9, {name}:13); "
+        f"12 of 23 pairs kept; dropped: 2 not UTF-8 on a side ({name}:9, {name}:13); "
         f"8 with an empty side ({name}:5, {name}:8, {name}:16, {name}:17, {name}:18, "
         f"...); 1 longer than data.max_length ({name}:12)"
     )
