@@ -48,7 +48,6 @@ from diversified_text import one_line
 from diversified_text import read_lines
 from diversified_text import write
 
-from keras_transformer.cli.options import format_bleu_options
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.repeat_report import REPORT
@@ -366,7 +365,6 @@ def main(arguments=None):
         return
     command = ["keras-transformer", "evaluate", options.output / "diversified"]
     command += ["--source", text / "test.source", "--reference", text / "test.target"]
-    command += format_bleu_options(plan.final.evaluation)
     print(f"# to score the test set, once: {shlex.join(map(str, command))}")
 
 

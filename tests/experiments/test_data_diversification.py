@@ -185,15 +185,6 @@ def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys
     assert ("keras-transformer evaluate" in capsys.readouterr().out) == has_test
 
 
-def test_command_for_the_test_set_has_the_settings_of_validation(
-    commands, tmp_path, capsys
-):
-    settings = [f"--set={each}" for each in (*SMALL, "evaluation.lowercase=true")]
-    settings.append("--set-final=evaluation.tokenize=none")
-    script.main(["phrases", *settings, f"--output={tmp_path / 'runs'}"])
-    assert capsys.readouterr().out.endswith(" --tokenize none --lowercase\n")
-
-
 # Stands in for `train`. After Ctrl-C, it needs a second to save.
 TRAINING = """#!{python}
 import pathlib, signal, sys, time
