@@ -1,7 +1,7 @@
 """Locks and checks run folders: one process at a time, one recipe, one training text.
 
 `train` calls `create_and_lock`, `clean`, `create` and `claim`, and after restoring a
-checkpoint, `check_text` and `check_replicas`.
+checkpoint, the checks in `unchanged`.
 """
 
 import contextlib
@@ -301,54 +301,6 @@ def claim(folder, recipe, allow_changes=False):
         if changed and begun:
             return
     dump_recipe(recipe, path)
-
-
-def check_text(folder, progress, fingerprint, allow_changes=False):
-    """Checks that the training text is unchanged; stores its fingerprint in `progress`.
-
-    Args:
-        folder: The run folder.
-        progress: The restored `Progress`, which is updated.
-        fingerprint: `EncodedCorpus.fingerprint` of each training text, joined by "+",
-            or `None` if it is unknown for one of them.
-        allow_changes: Whether the text may differ.
-
-    Raises:
-        RunError: If the run began with a different text.
-    """
-    is_known = progress.text is not None and fingerprint is not None
-    current = fingerprint
-    if is_known and ":" not in progress.text:
-        current = current.partition(":")[0]  # version 0.1 stored no hash of the ids
-    if is_known and progress.text != current and not allow_changes:
-        raise RunError(
-            f"{folder}: the text of data.train, its length limit or its subwords have "
-            "changed since the run began. Pass --allow-changes or --restart"
-        )
-    progress.text = fingerprint
-
-
-def check_replicas(folder, progress, replicas, allow_changes=False):
-    """Checks that the number of replicas is unchanged; stores it in `progress`.
-
-    Each replica draws its own dropout masks, so their number changes the weights.
-
-    Args:
-        folder: The run folder.
-        progress: The restored `Progress`, which is updated.
-        replicas: Number of replicas.
-        allow_changes: Whether the number may differ.
-
-    Raises:
-        RunError: If the run began with a different number.
-    """
-    changed = progress.replicas not in (None, replicas)
-    if changed and not allow_changes:
-        raise RunError(
-            f"{folder}: the run began on {progress.replicas} replica(s). Now there are "
-            f"{replicas}. Pass --allow-changes or --restart"
-        )
-    progress.replicas = replicas
 
 
 def _changes(path, recipe, allow_changes):

@@ -17,6 +17,7 @@ from keras_transformer import pipelines
 from keras_transformer import training
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.experiments import folder as run_folder
+from keras_transformer.experiments import unchanged
 from keras_transformer.experiments.build import build_training_model
 from keras_transformer.experiments.build import regularization
 from keras_transformer.experiments.corpora import check_corpora
@@ -229,11 +230,11 @@ class _Run:
             check_budget(*lengths, stage.settings.batch_tokens)
             check_targets(trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
-        is_known = None not in fingerprints.values()
-        fingerprint = "+".join(fingerprints.values()) if is_known else None
-        arguments = self.folder, trainer.progress
-        run_folder.check_text(*arguments, fingerprint, self.allow_changes)
-        run_folder.check_replicas(*arguments, self._num_replicas, self.allow_changes)
+        fingerprint = unchanged.join_fingerprints(fingerprints.values())
+        run = self.folder, trainer.progress
+        unchanged.check_text(*run, fingerprint, self.allow_changes)
+        unchanged.check_validation_text(*run, data.corpora, self.allow_changes)
+        unchanged.check_replicas(*run, self._num_replicas, self.allow_changes)
 
     def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""

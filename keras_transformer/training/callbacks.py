@@ -40,6 +40,7 @@ class Progress:
             `reporting.metric_sums`).
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
+        validation_text: Fingerprint of the validation text.
         replicas: Number of replicas that compute each step.
         reason: Reason for the checkpoint (see `saving.checkpoints.regular_paths`).
         checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
@@ -59,6 +60,7 @@ class Progress:
     metrics: list[float] = dataclasses.field(default_factory=list)
     validation_due: bool = False
     text: str | None = None
+    validation_text: str | None = None
     replicas: PositiveInt | None = None
     reason: str = SCHEDULE
     checkpoint_due: bool = False
@@ -71,7 +73,7 @@ class Progress:
         score was measured with another metric, it is discarded.
         """
         if self.best_metric not in (None, metric):
-            self.best_score = self.best_perplexity = self.best_step = None
+            self.discard_best()
         self.best_metric = metric
         sign = 1 if HIGHER_IS_BETTER[metric] else -1
         is_best = not math.isnan(score) and (
@@ -86,6 +88,11 @@ class Progress:
         else:
             self.validations_since_best += 1
         return is_best
+
+    def discard_best(self):
+        """Discards the best score, with which new scores cannot be compared."""
+        self.best_score = self.best_perplexity = self.best_step = None
+        self.validations_since_best = 0
 
 
 class StepCounter(keras.callbacks.Callback):

@@ -19,7 +19,6 @@ from keras_transformer.errors import RunError
 from keras_transformer.errors import WorkerLost
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
-from keras_transformer.training.callbacks import Progress
 
 # Holds the lock of a folder until standard input ends.
 HOLD = """
@@ -162,38 +161,6 @@ def test_restart_keeps_initial_model(tmp_path):
             run_folder.check_restart(folder, recipe(change))
     for other in (tmp_path / "other", tmp_path / "run2" / "best.keras", "null"):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
-
-
-@pytest.mark.fault("F06", "changed text or subwords: error; `--allow-changes` resumes")
-def test_check_text_rejects_changed_text(tmp_path):
-    progress = Progress()
-    run_folder.check_text(tmp_path, progress, "a")
-    run_folder.check_text(tmp_path, progress, "a")
-    with pytest.raises(RunError, match=r"text of data\.train, .* have changed"):
-        run_folder.check_text(tmp_path, progress, "b")
-    assert progress.text == "a"
-    run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
-    assert progress.text == "b"
-    # A fingerprint is a hash of the text and a hash of the ids. Version 0.1 stored only
-    # the first, so "b" accepts any ids.
-    run_folder.check_text(tmp_path, progress, "b:1")
-    with pytest.raises(RunError, match=r"subwords have changed"):
-        run_folder.check_text(tmp_path, progress, "b:2")
-    # A text without a fingerprint is not checked.
-    run_folder.check_text(tmp_path, progress, None)
-    run_folder.check_text(tmp_path, progress, "c")
-
-
-@pytest.mark.fault("F06", "an error names both numbers of replicas")
-def test_check_replicas_rejects_changed_number(tmp_path):
-    progress = Progress()
-    for _ in range(2):
-        run_folder.check_replicas(tmp_path, progress, 2)
-    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*--all"):
-        run_folder.check_replicas(tmp_path, progress, 4)
-    assert progress.replicas == 2
-    run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
-    assert progress.replicas == 4
 
 
 @pytest.mark.parametrize("content", ["", "\x00\x01", "a: [", "data: 3"])

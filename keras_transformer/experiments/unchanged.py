@@ -1,0 +1,94 @@
+"""Checks that text and replicas of a run are unchanged when it is resumed.
+
+Each check compares a value with the one in the restored `Progress` and stores it there.
+"""
+
+import logging
+
+from keras_transformer.errors import RunError
+
+logger = logging.getLogger("keras_transformer")
+
+
+def join_fingerprints(fingerprints):
+    """Returns the fingerprints, joined by "+", or `None` if one of them is `None`."""
+    return None if None in fingerprints else "+".join(fingerprints)
+
+
+def check_text(folder, progress, fingerprint, allow_changes=False):
+    """Checks that the training text is unchanged; stores its fingerprint in `progress`.
+
+    Args:
+        folder: The run folder.
+        progress: The restored `Progress`, which is updated.
+        fingerprint: `EncodedCorpus.fingerprint` of each training text, joined by "+",
+            or `None` if it is unknown for one of them.
+        allow_changes: Whether the text may differ.
+
+    Raises:
+        RunError: If the run began with a different text.
+    """
+    is_known = progress.text is not None and fingerprint is not None
+    current = fingerprint
+    if is_known and ":" not in progress.text:
+        current = current.partition(":")[0]  # version 0.1 stored no hash of the ids
+    if is_known and progress.text != current and not allow_changes:
+        raise RunError(
+            f"{folder}: the text of data.train, its length limit or its subwords have "
+            "changed since the run began. Pass --allow-changes or --restart"
+        )
+    progress.text = fingerprint
+
+
+def check_replicas(folder, progress, replicas, allow_changes=False):
+    """Checks that the number of replicas is unchanged; stores it in `progress`.
+
+    Each replica draws its own dropout masks, so their number changes the weights.
+
+    Args:
+        folder: The run folder.
+        progress: The restored `Progress`, which is updated.
+        replicas: Number of replicas.
+        allow_changes: Whether the number may differ.
+
+    Raises:
+        RunError: If the run began with a different number.
+    """
+    changed = progress.replicas not in (None, replicas)
+    if changed and not allow_changes:
+        raise RunError(
+            f"{folder}: the run began on {progress.replicas} replica(s). Now there are "
+            f"{replicas}. Pass --allow-changes or --restart"
+        )
+    progress.replicas = replicas
+
+
+def check_validation_text(folder, progress, corpora, allow_changes=False):
+    """Checks that the validation text is unchanged.
+
+    If it may change, the best score, which belongs to the old text, is discarded.
+
+    Args:
+        folder: The run folder.
+        progress: The restored `Progress`, which is updated.
+        corpora: Mapping with the `EncodedCorpus` of the validation text, if there is
+            any, under the key `validation`.
+        allow_changes: Whether the text may differ.
+
+    Raises:
+        RunError: If the run began with a different text.
+    """
+    corpus = corpora.get("validation")
+    if corpus is None or corpus.fingerprint is None:
+        return
+    fingerprint = corpus.fingerprint
+    if progress.validation_text not in (None, fingerprint):
+        if not allow_changes:
+            raise RunError(
+                f"{folder}: the text of data.validation or its subwords have changed "
+                "since the run began, so new scores cannot be compared with old ones. "
+                "Pass --allow-changes or --restart"
+            )
+        logger.warning("data.validation has changed, so the best score is discarded")
+        progress.discard_best()
+    progress.validation_text = fingerprint

@@ -1,0 +1,67 @@
+"""Resuming a run refuses changed text and another number of replicas.
+
+`fault_table.py` explains the marker `fault`.
+"""
+
+import types
+
+import pytest
+
+from keras_transformer.errors import RunError
+from keras_transformer.experiments import unchanged
+from keras_transformer.training.callbacks import Progress
+
+
+@pytest.mark.fault("F06", "changed text or subwords: error; `--allow-changes` resumes")
+def test_check_text_rejects_changed_text(tmp_path):
+    progress = Progress()
+    unchanged.check_text(tmp_path, progress, "a")
+    unchanged.check_text(tmp_path, progress, "a")
+    with pytest.raises(RunError, match=r"text of data\.train, .* have changed"):
+        unchanged.check_text(tmp_path, progress, "b")
+    assert progress.text == "a"
+    unchanged.check_text(tmp_path, progress, "b", allow_changes=True)
+    assert progress.text == "b"
+    # A fingerprint is a hash of the text and a hash of the ids. Version 0.1 stored only
+    # the first, so "b" accepts any ids.
+    unchanged.check_text(tmp_path, progress, "b:1")
+    with pytest.raises(RunError, match=r"subwords have changed"):
+        unchanged.check_text(tmp_path, progress, "b:2")
+    # A text without a fingerprint is not checked.
+    unchanged.check_text(tmp_path, progress, None)
+    unchanged.check_text(tmp_path, progress, "c")
+
+
+def test_changed_validation_text_discards_the_best_score(tmp_path):
+    """New scores cannot be compared with scores on other text."""
+    progress = Progress()
+    old, new, unknown = (
+        {"validation": types.SimpleNamespace(fingerprint=each)}
+        for each in ("a", "b", None)
+    )
+    for _ in range(2):
+        unchanged.check_validation_text(tmp_path, progress, old)
+    progress.record_score("bleu", 20.0)
+    progress.record_score("bleu", 15.0)
+    with pytest.raises(RunError, match=r"text of data\.validation .* have changed"):
+        unchanged.check_validation_text(tmp_path, progress, new)
+    assert (progress.best_score, progress.validations_since_best) == (20.0, 1)
+    unchanged.check_validation_text(tmp_path, progress, new, allow_changes=True)
+    assert (progress.best_score, progress.validations_since_best) == (None, 0)
+    assert progress.record_score("bleu", 10.0)
+    # Without validation or a fingerprint, nothing is known about the text.
+    for corpora in (unknown, {}):
+        unchanged.check_validation_text(tmp_path, progress, corpora)
+    assert progress.validation_text == "b"
+
+
+@pytest.mark.fault("F06", "an error names both numbers of replicas")
+def test_check_replicas_rejects_changed_number(tmp_path):
+    progress = Progress()
+    for _ in range(2):
+        unchanged.check_replicas(tmp_path, progress, 2)
+    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*--all"):
+        unchanged.check_replicas(tmp_path, progress, 4)
+    assert progress.replicas == 2
+    unchanged.check_replicas(tmp_path, progress, 4, allow_changes=True)
+    assert progress.replicas == 4
