@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import re
 import shutil
 import stat
 
@@ -12,6 +13,18 @@ from keras_transformer.errors import StorageError
 # Error codes for a full disk, an exceeded quota, and an exceeded file size limit.
 _DISK_FULL_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DISK_FULL_TEXTS = tuple(os.strerror(number) for number in _DISK_FULL_CODES)
+
+
+def require_readable_path(path, error_class):
+    """Raises an error if TensorFlow cannot read checkpoints or SavedModels at a path.
+
+    TensorFlow writes them to any path, but reads them with the path as a glob pattern.
+    """
+    if re.search(r"\[.*\]|\\", str(path)):
+        raise error_class(
+            f"{path}: TensorFlow cannot read files in a folder whose path contains "
+            "[...] or a backslash. Choose another path"
+        )
 
 
 @contextlib.contextmanager

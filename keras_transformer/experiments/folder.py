@@ -20,6 +20,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.errors import WorkerLost
 from keras_transformer.files import check_writable
 from keras_transformer.files import is_hard_link
+from keras_transformer.files import require_readable_path
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
@@ -96,9 +97,11 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
 
     Raises:
         RunBusy: If another process has locked the folder.
+        RunError: If TensorFlow cannot read checkpoints in the folder.
         StorageError: If the folder is not writable.
     """
     folder = pathlib.Path(folder)
+    require_readable_path(folder, RunError)
     created = [each for each in (folder, *folder.parents) if not each.exists()]
     check_writable(folder)
     output = [folder / name for name in (*_OUTPUT, "cache", CONFIG, lock_name)]

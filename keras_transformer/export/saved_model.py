@@ -24,6 +24,7 @@ from keras_transformer.export.supported import reject_ensemble
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.files import require_readable_path
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
@@ -95,7 +96,8 @@ def export_saved_model(
         ValueError: If the tokenizer and the model do not match, or a size is out of
             range.
         TypeError: If `search` is not a `BeamSearch`.
-        ExportError: If the model is an ensemble.
+        ExportError: If the model is an ensemble, or TensorFlow cannot read exports in
+            `folder`.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     check_type(search, BeamSearch, "search")
@@ -108,6 +110,7 @@ def export_saved_model(
     check_compatible(model, tokenizer, target_of(tokenizer))
 
     folder = pathlib.Path(folder)
+    require_readable_path(folder, ExportError)
     check_writable(folder)
     signatures = Signatures(
         model,

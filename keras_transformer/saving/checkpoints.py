@@ -10,6 +10,7 @@ import tensorflow as tf
 from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.files import require_readable_path
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.untrusted import escape_controls
 from keras_transformer.untrusted import parse_json
@@ -172,8 +173,13 @@ DAMAGE = (tf.errors.OpError, IndexError)
 
 
 def checkpoint_files(path):
-    """Returns the files of a checkpoint, for `require_regular`."""
+    """Returns the files of a checkpoint, for `require_regular`.
+
+    Raises:
+        CheckpointError: If TensorFlow cannot read checkpoints at this path.
+    """
     path = pathlib.Path(path)
+    require_readable_path(path, CheckpointError)
     return [*path.parent.glob(f"{path.name}.*")]
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic import Field
 
 from keras_transformer.errors import ModelError
+from keras_transformer.files import require_readable_path
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
@@ -96,6 +97,7 @@ def load_saved_model(path, allow_unsafe=False):
     )
     from keras_transformer.saving.graph_check import check_saved_model
 
+    require_readable_path(path, ModelError)
     try:
         # Opening a named pipe would block forever. `rglob` does not follow links to
         # folders, but TensorFlow opens the files in them, so `glob` adds these files.
