@@ -29,6 +29,12 @@ def compile_for_ids(function, num_inputs):
             function, input_signature=[rows] * num_inputs, autograph=False
         )
 
+    if keras.config.backend() == "torch":
+        import torch
+
+        # Otherwise, results keep the intermediate values of all steps for gradients.
+        function = torch.no_grad()(function)
+
     def run(*ids):
         return keras.tree.map_structure(keras.ops.convert_to_numpy, function(*ids))
 

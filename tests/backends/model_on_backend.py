@@ -19,6 +19,7 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -164,6 +165,17 @@ def check_search():
     best, _ = translate_ids(model, SOURCE_IDS, BeamSearch(1, length_penalty=0.0))
     sampled, _ = sample_ids(model, SOURCE_IDS, Sampling(2, top_k=1, seed=1))
     np.testing.assert_array_equal(numpy(sampled), numpy(best).repeat(2, axis=1))
+    # PyTorch would keep the intermediate values of all steps for gradients.
+    keeps_values = []
+
+    def encode(ids):
+        output = model.encode(ids)
+        keeps_values.append(getattr(output, "requires_grad", False))
+        return output
+
+    encoded = compile_for_ids(encode, 1)(SOURCE_IDS)
+    np.testing.assert_allclose(encoded, numpy(model.encode(SOURCE_IDS)), atol=1e-5)
+    assert keeps_values == [False]
 
 
 check_attention()
