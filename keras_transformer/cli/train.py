@@ -110,6 +110,9 @@ def train(
             typer.echo(f"{key}: {value}")
         return
     _warn_of_memory(loaded)
+    given = loaded.training.initial_path
+    if allow_unsafe and given and initial_model is None:
+        console.warn_unsafe(given)
     hint = f"resume from the last checkpoint in {output / 'checkpoints'}"
     with console.resume_hint(hint):
         summary = keras_transformer.train(

@@ -159,6 +159,8 @@ def test_training_from_an_unsafe_file_is_refused(
     assert not marker.exists()
     result = run_command(*command, "--allow-unsafe")
     assert result.exit_code == 2 and marker.exists()
+    warning = f"warning: {unsafe_file}: not checked, so it can run any code"
+    assert result.stderr.count(warning) == 1
     assert not (tmp_path / "run").exists()
 
 
