@@ -146,9 +146,15 @@ def _discard_output():
 
 
 def warn_unsafe(*paths):
-    """Warns that models are opened with --allow-unsafe."""
+    """Warns that models are opened with --allow-unsafe, except for presets.
+
+    Presets are always checked.
+    """
+    from keras_transformer.saving.preset import is_preset
+
     for path in paths:
-        warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
+        if not is_preset(path):
+            warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
 
 
 def json_text(value, indent=2) -> str:

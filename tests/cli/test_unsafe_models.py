@@ -164,6 +164,12 @@ def test_training_from_an_unsafe_file_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_presets_are_checked_despite_allow_unsafe(run):
+    result = run("score", "phrases", "--allow-unsafe")
+    assert result.exit_code == 0
+    assert "not checked" not in result.stderr
+
+
 def test_info_of_an_unsafe_model_runs_no_code(
     run_command, unsafe_export, unsafe_file, marker
 ):
