@@ -339,9 +339,6 @@ class Transformer(PresetMixin, keras.Model):
             "cross": ops.stack(cross_scores, axis=1),
         }
 
-    def compute_output_spec(self, *args, **kwargs):
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
     def save(self, filepath, *args, **kwargs):
         """Like `keras.Model.save`, but checks quantized layers before it writes.
 

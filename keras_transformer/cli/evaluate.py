@@ -101,13 +101,13 @@ def evaluate(
     console.require_exists(source, *reference)
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
-    scoring = _scoring(model, {"tokenize": tokenize, "lowercase": lowercase})
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: tree line"
     else:
         if source is None:
             raise UserError("give the text to translate with --source")
+        scoring = _scoring(model, {"tokenize": tokenize, "lowercase": lowercase})
         sources, *references = read_parallel_lines(source, *reference)
         unit, origin = "lines", f"{source}: line"
 

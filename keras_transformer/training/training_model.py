@@ -43,6 +43,8 @@ class TrainingModel(keras.Model):
     above 0. An invalid step changes no weights and no metrics. `last_fault` stores the
     reason (see `step_check.check_step`).
 
+    A `TrainingModel` cannot be saved as a whole. Save `transformer`, or weights only.
+
     Args:
         transformer: The model to train.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
@@ -62,8 +64,6 @@ class TrainingModel(keras.Model):
             The remaining embeddings are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. Each batch
             then passes through the model twice. If `None`, no divergence is added.
-
-    A `TrainingModel` cannot be saved as a whole. Save `transformer`, or weights only.
 
     Raises:
         ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1), or
@@ -212,14 +212,14 @@ class TrainingModel(keras.Model):
         gradients, sums = self._gradients_in_parts(
             inputs, labels, scale=1.0 / tf.maximum(total_weight, 1e-9)
         )
+        if self.transformer.losses:
+            raise ValueError(
+                "`TrainingModel` does not support regularizers or `add_loss`. Remove "
+                "them, or compile and fit the `Transformer` itself."
+            )
         fault = self.checked_update.apply(
             self.optimizer, gradients, self.trainable_variables, sums[0], total_weight
         )
-        if self.transformer.losses:
-            raise ValueError(
-                "`TrainingModel` ignores regularizers and `add_loss`. Remove them, or "
-                "compile and fit the `Transformer` itself."
-            )
         self.last_fault.assign(fault)
         is_valid = tf.equal(fault, step_check.OK)
         tokens, total_weight, *sums = (

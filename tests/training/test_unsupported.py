@@ -1,4 +1,4 @@
-"""What `TrainingModel` does not support is an error, not silently ignored."""
+"""`TrainingModel` raises an error for losses and formats that it does not support."""
 
 import keras
 import pytest
@@ -39,7 +39,7 @@ def test_fit_rejects_losses_of_the_transformer(add, parts):
     add(transformer)
     model = training.TrainingModel(transformer, gradient_accumulation_steps=parts)
     model.compile("adam")
-    with pytest.raises(ValueError, match="ignores regularizers and `add_loss`"):
+    with pytest.raises(ValueError, match="does not support regularizers or `add_loss`"):
         model.fit(*batch(1), verbose=0)
 
 
