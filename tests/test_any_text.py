@@ -227,7 +227,7 @@ def test_translate_command_keeps_empty_lines(tiny_model_file, tiny_export):
         assert translate(model, content).stdout_bytes == content
 
 
-@pytest.mark.fault("F18", "spelled in bytes, never unknown; translation not empty")
+@pytest.mark.fault("F18", "encoded as bytes, never unknown; translation not empty")
 def test_translator_accepts_unseen_languages(tiny_model, tiny_translator):
     texts = ["漢字かな交じり文", "Привет, мир", "שלום עולם", "नमस्ते", "ሰላም", "𓀀𓀁", "ꙮ"]
     ids = tiny_model[1].tokenize(texts)

@@ -59,7 +59,7 @@ def automatic_bfloat16(enabled=True):
     other operations by more than it speeds up matrix products. Here TensorFlow's graph
     optimizer casts only the products, and operations between them that it considers
     safe. Weights and optimizer slots stay float32. The context has no effect on GPUs,
-    or on CPUs without AVX512-BF16 or AMX.
+    or on CPUs without AVX-512 BF16 or AMX.
 
     Args:
         enabled: If false, the context changes nothing.

@@ -71,7 +71,7 @@ def test_scores_match_the_translator(exported, translator):
 
 
 def test_alignments_match_the_translator(exported, translator):
-    # Every source is aligned with every target. Some characters are spelled in bytes.
+    # Every source is aligned with every target. Some characters are encoded as bytes.
     sources, targets = TEXTS * len(TARGETS), np.repeat(TARGETS, len(TEXTS)).tolist()
     aligned = exported.align(sources, targets)
     assert aligned == translator.align(sources, targets)

@@ -69,7 +69,7 @@ def test_extension_lists_replaced_ids(old, extension):
     for number, replaced in enumerate(extension.replaced, start=330):
         assert max(replaced) < 330
         assert spelled[number] == b"".join(old.piece_bytes()[each] for each in replaced)
-    # Characters that were spelled in bytes now have their own ids.
+    # Characters that were encoded as bytes now have their own ids.
     assert {"ż", "猫", "П", "ħ"} <= set(extension.tokenizer.pieces()[330:])
     assert len(ids(extension.tokenizer, ["żżż"])[0]) < len(ids(old, ["żżż"])[0])
 

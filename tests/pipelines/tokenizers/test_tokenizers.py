@@ -323,7 +323,7 @@ def test_word_pieces_reject_dropout():
         tokenizer.sample(["ein"], 0.1, 1)
 
 
-@pytest.mark.fault("F18", "spelled in bytes, never unknown")
+@pytest.mark.fault("F18", "encoded as bytes, never unknown")
 def test_rare_characters_are_spelled_in_bytes(tokenizer):
     ids = tokenizer.tokenize(["日"]).to_list()[0]
     assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3  # ids of bytes
