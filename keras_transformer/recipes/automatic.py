@@ -210,9 +210,10 @@ class _Plan:
         return steps, f"about {max(1, round(steps / epoch)):,} epochs"
 
     def warmup_steps(self):
-        size = self._size_class()
-        steps = _positive(self._get("training.steps"), size.max_steps)
-        return max(1, min(size.warmup_steps, steps // 10)), f"of {steps:,} steps"
+        # Each stage has its own warm-up, which must fit into the shortest one.
+        steps = min(self._stage_steps())
+        warmup_steps = min(self._size_class().warmup_steps, steps // 10)
+        return max(1, warmup_steps), f"of {steps:,} steps"
 
     def learning_rate(self):
         if self._get("training.schedule") != "inverse_sqrt":
@@ -222,11 +223,11 @@ class _Plan:
     def checkpoint_steps(self):
         # With an interval in minutes, the averaged steps would depend on the speed of
         # the machine, and short runs would average nothing.
-        steps = _positive(self._get("training.steps"), self._size_class().max_steps)
+        steps = sum(self._stage_steps())
         return min(max(50, steps // 100), 1_500), f"of {steps:,} steps"
 
     def validation_steps(self):
-        steps = _positive(self._get("training.steps"), self._size_class().max_steps)
+        steps = sum(self._stage_steps())
         return max(1, min(5_000, steps // 20)), f"of {steps:,} steps"
 
     def mixed_precision(self):
@@ -273,6 +274,23 @@ class _Plan:
         data = self.values.get("data")
         longest = data.get("max_length") if isinstance(data, dict) else None
         return _positive(longest, 256)
+
+    def _stages(self):
+        """Returns the settings of each stage as mappings, or those of `training`."""
+        training, stages = self.values.get("training"), self._get("training.stages")
+        training = training if isinstance(training, dict) else {}
+        if not isinstance(stages, list):
+            return [training]
+        given = [
+            {name: stage[name] for name in stage if stage[name] is not None}
+            for stage in stages
+            if isinstance(stage, dict)
+        ]
+        return [{**training, **stage} for stage in given] or [training]
+
+    def _stage_steps(self):
+        default = self._size_class().max_steps
+        return [_positive(stage.get("steps"), default) for stage in self._stages()]
 
     def _accumulation(self):
         return _positive(self._get("training.gradient_accumulation_steps"), 1)

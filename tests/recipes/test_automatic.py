@@ -279,6 +279,17 @@ def test_moving_average_replaces_the_average_of_checkpoints(load, tmp_path):
         assert recipe.training.average_checkpoints == 1
 
 
+def test_intervals_follow_from_the_stages(load):
+    """As for `training.steps=800`, except that both warm-ups must fit."""
+    one = load(29_000, LAPTOP, "training.steps=800").training
+    stages = "training.stages=[{steps: 500}, {steps: 300, label_smoothing: 0.2}]"
+    staged = load(29_000, LAPTOP, stages).training
+    assert (one.steps, one.warmup_steps) == (800, 80)
+    assert (staged.steps, staged.warmup_steps) == (800, 30)
+    assert staged.checkpoint_steps == one.checkpoint_steps == 50
+    assert staged.validation_steps == one.validation_steps == 40
+
+
 def test_started_run_may_change_its_stages(load, tmp_path):
     """The number of steps follows from the stages, so it is not kept."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
