@@ -74,6 +74,6 @@ def test_killed_export_never_shows_a_partial_version(
     assert list(folder.glob(".writing-*")) == abandoned[:1]
     record_property(
         "happened",
-        f"killed {len(EXPORT_POINTS)} times; none of {seen:,} checks of the folder found "
-        "a partial version; older leftovers were removed",
+        f"killed {len(EXPORT_POINTS)} times; none of {seen:,} checks of the folder "
+        "found a partial version; older leftovers were removed",
     )
