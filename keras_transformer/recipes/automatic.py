@@ -282,7 +282,7 @@ class _Plan:
         if not isinstance(stages, list):
             return [training]
         given = [
-            {name: stage[name] for name in stage if stage[name] is not None}
+            {name: value for name, value in stage.items() if _is_given(name, value)}
             for stage in stages
             if isinstance(stage, dict)
         ]
@@ -291,6 +291,15 @@ class _Plan:
     def _stage_steps(self):
         default = self._size_class().max_steps
         return [_positive(stage.get("steps"), default) for stage in self._stages()]
+
+    def _computed_tokens(self):
+        """Returns the tokens per side that the largest batch computes."""
+        default = self._size_class().batch_tokens
+        return max(
+            _positive(stage.get("batch_tokens"), default)
+            * (2 if stage.get("consistency") else 1)
+            for stage in self._stages()
+        )
 
     def _accumulation(self):
         return _positive(self._get("training.gradient_accumulation_steps"), 1)
@@ -303,8 +312,6 @@ class _Plan:
 
     def _training_bytes(self, parts):
         """Returns the bytes that training takes if a batch is split into `parts`."""
-        size = self._size_class()
-        tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
         vocabulary_size = _positive(self._get("tokenizer.vocabulary_size"), 37_000)
         sizes = self._model_sizes()
         if self._has_separate_vocabularies():
@@ -314,10 +321,16 @@ class _Plan:
         return training_memory(
             sizes,
             vocabulary_size,
-            tokens / max(1, len(self.machine.gpus)),
+            self._computed_tokens() / max(1, len(self.machine.gpus)),
             self._max_length(),
             parts,
+            has_average=bool(self._get("training.ema_momentum")),
         )
+
+
+def _is_given(name, value):
+    """Returns whether a key of a stage replaces the one in `training`."""
+    return value is not None or name == "consistency"
 
 
 def _positive(value, default=None):

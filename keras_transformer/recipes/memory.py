@@ -1,5 +1,7 @@
 """Estimates of a model's number of parameters and of its memory in training."""
 
+from keras_transformer.recipes.stages import stages_of
+
 # Bytes per weight for the weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
 _AVERAGE_BYTES = 4  # per weight, for the moving average of the weights
@@ -43,22 +45,26 @@ def count_parameters(sizes, vocabulary_size):
     return count
 
 
-def training_memory(sizes, vocabulary_size, batch_tokens, max_length, num_parts=1):
+def training_memory(
+    sizes, vocabulary_size, batch_tokens, max_length, num_parts=1, has_average=False
+):
     """Estimates the bytes that training takes, in float32.
 
     Args:
         sizes: Sizes of the model (see `count_parameters`).
         vocabulary_size: Number of subwords.
-        batch_tokens: Tokens per side of a batch.
+        batch_tokens: Tokens per side of a batch, counted twice with R-Drop or SimCut.
         max_length: Tokens per side of the longest pair.
         num_parts: Number of parts of a batch that are processed one after another.
+        has_average: Whether training keeps a moving average of the weights.
     """
     floats = (
         _VECTORS * sizes["d_model"]
         + _HIDDEN_VECTORS * sizes["d_ff"]
         + _SCORE_ROWS * sizes["num_heads"] * max_length
     )
-    weights = _WEIGHT_BYTES * count_parameters(sizes, vocabulary_size)
+    weight_bytes = _WEIGHT_BYTES + has_average * _AVERAGE_BYTES
+    weights = weight_bytes * count_parameters(sizes, vocabulary_size)
     tokens = batch_tokens / num_parts
     return int(_BASE_BYTES + weights + 4 * tokens * sizes["num_layers"] * floats)
 
@@ -74,12 +80,14 @@ def recipe_memory(recipe, num_devices=1):
     head_dim = sizes["d_model"] // sizes["num_heads"]
     for name in ("key_dim", "value_dim"):
         sizes[name] = sizes[name] or head_dim
-    num_weights = count_parameters(sizes, recipe.tokenizer.vocabulary_size)
-    has_average = recipe.training.ema_momentum is not None
-    return has_average * _AVERAGE_BYTES * num_weights + training_memory(
+    stages = (stage.settings for stage in stages_of(recipe))
+    # Consistency computes each batch twice.
+    batches = (each.batch_tokens * (2 if each.consistency else 1) for each in stages)
+    return training_memory(
         sizes,
         recipe.tokenizer.vocabulary_size,
-        recipe.training.batch_tokens / num_devices,
+        max(batches) / num_devices,
         recipe.data.max_length,
         recipe.training.gradient_accumulation_steps,
+        has_average=recipe.training.ema_momentum is not None,
     )
