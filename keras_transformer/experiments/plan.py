@@ -184,15 +184,19 @@ def _describe_batch(settings):
 
 
 def _describe_steps(recipe, size):
-    text = f"{recipe.training.steps:,}"
+    text, stages = f"{recipe.training.steps:,}", stages_of(recipe)
     if recipe.training.stages:
-        lengths = (f"{stage.settings.steps:,}" for stage in stages_of(recipe))
+        lengths = (f"{stage.settings.steps:,}" for stage in stages)
         text += f" (stages: {' + '.join(lengths)})"
     if size is None or not size.bytes:
         return text
-    settings = [stage.settings for stage in stages_of(recipe)]
-    tokens = sum(each.steps * each.batch_tokens for each in settings)
-    return f"{text}, about {tokens * TOKEN_BYTES / size.bytes:,.3g} epochs"
+    epochs = 0
+    for stage in stages:
+        # An epoch in both directions has each pair twice.
+        copies = 2 if stage.text_options.directions == "both" else 1
+        tokens = stage.settings.steps * stage.settings.batch_tokens
+        epochs += tokens * TOKEN_BYTES / (copies * size.bytes)
+    return f"{text}, about {epochs:,.3g} epochs"
 
 
 def _computed_tokens(recipe):

@@ -268,7 +268,10 @@ class _Plan:
         return self._get("tokenizer.shared") is False
 
     def _epoch_tokens(self):
-        return max(1, self.text.bytes // TOKEN_BYTES)
+        data = self.values.get("data")
+        train = data.get("train") if isinstance(data, dict) else None
+        is_both = isinstance(train, dict) and train.get("directions") == "both"
+        return max(1, (2 if is_both else 1) * self.text.bytes // TOKEN_BYTES)
 
     def _max_length(self):
         data = self.values.get("data")

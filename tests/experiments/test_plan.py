@@ -123,6 +123,19 @@ def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
     assert found["time"] == f"about {expected}, without validation"
 
 
+def test_plan_counts_epochs_of_both_directions(recipe, monkeypatch):
+    paths = (
+        f"{{source: {recipe.data.train.source}, target: {recipe.data.train.target}}}"
+    )
+    stages = "[{steps: 10, directions: both}, {steps: 5}]"
+    settings = [f"data.train={paths}", *SMALL, "training.steps=15"]
+    staged = load_recipe("files", [*settings, f"training.stages={stages}"])
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    # 10 x 64 tokens are 4 epochs of 160 tokens, and 5 x 64 tokens 4 epochs of 80.
+    expected = "15 (stages: 10 + 5), about 8 epochs"
+    assert plan_training(staged)["steps"] == expected
+
+
 @pytest.mark.timeout(60)
 def test_plan_names_a_file_that_cannot_be_read(recipe, tmp_path):
     (tmp_path / "b").unlink()

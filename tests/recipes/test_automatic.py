@@ -86,6 +86,13 @@ def test_checkpoints_are_counted_in_steps(load, pairs, machine, steps, interval)
     assert (training.checkpoint_minutes, training.checkpoint_steps) == (5, None)
 
 
+def test_both_directions_double_the_text_of_an_epoch(load):
+    both = load(1_000, LAPTOP, "data.train.directions=both").training
+    double = load(2_000, LAPTOP).training
+    assert both.batch_tokens == double.batch_tokens == 2_048
+    assert both.steps == double.steps == 1_700
+
+
 def test_started_run_keeps_checkpoints_in_minutes(load, tmp_path):
     """The recipe of version 0.1 has `checkpoint_minutes`."""
     run = tmp_path / "run"
