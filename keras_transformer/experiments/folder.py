@@ -31,6 +31,7 @@ from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import TOKENIZER
+from keras_transformer.saving.names import checkpoint_paths
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +287,8 @@ def claim(folder, recipe, allow_changes=False):
             f"from the weights of this model, add --from {folder}"
         )
     if path.is_file():
-        changed, fixed = _changes(path, recipe, allow_changes)
+        old = _stored_recipe(path, allow_changes)
+        changed, fixed = (["all keys"], []) if old is None else _changes(old, recipe)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder} contains a run with a different recipe "
@@ -301,30 +303,52 @@ def claim(folder, recipe, allow_changes=False):
         if changed and not begun:
             # The vocabulary of a failed start may belong to different text.
             _remove(folder / TOKENIZER)
+        if begun and old is not None:
+            _warn_of_cooldown(folder, old.training, recipe.training)
         if changed and begun:
             return
     dump_recipe(recipe, path)
 
 
-def _changes(path, recipe, allow_changes):
-    """Returns the keys in which the run's recipe at `path` differs from `recipe`.
+def _warn_of_cooldown(folder, old, new):
+    """Warns if more steps raise a learning rate that has already begun to fall to 0."""
+    if new.stages or not old.cooldown_steps:
+        return
+    step = int(checkpoint_paths(folder / _CHECKPOINTS)[-1].rpartition("-")[2])
+    began, begins = (each.steps - each.cooldown_steps for each in (old, new))
+    if step > began and begins > began:
+        logger.warning(
+            "%s: the cooldown began after step %s. With training.steps=%s, it begins "
+            "after step %s, so the learning rate rises again",
+            folder,
+            *(f"{number:,}" for number in (began, new.steps, begins)),
+        )
 
-    Returns:
-        List of the changed keys, and list of those that may not change.
+
+def _stored_recipe(path, allow_changes):
+    """Returns the run's recipe, or `None` if it is damaged and changes are allowed.
 
     Raises:
-        RunError: If the run's recipe is damaged, unless changes are allowed.
+        RunError: If the recipe is damaged, unless changes are allowed.
     """
     try:
-        old = load_recipe(path)
+        return load_recipe(path)
     except RecipeError as error:
         if allow_changes:
             logger.warning("%s: damaged, replaced by the given recipe", path)
-            return ["all keys"], []
+            return None
         raise RunError(
             f"{error}. The run's recipe must be readable to compare it with the given "
             f"one. Restore {path}, or delete it to use the given recipe"
         ) from None
+
+
+def _changes(old, recipe):
+    """Returns the keys in which `recipe` differs from the run's recipe.
+
+    Returns:
+        List of the changed keys, and list of those that may not change.
+    """
     changed = [*_changed_keys(old, recipe)]
     fixed = [key for key in changed if key in _FIXED_KEYS]
     precision = old.training.mixed_precision, recipe.training.mixed_precision

@@ -34,11 +34,11 @@ def recipe(*overrides):
     return load_recipe("phrases", overrides)
 
 
-def add_checkpoint(folder):
+def add_checkpoint(folder, step=3):
     """Adds the files of a checkpoint."""
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "ckpt-3.index").touch()
-    (folder / "tokenizer").mkdir()
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / f"ckpt-{step}.index").touch()
+    (folder / "tokenizer").mkdir(exist_ok=True)
 
 
 @pytest.mark.fault(
@@ -124,7 +124,7 @@ def test_claim_rejects_changed_recipe(tmp_path):
     with pytest.raises(RunError, match=r"\(model\.d_ff, training\.seed\)\."):
         run_folder.claim(tmp_path, recipe("training.seed=9"))
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
-    # Neither the number of steps nor the search changes the steps already taken.
+    # More steps and another search do not require --allow-changes.
     free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
     run_folder.claim(tmp_path, recipe(*free))
     before = (tmp_path / "config.yaml").read_text()
@@ -132,6 +132,23 @@ def test_claim_rejects_changed_recipe(tmp_path):
     run_folder.claim(tmp_path, other_seed, allow_changes=True)
     assert (tmp_path / "config.yaml").read_text() == before
     assert (tmp_path / "tokenizer").exists()
+
+
+def test_claim_warns_if_the_learning_rate_rises_again(tmp_path, caplog):
+    def claim(steps):
+        caplog.clear()
+        settings = "training.cooldown_steps=30", f"training.steps={steps}"
+        run_folder.claim(tmp_path, recipe("training.schedule=inverse_sqrt", *settings))
+        return caplog.text
+
+    claim(100)
+    add_checkpoint(tmp_path, 70)
+    # The cooldown begins after step 70, and then after step 90.
+    assert not claim(120)
+    add_checkpoint(tmp_path, 91)
+    assert "began after step 90. With training.steps=150, it begins" in claim(150)
+    assert not claim(150)
+    assert not claim(140)
 
 
 @pytest.mark.fault("F06", "changed architecture or vocabulary size: always an error")
