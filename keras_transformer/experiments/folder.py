@@ -70,6 +70,8 @@ _FIXED_KEYS = {
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
     *("training.optimizer", "training.ema_momentum"),
 }
+# Keys with files that are read only at the start of a run. They may be moved later.
+_START_KEYS = ("tokenizer.model", "tokenizer.source_model", "training.initial_model")
 
 
 def create(folder):
@@ -305,6 +307,13 @@ def claim(folder, recipe, allow_changes=False):
             _remove(folder / TOKENIZER)
         if begun and old is not None:
             _warn_of_cooldown(folder, old.training, recipe.training)
+        unused = [key for key in changed if key in _START_KEYS]
+        if begun and unused:
+            logger.warning(
+                "%s: a run reads %s only at its start, so the change has no effect",
+                folder,
+                " and ".join(unused),
+            )
         if changed and begun:
             return
     dump_recipe(recipe, path)

@@ -134,6 +134,19 @@ def test_claim_rejects_changed_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
+def test_claim_warns_of_changes_without_effect(tmp_path, caplog):
+    start = "training.initial_model=a", "tokenizer.model=b"
+    run_folder.claim(tmp_path, recipe(*start))
+    add_checkpoint(tmp_path)
+    changes = "training.initial_model=c", "tokenizer.model=d"
+    run_folder.claim(tmp_path, recipe(*changes), allow_changes=True)
+    keys = "tokenizer.model and training.initial_model"
+    assert f"reads {keys} only at its start" in caplog.text
+    caplog.clear()
+    run_folder.claim(tmp_path, recipe(*start, "training.seed=9"), allow_changes=True)
+    assert not caplog.text
+
+
 def test_claim_warns_if_the_learning_rate_rises_again(tmp_path, caplog):
     def claim(steps):
         caplog.clear()
