@@ -231,10 +231,10 @@ class _Run:
             check_targets(trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
         fingerprint = unchanged.join_fingerprints(fingerprints.values())
-        run = self.folder, trainer.progress
-        unchanged.check_text(*run, fingerprint, self.allow_changes)
-        unchanged.check_validation_text(*run, data.corpora, self.allow_changes)
-        unchanged.check_replicas(*run, self._num_replicas, self.allow_changes)
+        run, allowed = (self.folder, trainer.progress), self.allow_changes
+        unchanged.check_text(*run, fingerprint, allowed)
+        unchanged.check_validation(*run, data.corpora, self.recipe, allowed)
+        unchanged.check_replicas(*run, self._num_replicas, allowed)
 
     def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""

@@ -6,6 +6,7 @@ Each check compares a value with the one in the restored `Progress` and stores i
 import logging
 
 from keras_transformer.errors import RunError
+from keras_transformer.experiments.validation import validation_settings
 
 logger = logging.getLogger("keras_transformer")
 
@@ -63,16 +64,18 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
     progress.replicas = replicas
 
 
-def check_validation_text(folder, progress, corpora, allow_changes=False):
+def check_validation(folder, progress, corpora, recipe, allow_changes=False):
     """Checks that the validation text is unchanged.
 
-    If it may change, the best score, which belongs to the old text, is discarded.
+    If the text may change, or the settings of validation have changed, the best score
+    is discarded, because new scores cannot be compared with it.
 
     Args:
         folder: The run folder.
         progress: The restored `Progress`, which is updated.
         corpora: Mapping with the `EncodedCorpus` of the validation text, if there is
             any, under the key `validation`.
+        recipe: The `Recipe`.
         allow_changes: Whether the text may differ.
 
     Raises:
@@ -81,14 +84,20 @@ def check_validation_text(folder, progress, corpora, allow_changes=False):
     corpus = corpora.get("validation")
     if corpus is None or corpus.fingerprint is None:
         return
-    fingerprint = corpus.fingerprint
-    if progress.validation_text not in (None, fingerprint):
+    changed = []
+    if progress.validation_text not in (None, corpus.fingerprint):
         if not allow_changes:
             raise RunError(
                 f"{folder}: the text of data.validation or its subwords have changed "
                 "since the run began, so new scores cannot be compared with old ones. "
                 "Pass --allow-changes or --restart"
             )
-        logger.warning("data.validation has changed, so the best score is discarded")
+        changed.append("data.validation has")
+    settings = validation_settings(recipe)
+    if progress.validation_settings not in (None, settings):
+        changed.append("settings of validation have")
+    for each in changed:
+        logger.warning("%s changed, so the best score is discarded", each)
         progress.discard_best()
-    progress.validation_text = fingerprint
+    progress.validation_text = corpus.fingerprint
+    progress.validation_settings = settings

@@ -60,6 +60,21 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     return validate
 
 
+def validation_settings(recipe):
+    """Returns the settings on which validation scores depend, as text."""
+    training = recipe.training
+    settings = {
+        **recipe.evaluation.model_dump(),
+        "sentences": training.validation_sentences,
+        "beam_size": training.validation_beam_size,
+        "extra_length": recipe.decoding.extra_length,
+    }
+    # Greedy search does not use the others.
+    if training.validation_beam_size > 1:
+        settings = {**recipe.decoding.model_dump(), **settings}
+    return ", ".join(f"{name}={settings[name]}" for name in sorted(settings))
+
+
 def _text_scorer(recipe, translator, pairs):
     """Returns a function that computes BLEU, plus chrF if it selects the best model."""
     kept = [pair for pair in pairs if None not in pair]

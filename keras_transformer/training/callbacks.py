@@ -41,6 +41,7 @@ class Progress:
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         validation_text: Fingerprint of the validation text.
+        validation_settings: Settings on which validation scores depend, as text.
         replicas: Number of replicas that compute each step.
         reason: Reason for the checkpoint (see `saving.checkpoints.regular_paths`).
         checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
@@ -61,6 +62,7 @@ class Progress:
     validation_due: bool = False
     text: str | None = None
     validation_text: str | None = None
+    validation_settings: str | None = None
     replicas: PositiveInt | None = None
     reason: str = SCHEDULE
     checkpoint_due: bool = False
@@ -228,6 +230,7 @@ class Validation(keras.callbacks.Callback):
         """Returns whether training stops because of `patience`."""
         return (
             self.patience is not None
+            and self.progress.best_metric == self.metric
             and self.progress.validations_since_best >= self.patience
         )
 

@@ -55,6 +55,20 @@ def test_trainer_rejects_invalid_arguments(tmp_path):
         training.Trainer(model, tmp_path)
 
 
+def test_patience_counts_validations_of_one_metric(tmp_path):
+    """A run that stopped early trains on after a change of `metric`."""
+    trainer = training.Trainer(tiny_training_model(), tmp_path)
+    settings = {
+        "validate": lambda: {"bleu": 1.0, "chrf": 1.0},
+        "validation_steps": 1,
+        "patience": 2,
+    }
+    for metric, last_step in (("bleu", 3), ("bleu", 3), ("chrf", 6)):
+        done = trainer.progress.step
+        trainer.fit(dataset(done), 9, metric=metric, bar=False, **settings)
+        assert trainer.progress.step == last_step
+
+
 def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     """Each line has the metrics of its 4 steps, weighted by tokens."""
     resettable = ResettableModel(tiny_training_model())
