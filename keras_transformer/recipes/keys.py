@@ -19,12 +19,12 @@ def dotted_recipe_keys() -> list[str]:
     return [key for key in keys if not any(one.startswith(f"{key}.") for one in keys)]
 
 
-def known_keys(model, data_class, prefix=""):
+def known_keys(model, data_class=None, prefix=""):
     """Returns the dotted keys of a section, including nested sections and their keys.
 
     Args:
         model: Class of the section.
-        data_class: Class of the section `data`.
+        data_class: Class of the section `data`, if `model` is `Recipe`.
         prefix: Text before each key.
     """
     keys = []

@@ -22,6 +22,7 @@ from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_text
@@ -334,19 +335,39 @@ def _one_line(error: ValidationError, values: dict) -> str:
     """Returns the message of the first error. Unknown keys come before wrong values."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
-    key = ".".join(_location(first["loc"]))
-    received = first["input"]
-    kind = first["type"]
+    location = _location(first["loc"])
+    if location[:2] == ["training", "stages"] and len(location) > 2:
+        stage, key = f"stage {int(location[2]) + 1}", ".".join(location[3:])
+        if first["type"] == "missing":
+            return f"training.stages: {stage}: {key} must be given"
+        text = _describe(first, key or stage, known_keys(StageSettings), values)
+        return (
+            f"training.stages: {stage}: {text}" if key else f"training.stages: {text}"
+        )
+    keys = known_keys(Recipe, _data_class(values))
+    return _describe(first, ".".join(location), keys, values)
+
+
+def _describe(error, key, keys, values) -> str:
+    """Returns the message of one of pydantic's errors.
+
+    Args:
+        error: Details of the error.
+        key: The key with the error.
+        keys: Valid keys, among which to find the one that was meant.
+        values: Sections by name.
+    """
+    received = error["input"]
+    kind = error["type"]
     if kind == "extra_forbidden":
-        hint = key_hint(key, known_keys(Recipe, _data_class(values)))
-        return f"unknown key {key}{hint}"
+        return f"unknown key {key}{key_hint(key, keys)}"
     if kind == "missing":
         return f"{key} must be given, in the recipe or with --set {key}=..."
     if kind == "union_tag_invalid":
         kinds = ", ".join(DATA_KINDS)
         kind = values["data"]["kind"]
         return f"data.kind must be one of {kinds}. Received: {kind!r}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return f"{key}: {message}" if key else message
     if kind in ("model_type", "model_attributes_type"):

@@ -216,7 +216,8 @@ class TrainingSettings(Section):
         stages = values.get("stages")
         # Invalid stages are reported later, with their keys.
         with contextlib.suppress(TypeError, KeyError):
-            values = {**values, "steps": sum(stage["steps"] for stage in stages)}
+            steps = sum(stage["steps"] for stage in stages)
+            values = {**values, "steps": steps} if steps else values
         return values
 
     @model_validator(mode="after")

@@ -223,7 +223,13 @@ def test_learning_rate_can_be_set_in_the_stages_only():
     [
         ("[{steps: 2}]", r"sum of the stages' steps.*steps=6, sum=2"),
         ("[{steps: 6, cooldown_steps: 9}]", r"training\.stages: stage 1: cooldown"),
-        ("[{steps: 6, stepz: 1}]", r"training\.stages\.0\.stepz"),
+        (
+            "[{steps: 6, word_drpout: 1}]",
+            r"stages: stage 1: unknown key word_drpout; did you mean word_dropout\?",
+        ),
+        ("[{steps: 5}, {steps: 0}]", r"stages: stage 2: steps must be greater than 0"),
+        ("[{steps: 6}, {}]", r"training\.stages: stage 2: steps must be given$"),
+        ("[{steps: 6}, 7]", r"training\.stages: stage 2 must be a section"),
         ("[{steps: 6, schedule: paper}]", r"stage 1: schedule: paper computes"),
     ],
 )
