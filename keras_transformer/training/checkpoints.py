@@ -153,8 +153,17 @@ class Checkpoints:
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
 
+    def finish_rotation(self, step):
+        """Deletes old checkpoints that a killed process has left.
+
+        Args:
+            step: Step of the checkpoint that `restore` found.
+        """
+        if self._writes:
+            self._delete_old(step)
+
     def restore(self, schema=dict[str, Any]):
-        """Restores the newest readable checkpoint.
+        """Restores the newest readable checkpoint. Changes no file.
 
         Args:
             schema: Type to which the progress is converted (see `parse_json`).
@@ -199,9 +208,6 @@ class Checkpoints:
                 warn_of_damage(path, error)
                 self._damaged.add(path)
                 continue
-            if self._writes:
-                # A process that was killed may have left older checkpoints.
-                self._delete_old(int(path.rpartition("-")[2]))
             return progress
         if paths:
             raise CheckpointError(f"{self.folder}: contains no readable checkpoint")

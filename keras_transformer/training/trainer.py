@@ -114,6 +114,8 @@ class Trainer:
             self._saved_step = self.progress.step
         if check is not None:
             check()
+        if stored is not None:
+            self.checkpoints.finish_rotation(self.progress.step)
         # Without a checkpoint, this removes the lines of all steps.
         self.log.rewind()
         return self.progress.step

@@ -271,15 +271,19 @@ def test_rotation_and_average_count_regular_checkpoints(
     assert newest.endswith("-30")
 
 
-def test_restore_finishes_a_killed_rotation(model, saved):
+def test_killed_rotation_is_finished_after_restoring(model, saved):
     folder, _ = saved
     damage(folder, 30, "index empty")
-    assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
+    checkpoints = Checkpoints(model, folder, keep=1)
+    assert checkpoints.restore() == {"step": 20}
+    assert steps_in(folder) == [10, 20, 30]
+    checkpoints.finish_rotation(20)
     assert steps_in(folder) == [20, 30]
     # A worker that writes no checkpoints deletes none.
     other = Checkpoints(model, folder, keep=1, writes=False)
     (folder / "ckpt-30.index").unlink()
     assert other.restore() == {"step": 20}
+    other.finish_rotation(20)
     assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
 
 

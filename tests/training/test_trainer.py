@@ -69,6 +69,26 @@ def test_patience_counts_validations_of_one_metric(tmp_path):
         assert trainer.progress.step == last_step
 
 
+def test_failed_check_changes_no_file(tmp_path):
+    model = tiny_training_model()
+    training.Trainer(model, tmp_path).fit(dataset(), 4, checkpoint_steps=1, bar=False)
+    trainer = training.Trainer(model, tmp_path, keep=1)
+
+    def files():
+        paths = filter(pathlib.Path.is_file, tmp_path.rglob("*"))
+        return {path: path.read_bytes() for path in paths}
+
+    def check():
+        raise ValueError(f"step {trainer.progress.step}")
+
+    before = files()
+    with pytest.raises(ValueError, match="step 4"):
+        trainer.restore(check)
+    assert files() == before
+    assert trainer.restore() == 4
+    assert [path[-1] for path in checkpoint_paths(tmp_path / "checkpoints")] == ["4"]
+
+
 def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     """Each line has the metrics of its 4 steps, weighted by tokens."""
     resettable = ResettableModel(tiny_training_model())
