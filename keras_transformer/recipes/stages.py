@@ -9,6 +9,7 @@ from pydantic import NonNegativeInt
 from pydantic import PositiveFloat
 from pydantic import PositiveInt
 from pydantic import model_serializer
+from pydantic import model_validator
 
 from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
@@ -23,6 +24,13 @@ class ConsistencySettings(Section):
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
     cutoff: Fraction = 0.05  # fraction of embeddings that simcut zeroes out
+
+    @model_validator(mode="after")
+    def _check_cutoff(self):
+        default = type(self).model_fields["cutoff"].default
+        if self.kind == "rdrop" and self.cutoff != default:
+            raise ValueError(f"cutoff={self.cutoff} requires kind: simcut")
+        return self
 
 
 class StageSettings(Section):

@@ -36,6 +36,12 @@ def test_moving_average_replaces_the_mean_of_checkpoints(recipe_path, tmp_path):
     assert load_recipe(tmp_path / "config.yaml") == recipe
 
 
+def test_stored_consistency_can_be_loaded(recipe_path, tmp_path):
+    recipe = load_recipe(recipe_path, ["training.consistency={kind: rdrop}"])
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    assert load_recipe(tmp_path / "config.yaml") == recipe
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -60,6 +66,10 @@ def test_moving_average_replaces_the_mean_of_checkpoints(recipe_path, tmp_path):
             "Set average_checkpoints to 1. Received: average_checkpoints=2",
         ),
         (["training.ema_momentum=1.0"], "training.ema_momentum must be less than 1"),
+        (
+            ["training.consistency={kind: rdrop, cutoff: 0.1}"],
+            "training.consistency: cutoff=0.1 requires kind: simcut",
+        ),
     ],
 )
 def test_load_recipe_rejects_contradictions(recipe_path, settings, message):
