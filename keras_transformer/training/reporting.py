@@ -125,10 +125,7 @@ class TrainingLog(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has just reset the metrics. A resumed run continues with the sums that
         # its checkpoint stored.
-        stored = self.log.progress.metrics
-        if stored:
-            for variable, value in zip(metric_sums(self.model), stored, strict=True):
-                variable.assign(value)
+        restore_metric_sums(self.model, self.log.progress.metrics)
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
@@ -151,6 +148,13 @@ class TrainingLog(keras.callbacks.Callback):
 def metric_sums(model):
     """Returns the variables of a `TrainingModel`'s metrics."""
     return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def restore_metric_sums(model, sums):
+    """Sets the variables of a `TrainingModel`'s metrics, unless `sums` is empty."""
+    if sums:
+        for variable, value in zip(metric_sums(model), sums, strict=True):
+            variable.assign(value)
 
 
 class ProgressBar(keras.callbacks.Callback):

@@ -30,6 +30,7 @@ from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
 from keras_transformer.training.reporting import metric_sums
+from keras_transformer.training.reporting import restore_metric_sums
 from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,8 @@ class Trainer:
         if stored is not None:
             for name in stored.model_fields_set:
                 setattr(self.progress, name, getattr(stored, name))
+            # A checkpoint may be written before `fit` restores these sums.
+            restore_metric_sums(self.model, self.progress.metrics)
             self._saved_step = self.progress.step
         if check is not None:
             check()
@@ -175,6 +178,8 @@ class Trainer:
         self.progress.stage = number
         self._num_stages = num_stages
         if is_new:
+            # The sums of the last stage do not count in this stage's lines of the log.
+            self.progress.metrics = []
             self.log.note(STAGE, {})
 
     def fit(

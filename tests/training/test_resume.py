@@ -95,6 +95,21 @@ def test_resumed_log_line_includes_earlier_steps(make_trainer, tmp_path):
     assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
 
 
+def test_log_line_counts_the_steps_of_its_stage_only(make_trainer, tmp_path):
+    """Stage 2 begins after step 3, so the line of step 4 has the loss of step 4."""
+    lines = []
+    for log_steps in (1, 4):
+        trainer = make_trainer(tmp_path / str(log_steps))
+        for number, last_step in ((1, 3), (2, 4)):
+            trainer.begin_stage(number, 2, is_new=True)
+            done = trainer.progress.step
+            trainer.fit(dataset(done), last_step, log_steps=log_steps, bar=False)
+        found = rows(tmp_path / str(log_steps))
+        lines.append([row for row in found if row["split"] == "train"])
+    assert [row["step"] for row in lines[1]] == [4]
+    assert lines[0][3:] == lines[1]
+
+
 @pytest.mark.fault("F07", "in validation: saved at once; the next start repeats it")
 @pytest.mark.parametrize(
     ("number", "raised"),
@@ -175,6 +190,38 @@ def test_interrupted_validation_keeps_its_scheduled_checkpoint(make_trainer, tmp
     fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
     paths = regular_paths(checkpoint_paths(tmp_path / "checkpoints"))
     assert [path.rpartition("-")[2] for path in paths] == ["2", "4", "6"]
+
+
+def test_repeated_validation_keeps_the_sums_of_metrics(make_trainer, tmp_path):
+    """The line of step 4 counts steps 1 and 2, before the interruption, as well."""
+
+    def fit(trainer, validate, first=0):
+        trainer.fit(
+            dataset(first),
+            4,
+            validate=validate,
+            validation_steps=2,
+            metric="perplexity",
+            checkpoint_steps=2,
+            log_steps=4,
+            bar=False,
+        )
+
+    def validate():
+        return {"perplexity": 2.0}
+
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_trainer(cut), lambda: signal.raise_signal(signal.SIGINT))
+    resumed = make_trainer(cut, seed=8)
+    fit(resumed, validate, first=resumed.restore())
+    fit(make_trainer(whole), validate)
+    lines = [
+        [row["loss"] for row in rows(folder) if row["split"] == "train"]
+        for folder in (cut, whole)
+    ]
+    assert len(lines[0]) == 1
+    assert lines[0] == lines[1]
 
 
 def test_validation_interrupted_at_the_last_step_is_repeated_once(
