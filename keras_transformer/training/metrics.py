@@ -7,7 +7,7 @@ from keras_transformer.training.losses import cross_entropy
 from keras_transformer.training.losses import replace_padding
 
 
-class _TokenMean(keras.metrics.Metric):
+class TokenMean(keras.metrics.Metric):
     """Mean over target tokens of one value per token.
 
     A subclass computes the values in `token_values(labels, logits)`, which returns
@@ -46,7 +46,7 @@ class _TokenMean(keras.metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Perplexity(_TokenMean):
+class Perplexity(TokenMean):
     """Exponential of the mean negative log-likelihood per token, without smoothing.
 
     Args:
@@ -64,7 +64,7 @@ class Perplexity(_TokenMean):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenAccuracy(_TokenMean):
+class TokenAccuracy(TokenMean):
     """Fraction of target tokens that have the highest logit at their position.
 
     Args:

@@ -9,7 +9,7 @@ from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
-from keras_transformer.training.metrics import _TokenMean
+from keras_transformer.training.metrics import TokenMean
 from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.step_check import CheckedUpdate
@@ -109,7 +109,7 @@ class TrainingModel(keras.Model):
             aggregation="only_first_replica",
             name="last_fault",
         )
-        self.loss_metric = _TokenMean(name="loss")
+        self.loss_metric = TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
         # `metrics` must not contain this counter, because `fit` would reset it. It is
