@@ -77,9 +77,11 @@ def validation_settings(recipe):
 
 def _text_scorer(recipe, translator, pairs):
     """Returns a function that computes BLEU, plus chrF if it selects the best model."""
-    kept = [pair for pair in pairs if None not in pair]
+    kept = [pair for pair in pairs if all(pair)]
     if not kept:
-        raise DataError("data.validation must contain at least one readable pair.")
+        raise DataError(
+            "data.validation must contain at least one pair of texts that are not empty"
+        )
     kept = _sample(kept, recipe.training.validation_sentences)
     sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()

@@ -8,8 +8,12 @@ import sacrebleu
 from keras_transformer.experiments import validation
 from keras_transformer.recipes import load_recipe
 
-# A side that cannot be read is `None`. Such a pair is not translated.
-PAIRS = [("a", "The cat sat on the mat."), (None, "x"), ("b", "A dog barks loudly.")]
+# A side that cannot be read is `None`. Such a pair, or one with an empty side, is not
+# translated.
+PAIRS = [
+    *(("a", "The cat sat on the mat."), (None, "x"), ("b", "A dog barks loudly.")),
+    *(("", "y"), ("a", "")),
+]
 DICTIONARY = {"a": "The cat sat on a mat.", "b": "The dog barks loudly."}
 TRANSLATIONS = [*DICTIONARY.values()]
 
