@@ -157,8 +157,8 @@ class SkippedUpdates(keras.callbacks.Callback):
         is_forbidden = not self.skip_nonfinite and fault in step_check.NONFINITE
         if is_forbidden or progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
-                f"{message}. Training stopped, because {progress.skipped_in_a_row} "
-                "consecutive steps were invalid. They changed no weights"
+                f"{message}. Training stopped after {progress.skipped_in_a_row} "
+                "invalid step(s) in a row, which changed no weights"
             )
 
 

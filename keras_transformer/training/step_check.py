@@ -22,7 +22,7 @@ FAULT_REASONS = {
     NO_TOKENS: "no target token with a weight above 0",
     LOSS: "the loss is not finite",
     GRADIENT: "the gradient is not finite",
-    EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
+    EXPLOSION: "the gradient's norm exceeds max_gradient_norm",
 }
 # Below this loss scale, a non-finite gradient is a fault, not an overflow of float16.
 # The value is the same as in fairseq.
