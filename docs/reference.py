@@ -201,9 +201,20 @@ def yaml_value(value):
     return text.removesuffix("...").strip()
 
 
-def default_text(field):
+# Sections in which a stage looks up keys that it does not set, except `training`.
+STAGE_DEFAULTS = {
+    "directions": "data.train",
+    "tokenizer_dropout": "tokenizer",
+    "segmentations": "tokenizer",
+}
+
+
+def default_text(key, field):
     if field.is_required():
         return "required"
+    if key.startswith("training.stages."):
+        section = STAGE_DEFAULTS.get(key.rpartition(".")[2], "training")
+        return f"as in `{section}`"
     value = field.default
     return "" if value is PydanticUndefined else f"`{yaml_value(value)}`"
 
@@ -304,7 +315,7 @@ def key_rows(section, prefix, descriptions, paper, seen):
         yield [
             f"`{key.partition('.')[2]}`",
             cell(type_name(field.annotation)),
-            cell(default_text(field)),
+            cell(default_text(key, field)),
             cell(paper.get(key, "")),
             cell(descriptions.of(section, name, key)),
         ]
