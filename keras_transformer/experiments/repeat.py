@@ -32,6 +32,7 @@ from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import final_scores_of_run
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model
+from keras_transformer.training import allocate_gpu_memory_on_demand
 from keras_transformer.untrusted import MAX_LOG_BYTES
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import read_text
@@ -71,7 +72,8 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     which training computes at the end. Finished seeds are not trained again, and
     interrupted ones resume. Each seed trains in a separate process. `jobs` processes
     run in parallel and share the cores. Their output goes to `train.log` in the seed's
-    folder, but a single process shows its progress if standard error is a terminal.
+    folder, but a single process shows its progress if standard error is a terminal. On
+    GPUs, the calling process allocates memory as needed and leaves the rest to them.
 
     Args:
         recipe: A `Recipe` with test data.
@@ -101,6 +103,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         raise RecipeError("`repeat` cannot be used with data.kind: trees")
     if getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given, to score the models on it")
+    # This process evaluates each seed before the next one trains in another process,
+    # which needs most of the GPU's memory.
+    allocate_gpu_memory_on_demand()
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     with run_folder.create_and_lock(output, ".repeat.lock", folders.values()):
         _store_or_check_recipe(output, recipe)

@@ -1,4 +1,4 @@
-"""TensorFlow's thread pools and automatic mixed precision on CPUs."""
+"""TensorFlow's thread pools, GPU memory, and automatic mixed precision on CPUs."""
 
 import contextlib
 import os
@@ -40,6 +40,20 @@ def configure_threads(parallel_parts):
     except RuntimeError:
         return False
     return True
+
+
+def allocate_gpu_memory_on_demand():
+    """Makes TensorFlow allocate GPU memory as needed, instead of nearly all at once.
+
+    The rest is then free for other processes. Call this function before TensorFlow's
+    first operation, which fixes the setting. The environment variable
+    TF_FORCE_GPU_ALLOW_GROWTH overrides it.
+    """
+    for gpu in tf.config.list_physical_devices("GPU"):
+        # TensorFlow raises one of these errors if its first operation has run, or if
+        # the program has split the GPU into logical devices.
+        with contextlib.suppress(RuntimeError, ValueError):
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _num_cores():
