@@ -1,17 +1,15 @@
 """`repeat` trains one recipe with several seeds and reports mean and deviation.
 
-`compare` tests the difference between two of its output folders.
+tests/cli/test_compare_folders.py tests `compare`, which reads its output folders.
 """
 
 import json
 import os
-import re
 import shutil
 import statistics
 import sys
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import console
@@ -23,7 +21,6 @@ from keras_transformer.evaluation import bleu
 from keras_transformer.experiments.repeat import LOG
 from keras_transformer.experiments.repeat import read_translations
 from keras_transformer.experiments.repeat import repeat
-from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import machine
 from keras_transformer.saving.names import final_scores_of_run
@@ -264,109 +261,6 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     seeds = len(json.loads((output / "results.json").read_text())["seeds"])
     assert f"mean over seeds (number per system: {seeds}, {seeds})" in found.output
     assert "p = 1.0000" in found.output
-
-
-def write_report_of_two_seeds(output, *settings):
-    """Writes the files of `repeat` that `compare` reads."""
-    numbers = dict.fromkeys(("bleu", "chrf", "perplexity", "seconds"), 1.0)
-    rest = {"bleu_interval": [0.0, 1.0], "parameters": 1, "signatures": []}
-    for seed in (1, 2):
-        folder = output / f"seed-{seed}"
-        folder.mkdir(parents=True)
-        (folder / "test.txt").write_text("Ein Hund schläft, sehr fest.\nzwei\n")
-        (folder / "references.txt").write_text("ein Hund schläft , fest.\ndrei\n")
-    dump_recipe(load_recipe("phrases", settings), output / "config.yaml")
-    seeds = [{"seed": seed, **numbers, **rest} for seed in (1, 2)]
-    (output / "results.json").write_text(json.dumps({"seeds": seeds}))
-
-
-def compare_folders(tmp_path, settings, other_settings, *options):
-    """Runs `compare` on two folders of the same texts with different recipes."""
-    folders = tmp_path / "a", tmp_path / "b"
-    for folder, each in zip(folders, (settings, other_settings), strict=True):
-        shutil.rmtree(folder, ignore_errors=True)
-        write_report_of_two_seeds(folder, *each)
-    command = ["compare", *map(str, folders), "--samples=9", *options]
-    return CliRunner().invoke(app, command)
-
-
-def test_compare_scores_folders_with_the_settings_of_their_recipe(tmp_path):
-    settings = ["evaluation.tokenize=none", "evaluation.lowercase=true"]
-    for options, tokenize, lowercase in (
-        ([], "none", True),
-        (["--tokenize=13a"], "13a", True),
-        (["--tokenize=char", "--no-lowercase"], "char", False),
-    ):
-        found = compare_folders(tmp_path, settings, settings, *options, "--json")
-        assert found.exit_code == 0, found.output
-        (result,) = json.loads(found.stdout)
-        lines = [
-            (tmp_path / "a" / "seed-1" / name).read_text().splitlines()
-            for name in ("test.txt", "references.txt")
-        ]
-        expected = bleu(*lines, tokenize, lowercase)
-        scores = [each["score"] for each in result["systems"]]
-        assert scores == pytest.approx([expected.score] * 2)
-        assert result["signature"].startswith(f"{expected.signature}  mean over seeds")
-
-
-def test_compare_refuses_folders_with_different_settings(tmp_path):
-    for key, values, choice, option in (
-        ("tokenize", ("none", "zh"), "--tokenize", "--tokenize=none"),
-        (
-            *("lowercase", ("true", "false")),
-            *("--lowercase or --no-lowercase", "--no-lowercase"),
-        ),
-    ):
-        settings = [[f"evaluation.{key}={value}"] for value in values]
-        found = compare_folders(tmp_path, *settings)
-        assert found.exit_code == 2
-        assert found.stderr.startswith(f"error: {tmp_path}/a and {tmp_path}/b: ")
-        shown = " and ".join(json.dumps(yaml.safe_load(value)) for value in values)
-        message = f"evaluation.{key}, {shown}. Choose one with {choice}\n"
-        assert found.stderr.endswith(message)
-        found = compare_folders(tmp_path, *settings, option)
-        assert found.exit_code == 0, found.output
-
-
-def test_compare_needs_the_recipe_unless_options_replace_it(tmp_path):
-    assert compare_folders(tmp_path, [], []).exit_code == 0
-    (tmp_path / "b" / "config.yaml").unlink()
-    command = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--samples=9"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2
-    assert f"{tmp_path}/b/config.yaml: no such file" in found.stderr
-    found = CliRunner().invoke(app, [*command, "--tokenize=13a", "--lowercase"])
-    assert found.exit_code == 0, found.output
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["test.txt", "references.txt"])
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda path: path.unlink(), r"{name}: no such file"),
-        (lambda path: path.unlink() or os.mkfifo(path), r"{name}: must be a regular"),
-        (lambda path: path.write_bytes(b"\xff\n"), r"{name}: not UTF-8 \(byte 0xff"),
-        (
-            lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
-            r"test\.txt: must have one line per reference\. Received: \d+ lines",
-        ),
-    ],
-    ids=["missing", "pipe", "not UTF-8", "shorter"],
-)
-def test_compare_names_a_damaged_file(tmp_path, name, damage, reason):
-    folders = tmp_path / "a", tmp_path / "b"
-    for folder in folders:
-        write_report_of_two_seeds(folder)
-    command = ["compare", *map(str, folders), "--samples=9"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 0, found.output
-    damage(folders[1] / "seed-1" / name)
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2, found.exception
-    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
-    assert re.search(reason.format(name=re.escape(f"seed-1/{name}")), found.stderr)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
