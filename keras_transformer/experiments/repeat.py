@@ -16,6 +16,7 @@ from pydantic import Field
 from pydantic import NonNegativeInt
 
 from keras_transformer import evaluation
+from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
@@ -39,6 +40,7 @@ from keras_transformer.untrusted import read_text
 
 SEED_RESULT = "result.json"
 TRANSLATIONS = "test.txt"
+SOURCES = "sources.txt"
 REFERENCES = "references.txt"
 LOG = "train.log"
 
@@ -87,7 +89,8 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         List of the results, one mapping per seed with the keys of its `result.json`.
 
     Raises:
-        DataError: If the test set cannot be read or has no usable pair.
+        DataError: If the test set cannot be read or has no usable pair, or has changed
+            since a finished seed was scored.
         RecipeError: If there is no test data, the data are trees, or `output` contains
             another recipe.
         RunBusy: If another process runs `repeat` in `output`.
@@ -111,9 +114,10 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         _store_or_check_recipe(output, recipe)
         results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]
-        if pending:
-            # Errors in the test set are reported before the training.
-            test_pairs = load_scored_pairs(recipe, "test")
+        # Errors in the test set are reported before the training.
+        test_pairs = load_scored_pairs(recipe, "test")
+        finished = [folders[seed] for seed in seeds if seed not in pending]
+        _check_test_text(finished, test_pairs)
         trained = _train_all(output / CONFIG, folders, pending, jobs)
         with contextlib.closing(trained):
             for seed in trained:
@@ -136,6 +140,7 @@ def read_translations(output):
         seed.
 
     Raises:
+        DataError: If the references of two seeds differ.
         RunError: If there is no report, a file cannot be read, or the numbers of lines
             differ.
     """
@@ -144,14 +149,20 @@ def read_translations(output):
         raise RunError(f"{output}: contains no results.json. Run `repeat` first")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
-    references = _lines(folders[0] / REFERENCES)
-    translations = [_lines(folder / TRANSLATIONS) for folder in folders]
+    references = _read_lines(folders[0] / REFERENCES)
+    translations = [_read_lines(folder / TRANSLATIONS) for folder in folders]
     for folder, lines in zip(folders, translations, strict=True):
         if len(lines) != len(references):
             raise RunError(
                 f"{folder / TRANSLATIONS}: must have one line per reference. Received: "
                 f"{len(lines)} lines and {len(references)} references. Delete "
                 f"{folder / SEED_RESULT} and run `repeat` again"
+            )
+        if _read_lines(folder / REFERENCES) != references:
+            raise DataError(
+                f"{folders[0] / REFERENCES} and {folder / REFERENCES}: must be equal. "
+                "The test set changed between these seeds. Run `repeat` again: its "
+                "error names the old ones"
             )
     return translations, references
 
@@ -178,8 +189,29 @@ def read_evaluation_settings(output):
     return load_recipe(path).evaluation.model_dump()
 
 
-def _lines(path):
+def _read_lines(path):
     return read_text(path, MAX_LOG_BYTES, RunError).split("\n")[:-1]
+
+
+def _one_line(text):
+    """Returns a text without line breaks, which would shift all lines after it."""
+    return " ".join(text.splitlines())
+
+
+def _check_test_text(folders, test_pairs):
+    """Checks that finished seeds were scored on these sources and references."""
+    for folder in folders:
+        for name, texts in zip((SOURCES, REFERENCES), test_pairs, strict=True):
+            path = folder / name
+            # Old results have no sources.
+            if name == SOURCES and not path.exists():
+                continue
+            if _read_lines(path) != [*map(_one_line, texts)]:
+                raise DataError(
+                    f"{path}: differs from data.test, so the test set has changed "
+                    f"since this seed was scored. Delete {folder / SEED_RESULT} to "
+                    "score it again, or choose another --output"
+                )
 
 
 def _store_or_check_recipe(output, recipe):
@@ -341,11 +373,14 @@ def _evaluate(recipe, test_pairs, seed, folder):
         "seconds": _training_seconds(folder),
         "signatures": [bleu.signature, chrf.signature],
     }
-    for name, lines in ((TRANSLATIONS, translations), (REFERENCES, references)):
+    for name, texts in (
+        (TRANSLATIONS, translations),
+        (SOURCES, sources),
+        (REFERENCES, references),
+    ):
         with replace_file(folder / name) as temporary:
-            # A line break within a text would shift all lines after it.
-            text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
-            temporary.write_text(text, encoding="utf-8")
+            lines = "".join(f"{_one_line(text)}\n" for text in texts)
+            temporary.write_text(lines, encoding="utf-8")
     with replace_file(folder / SEED_RESULT) as temporary:
         temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result

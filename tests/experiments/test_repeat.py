@@ -21,6 +21,7 @@ from keras_transformer.evaluation import bleu
 from keras_transformer.experiments.repeat import LOG
 from keras_transformer.experiments.repeat import read_translations
 from keras_transformer.experiments.repeat import repeat
+from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import machine
 from keras_transformer.saving.names import final_scores_of_run
@@ -60,6 +61,8 @@ def test_repeat_reports_every_seed_and_their_spread(repeated):
             for name in ("test.txt", "references.txt")
         ]
         assert result["bleu"] == pytest.approx(bleu(*lines).score)
+        sources = (folder / "sources.txt").read_text().splitlines()
+        assert sources == [source for source, _ in phrases(size=400, held_out=20).test]
         # The recipe disables BLEU for validation.
         final = final_scores_of_run(folder)
         assert result["validation_perplexity"] == final["perplexity"] > 1

@@ -1,0 +1,81 @@
+"""`repeat` and `compare` notice that seeds were scored on different test text."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.cli.app import app
+from keras_transformer.errors import DataError
+from keras_transformer.experiments.repeat import repeat
+from keras_transformer.recipes import load_recipe
+
+
+def recipe_of(folder):
+    """Writes a training and a test set of two pairs and returns their recipe."""
+    settings = [
+        "model.preset=tiny",
+        "training.steps=1",
+        "tokenizer.vocabulary_size=300",
+    ]
+    for split in ("train", "test"):
+        for side, text in (("source", "one\ntwo\n"), ("target", "eins\nzwei\n")):
+            path = folder / f"{split}.{side}"
+            path.write_text(text)
+            settings.append(f"data.{split}.{side}={path}")
+    return load_recipe("files", settings)
+
+
+def write_finished_seed(folder):
+    """Writes the files of a seed that was scored on the test set of `recipe_of`."""
+    folder.mkdir(parents=True)
+    numbers = dict.fromkeys(("bleu", "chrf", "perplexity", "seconds"), 1.0)
+    rest = {"bleu_interval": [0.0, 1.0], "parameters": 1, "signatures": []}
+    result = {"seed": int(folder.name.partition("-")[2]), **numbers, **rest}
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "test.txt").write_text("ein\nzwo\n")
+    (folder / "sources.txt").write_text("one\ntwo\n")
+    (folder / "references.txt").write_text("eins\nzwei\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"source": "one\nTWO\n"}, "seed-2/sources.txt"),
+        ({"target": "eins\ndrei\n"}, "seed-1/references.txt"),
+        # A pair without a target is omitted.
+        ({"target": "eins\n\n"}, "seed-1/references.txt"),
+    ],
+)
+def test_repeat_refuses_seeds_with_other_test_text(tmp_path, changes, name):
+    recipe, output = recipe_of(tmp_path), tmp_path / "seeds"
+    for seed in (1, 2):
+        write_finished_seed(output / f"seed-{seed}")
+    # Old results have no sources.
+    (output / "seed-1" / "sources.txt").unlink()
+    assert len(repeat(recipe, [1, 2], output)) == 2
+    for side, text in changes.items():
+        (tmp_path / f"test.{side}").write_text(text)
+    message = rf"{name}: differs from data\.test.* Delete .*{name[:6]}/result\.json"
+    with pytest.raises(DataError, match=message):
+        repeat(recipe, [1, 2], output)
+    # The old report remains.
+    assert len(json.loads((output / "results.json").read_text())["seeds"]) == 2
+
+
+def test_compare_refuses_seeds_with_different_references(tmp_path):
+    recipe = recipe_of(tmp_path)
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        for seed in (1, 2):
+            write_finished_seed(folder / f"seed-{seed}")
+        repeat(recipe, [1, 2], folder)
+    command = ["compare", *map(str, folders), "--samples=9"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    # The number of lines is unchanged.
+    path = folders[1] / "seed-2" / "references.txt"
+    path.write_text("eins\ndrei\n")
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 2
+    first = folders[1] / "seed-1" / "references.txt"
+    assert f"{first} and {path}: must be equal" in found.stderr
