@@ -21,6 +21,7 @@ from keras_transformer.errors import WorkerLost
 from keras_transformer.files import check_writable
 from keras_transformer.files import is_hard_link
 from keras_transformer.files import require_readable_path
+from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
@@ -358,22 +359,13 @@ def _changes(old, recipe):
     Returns:
         List of the changed keys, and list of those that may not change.
     """
-    changed = [*_changed_keys(old, recipe)]
+    changed = changed_keys(old, recipe, _CHANGEABLE_KEYS)
     fixed = [key for key in changed if key in _FIXED_KEYS]
     precision = old.training.mixed_precision, recipe.training.mixed_precision
     # Only float16 adds a loss scale to the checkpoints.
     if "float16" in precision and precision[0] != precision[1]:
         fixed.append("training.mixed_precision")
     return changed, fixed
-
-
-def _changed_keys(old, new):
-    old, new = (recipe.model_dump(exclude=_CHANGEABLE_KEYS) for recipe in (old, new))
-    for section in old:
-        before, after = old[section] or {}, new[section] or {}
-        for key in sorted({*before, *after}):
-            if before.get(key) != after.get(key):
-                yield f"{section}.{key}"
 
 
 def _remove(path):

@@ -27,6 +27,7 @@ from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
 from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
+from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import CONFIG
@@ -219,17 +220,13 @@ def _store_or_check_recipe(output, recipe):
     path = output / CONFIG
     if not path.is_file():
         dump_recipe(recipe, path)
-    elif _drop_seed(load_recipe(path)) != _drop_seed(recipe):
+        return
+    changed = changed_keys(load_recipe(path), recipe, {"training": {"seed"}})
+    if changed:
         raise RecipeError(
-            f"{path}: differs from the recipe in more than the seed. "
+            f"{path}: differs from the recipe in {', '.join(changed)}. "
             "Choose another --output"
         )
-
-
-def _drop_seed(recipe):
-    values = recipe.model_dump(mode="json")
-    del values["training"]["seed"]
-    return values
 
 
 def _train_all(config, folders, seeds, jobs):

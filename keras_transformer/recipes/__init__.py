@@ -1,6 +1,7 @@
 """Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
+from keras_transformer.recipes.keys import changed_keys
 from keras_transformer.recipes.keys import dotted_recipe_keys
 from keras_transformer.recipes.load import dump_recipe
 from keras_transformer.recipes.load import load_recipe
@@ -11,6 +12,7 @@ from keras_transformer.recipes.template import recipe_template
 __all__ = [
     "Recipe",
     "RecipeError",
+    "changed_keys",
     "dotted_recipe_keys",
     "dump_recipe",
     "load_recipe",

@@ -44,6 +44,26 @@ def _section(annotation):
     return None
 
 
+def changed_keys(old, new, exclude=None):
+    """Returns the dotted keys in which two recipes differ.
+
+    A nested section, such as `data.train`, counts as one key.
+
+    Args:
+        old: A `Recipe`.
+        new: A `Recipe`.
+        exclude: Keys to ignore, in the form of pydantic's argument `exclude`.
+    """
+    old, new = (recipe.model_dump(exclude=exclude) for recipe in (old, new))
+    keys = []
+    for section in old:
+        before, after = old[section] or {}, new[section] or {}
+        for key in sorted({*before, *after}):
+            if before.get(key) != after.get(key):
+                keys.append(f"{section}.{key}")
+    return keys
+
+
 def name_hint(name, names):
     """Returns a hint with the most similar of `names`, or an empty string."""
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)

@@ -138,9 +138,14 @@ def test_repeat_names_a_damaged_result(repeated, tmp_path):
 
 def test_repeat_refuses_another_recipe(repeated):
     output, _ = repeated
-    recipe = load_recipe("phrases", [*TINY, "training.label_smoothing=0.2"])
-    with pytest.raises(RecipeError, match=r"differs from the recipe"):
-        repeat(recipe, [1], output)
+    changes = [
+        "training.label_smoothing=0.2",
+        "decoding.beam_size=3",
+        "training.seed=9",
+    ]
+    keys = r"training\.label_smoothing, decoding\.beam_size"
+    with pytest.raises(RecipeError, match=rf"differs from the recipe in {keys}\. "):
+        repeat(load_recipe("phrases", [*TINY, *changes]), [1], output)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import Recipe
+from keras_transformer.recipes import changed_keys
 from keras_transformer.saving.open import open_model
 from keras_transformer.untrusted import read_json
 
@@ -136,22 +137,19 @@ def _read_result(folder, recipe):
     if not os.path.lexists(path):
         return None
     stored = read_json(path, _Result, error=RecipeError).model_dump(exclude_unset=True)
-    if _read_recipe(stored) != recipe:
+    try:
+        # Keys that did not exist when the result was stored have their defaults.
+        stored_recipe = Recipe.model_validate(stored["recipe"])
+    except ValueError:
+        changed = ["invalid keys"]
+    else:
+        changed = changed_keys(stored_recipe, recipe)
+    if changed:
         raise RecipeError(
-            f"{path} has a different recipe or scale. Choose another --output"
+            f"{path} has a different recipe or scale ({', '.join(changed)}). Choose "
+            "another --output"
         )
     return stored
-
-
-def _read_recipe(stored):
-    """Returns the recipe of a stored result, or `None` if it is invalid.
-
-    Keys that did not exist when the result was stored have their defaults.
-    """
-    try:
-        return Recipe.model_validate(stored["recipe"])
-    except ValueError:
-        return None
 
 
 def _evaluate(folder, recipe, row, seed, seconds):

@@ -130,8 +130,25 @@ def test_ablate_trains_each_row_once(tmp_path):
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.count("\n| C") == 2 and "All widths are divided by 32." in text
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(RecipeError, match="has a different recipe or scale"):
-        table3.ablate(recipe("training.steps=3"), ["C1"], tmp_path, scale=32)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"steps": 3}, r"training\.steps"),
+        ({"steps": 3, "beta_1": 0.5}, r"training\.beta_1, training\.steps"),
+        ({"steps": "x"}, "invalid keys"),
+    ],
+)
+def test_ablate_names_the_changed_keys_of_a_stored_row(tmp_path, change, found):
+    stored = row_recipe(recipe(), "C1", 32).model_dump(mode="json")
+    stored["training"] |= change
+    result = {"row": "C1", "seed": 1, "parameters": 1, "perplexity": 2.0, "bleu": 3.0}
+    path = tmp_path / "runs" / "C1-seed1" / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**result, "signature": "", "recipe": stored}))
+    with pytest.raises(RecipeError, match=rf"different recipe or scale \({found}\)"):
+        table3.ablate(recipe(), ["C1"], tmp_path, scale=32)
 
 
 @pytest.mark.slow
