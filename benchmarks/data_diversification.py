@@ -55,6 +55,7 @@ from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import final_scores_of_run
 
 SIDES = ("source", "target")
 # Side of the text that the models of each direction translate.
@@ -133,8 +134,8 @@ def diversify(plan, output, dry_run=False):
         claim(plan, output)
     for part in parts_of(plan, output):
         if dry_run:
-            print(f"# finished: {part}" if part.result.exists() else part)
-        elif part.result.exists():
+            print(f"# finished: {part}" if part.is_finished() else part)
+        elif part.is_finished():
             print(f"{part.result}: finished", file=sys.stderr)
         elif part.function is not None:
             print(part, file=sys.stderr)
@@ -171,11 +172,19 @@ class Part(NamedTuple):
         result: File that exists once the step is finished.
         command: Words of the command, without `keras-transformer`.
         function: Function without arguments, or `None`.
+        has_scores: Whether `result` is the model of a run with final validation scores.
     """
 
     result: pathlib.Path
     command: tuple = ()
     function: Callable | None = None
+    has_scores: bool = False
+
+    def is_finished(self):
+        # `train` writes the model before it computes the final validation scores.
+        return self.result.exists() and (
+            not self.has_scores or final_scores_of_run(self.result.parent) is not None
+        )
 
     def __str__(self):
         if self.function is not None:
@@ -186,12 +195,13 @@ class Part(NamedTuple):
 def parts_of(plan, output):
     """Returns every `Part` in order. `diversify` documents the arguments."""
     text = output / "text"
+    has_scores = getattr(plan.recipe.data, "validation", True) is not None
 
     def train(direction, seed):
         folder = output / f"{direction}-{seed}"
         options = ["--set", f"training.seed={seed}"]
         command = ["train", output / f"{direction}.yaml", "--output", folder, *options]
-        return Part(folder / MODEL, (*map(str, command),))
+        return Part(folder / MODEL, (*map(str, command),), has_scores=has_scores)
 
     def translate(direction, name):
         models = [output / f"{direction}-{seed}" for seed in plan.seeds]
@@ -206,11 +216,12 @@ def parts_of(plan, output):
         return Part(result, (*map(str, command),))
 
     command = ["train", output / "diversified.yaml", "--output", output / "diversified"]
-    final = Part(output / "diversified" / MODEL, (*map(str, command),))
+    folder = output / "diversified"
+    final = Part(folder / MODEL, (*map(str, command),), has_scores=has_scores)
     if plan.final_seeds:
         seeds = ",".join(map(str, plan.final_seeds))
         command = ("repeat", *final.command[1:], "--seeds", seeds)
-        final = Part(output / "diversified" / REPORT, command)
+        final = Part(folder / REPORT, command)
     return [
         Part(output / "diversified.yaml", function=lambda: write_text(plan, output)),
         *(train(name, seed) for seed in plan.seeds for name in plan.directions),

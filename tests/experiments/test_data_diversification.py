@@ -52,8 +52,8 @@ def test_diversified_pairs_need_a_translation_of_each_text():
 def commands(monkeypatch):
     """List that receives each command, which a fake runs in place of the package.
 
-    For `train`, the fake writes an empty model. Its translations are the input in
-    capital letters.
+    For `train`, the fake writes an empty model and final scores. Its translations are
+    the input in capital letters.
     """
     found = []
 
@@ -62,8 +62,9 @@ def commands(monkeypatch):
         options = dict(zip(command[2::2], command[3::2], strict=False))
         output = pathlib.Path(options["--output"])
         if command[0] in ("train", "repeat"):
-            output.mkdir()
+            output.mkdir(exist_ok=True)
             (output / "model.keras").touch()
+            (output / "metrics.jsonl").write_text('{"split": "final", "step": 8}\n')
             return
         # `options` is wrong after --resume, which has no value.
         source = pathlib.Path(command[command.index("--input") + 1])
@@ -71,6 +72,17 @@ def commands(monkeypatch):
 
     monkeypatch.setattr(script, "run", run)
     return found
+
+
+def text_settings(folder):
+    """Writes small text files and returns the settings that name them."""
+    settings = []
+    for split in ("train", "validation", "test"):
+        for side in script.SIDES:
+            path = folder / f"{split}.{side}"
+            path.write_text("one\ntwo\n")
+            settings.append(f"data.{split}.{side}={path}")
+    return settings
 
 
 def lines(path):
@@ -137,6 +149,28 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
         script.diversify(plan._replace(seeds=[2]), output)
 
 
+@pytest.mark.parametrize("has_validation", [True, False])
+def test_training_without_final_scores_is_not_finished(
+    has_validation, commands, tmp_path, capsys
+):
+    """A kill can end `train` after it wrote the model, in the final validation."""
+    changes = [] if has_validation else ["data.validation=null"]
+    recipe = load_recipe("files", [*text_settings(tmp_path), *changes])
+    plan, output = script.Plan(recipe, recipe, [1]), tmp_path / "runs"
+    script.diversify(plan, output)
+    for name in ("forward-1", "diversified"):
+        rows = '{"split": "validation", "step": 8}\n'
+        (output / name / "metrics.jsonl").write_text(rows)
+    del commands[:]
+    capsys.readouterr()
+    script.diversify(plan, output, dry_run=True)
+    shown = capsys.readouterr().out.splitlines()
+    script.diversify(plan, output)
+    folders = [pathlib.Path(each[3]).name for each in commands]
+    assert folders == (["forward-1", "diversified"] if has_validation else [])
+    assert len([each for each in shown if not each.startswith("#")]) == len(folders)
+
+
 def test_forward_models_translate_together_and_are_continued(commands, tmp_path):
     output = tmp_path / "runs"
     initial = f"training.initial_model={output}/forward-{{seed}}"
@@ -163,17 +197,6 @@ def test_forward_models_translate_together_and_are_continued(commands, tmp_path)
     assert final[0] == "repeat" and final[-2:] == ("--seeds", "3,4")
     recipe = load_recipe(final[1], ["training.seed=4"])
     assert recipe.training.initial_path == str(output / "forward-4")
-
-
-def text_settings(folder):
-    """Writes small text files and returns the settings that name them."""
-    settings = []
-    for split in ("train", "validation", "test"):
-        for side in script.SIDES:
-            path = folder / f"{split}.{side}"
-            path.write_text("one\ntwo\n")
-            settings.append(f"data.{split}.{side}={path}")
-    return settings
 
 
 @pytest.mark.parametrize("has_test", [True, False])
