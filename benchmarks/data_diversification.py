@@ -33,22 +33,24 @@ commands and writes nothing. Choose settings by the validation score. Without
 """
 
 import argparse
-import json
 import pathlib
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from diversification_plan import DIRECTIONS
+from diversification_plan import Plan
+from diversification_plan import check
+from diversification_plan import claim
+from diversification_plan import read_plan
 from diversified_text import diversified_pairs
 from diversified_text import one_line
 from diversified_text import read_lines
 from diversified_text import write
 
-from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.recipes import dump_recipe
@@ -58,8 +60,6 @@ from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import final_scores_of_run
 
 SIDES = ("source", "target")
-# Side of the text that the models of each direction translate.
-DIRECTIONS = {"forward": "source", "backward": "target"}
 INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in a shell
 
 
@@ -85,35 +85,6 @@ def run(command):
     if process.returncode:
         name = shlex.join(["keras-transformer", *command])
         raise UserError(f"exit code {process.returncode}: {name}")
-
-
-class Plan(NamedTuple):
-    """The models to train.
-
-    Attributes:
-        recipe: `Recipe` of the forward and backward models. Its data are pairs of plain
-            text.
-        final: `Recipe` of the final training run.
-        seeds: Distinct ints. One model per direction is trained with each.
-        final_seeds: Seeds of the final training run. If empty, `final` is trained once.
-        directions: "forward", or "forward" and "backward".
-        has_ensemble: Whether all models of a direction also translate together.
-    """
-
-    recipe: Recipe
-    final: Recipe
-    seeds: Sequence[int]
-    final_seeds: Sequence[int] = ()
-    directions: Sequence[str] = tuple(DIRECTIONS)
-    has_ensemble: bool = False
-
-    def translations(self):
-        """Returns the names of the translations of each direction."""
-        names = [*self.seeds, *(["ensemble"] if self.has_ensemble else [])]
-        return {
-            direction: [f"{direction}-{name}" for name in names]
-            for direction in self.directions
-        }
 
 
 def diversify(plan, output, dry_run=False):
@@ -142,27 +113,6 @@ def diversify(plan, output, dry_run=False):
             part.function()
         else:
             run(part.command)
-
-
-def check(plan):
-    """Raises `RecipeError` if the script cannot train models with the recipe."""
-    data, tokenizer = plan.recipe.data, plan.recipe.tokenizer
-    if data.kind in ("trees", "records", "none"):
-        raise RecipeError(
-            f"data.kind must name a corpus of plain text pairs. Received: {data.kind}."
-        )
-    directions = getattr(getattr(data, "train", None), "directions", "forward")
-    if directions != "forward":
-        raise RecipeError(
-            f"data.train.directions must be forward. Received: {directions}."
-        )
-    if not tokenizer.shared and "backward" in plan.directions:
-        raise RecipeError(
-            "tokenizer.shared must be true to train backward models. Pass "
-            "--forward-only for separate vocabularies."
-        )
-    if plan.final_seeds and getattr(data, "test", True) is None:
-        raise RecipeError("--final-seeds needs a test set. Set data.test.")
 
 
 class Part(NamedTuple):
@@ -233,23 +183,6 @@ def parts_of(plan, output):
         Part(text / "diversified.origin", function=lambda: merge(plan, output)),
         final,
     ]
-
-
-def claim(plan, output):
-    """Stores the plan in `output`, or checks that it matches the stored one."""
-    path = output / "settings.json"
-    values = plan._asdict()
-    for name in ("recipe", "final"):
-        values[name] = values[name].model_dump(mode="json")
-    settings = json.dumps({**values, "directions": list(plan.directions)}, indent=1)
-    if not path.exists():
-        for folder in ("text", "synthetic"):
-            (output / folder).mkdir(parents=True, exist_ok=True)
-        write(path, settings)
-    elif path.read_text(encoding="utf-8") != settings:
-        raise RecipeError(
-            f"{path} stores other settings or seeds. Choose another --output"
-        )
 
 
 def write_text(plan, output):
@@ -355,9 +288,13 @@ def parse_arguments(arguments):
 def main(arguments=None):
     options = parse_arguments(arguments)
     try:
+        # Values of keys that are `auto` are kept, also on a machine with other cores.
+        stored = read_plan(options.output)
+        recipe, final = (stored.recipe, stored.final) if stored else (None, None)
+        final_settings = [*options.set, *options.set_final]
         plan = Plan(
-            load_recipe(options.recipe, options.set),
-            load_recipe(options.recipe, [*options.set, *options.set_final]),
+            load_recipe(options.recipe, options.set, stored=recipe),
+            load_recipe(options.recipe, final_settings, stored=final),
             parse_seeds(options.seeds),
             parse_seeds(options.final_seeds) if options.final_seeds else (),
             ("forward",) if options.forward_only else tuple(DIRECTIONS),

@@ -56,7 +56,9 @@ def shipped_recipes() -> dict[str, str]:
     return described
 
 
-def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) -> Recipe:
+def load_recipe(
+    name_or_path, overrides=(), keys=None, run=None, report=None, stored=None
+) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
     Relative paths in `data`, `tokenizer.model`, `tokenizer.source_model` and
@@ -77,6 +79,7 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
             `config.yaml`.
         report: Called with each line of a report on the values chosen for `auto`: a
             heading, then a line per value.
+        stored: `Recipe` to use instead of the one stored in `run`.
 
     Returns:
         A `Recipe` with absolute paths.
@@ -92,7 +95,7 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         _set_key(values, key, value)
     for override in overrides:
         _apply_override(values, override)
-    stored = _values_of_run(run)
+    stored = _values_of_run(run) if stored is None else stored.model_dump()
     if not describes_model:
         _add_template(values, stored)
     try:

@@ -4,6 +4,7 @@ The script trains forward and backward models, and then a final model on the ori
 pairs and the translations of both sides.
 """
 
+import functools
 import os
 import pathlib
 import signal
@@ -19,6 +20,8 @@ from waiting import wait_until
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.machine import Gpu
+from keras_transformer.recipes.machine import Machine
 
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
 script = load_script("data_diversification")
@@ -147,6 +150,43 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in before}
     with pytest.raises(RecipeError, match="Choose another --output"):
         script.diversify(plan._replace(seeds=[2]), output)
+
+
+def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch):
+    """The settings that the recipe `files` chooses for a GPU differ."""
+    output = tmp_path / "runs"
+    settings = [f"--set={each}" for each in text_settings(tmp_path)]
+    for gpus in ((), (Gpu(24 << 30, 8.6),)):
+        machine = functools.partial(Machine, 4, 8 << 30, gpus)
+        monkeypatch.setattr("keras_transformer.recipes.load.find_machine", machine)
+        script.main(["files", *settings, f"--output={output}"])
+        recipe = load_recipe(output / "forward.yaml")
+        assert recipe.training.mixed_precision is None
+    # The second call resumes: it runs no command again.
+    assert [each[0] for each in commands] == ["train"] * 2 + ["translate"] * 2 + [
+        "train"
+    ]
+
+
+def test_script_names_the_settings_that_differ(commands, tmp_path):
+    output = tmp_path / "runs"
+    arguments = ["phrases", *(f"--set={each}" for each in SMALL), f"--output={output}"]
+    script.main([*arguments, "--set-final=training.steps=9"])
+    del commands[:]
+    for changes, names in (
+        (["--set=model.d_ff=8", "--set-final=training.steps=9"], r"model\.d_ff"),
+        (["--set-final=training.steps=10"], r"training\.steps \(--set-final\)"),
+        (
+            ["--seeds=2,3", "--ensemble", "--set-final=training.steps=9"],
+            "--seeds, --ensemble",
+        ),
+    ):
+        with pytest.raises(SystemExit, match=rf"another value of {names}\. Choose"):
+            script.main([*arguments, *changes])
+    assert commands == []
+    (output / "settings.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"settings\.json: 'recipe' is wrong"):
+        script.main([*arguments, "--set-final=training.steps=9"])
 
 
 @pytest.mark.parametrize("has_validation", [True, False])

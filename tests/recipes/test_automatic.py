@@ -274,6 +274,17 @@ def test_started_run_without_a_model_section_resumes(load, tmp_path):
     assert load(29_000, recipe=path, run=run) == started
 
 
+def test_stored_recipe_provides_automatic_and_missing_values(load, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train: {source: a.en, target: a.de}}")
+    for recipe in ("files", path):
+        started = load(29_000, recipe=recipe)
+        assert load(4_500_000, GPU, recipe=recipe) != started
+        assert load(4_500_000, GPU, recipe=recipe, stored=started) == started
+    changed = load(29_000, LAPTOP, "training.beta_1=0.8", recipe=path)
+    assert load(4_500_000, GPU, recipe=path, stored=changed) == changed
+
+
 def test_moving_average_replaces_the_average_of_checkpoints(load, tmp_path):
     """The recipe `files` sets `average_checkpoints`, which excludes `ema_momentum`."""
     assert load(29_000).training.average_checkpoints == 5
