@@ -52,11 +52,11 @@ from diversified_text import read_lines
 from diversified_text import write
 
 from keras_transformer.errors import UserError
-from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import REPORT
 from keras_transformer.saving.names import final_scores_of_run
 
 SIDES = ("source", "target")
@@ -187,7 +187,7 @@ def parts_of(plan, output):
 
 def write_text(plan, output):
     """Writes the text of each split and the recipes of the three kinds of models."""
-    # `corpora` imports TensorFlow, which takes seconds.
+    # `corpora` imports TensorFlow, which takes seconds and which --help does not need.
     from keras_transformer.experiments.corpora import load_pairs
 
     splits = {}
@@ -287,6 +287,10 @@ def parse_arguments(arguments):
 
 def main(arguments=None):
     options = parse_arguments(arguments)
+    # Imported after the options, so that --help is fast. `load_recipe` finds GPUs, to
+    # which the values of `auto` keys adapt, only if TensorFlow has been imported.
+    import tensorflow  # noqa: F401
+
     try:
         # Values of keys that are `auto` are kept, also on a machine with other cores.
         stored = read_plan(options.output)

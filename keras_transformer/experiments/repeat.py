@@ -23,7 +23,6 @@ from keras_transformer.errors import UserError
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
-from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
 from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
@@ -31,6 +30,7 @@ from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import REPORT
 from keras_transformer.saving.names import final_scores_of_run
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from keras_transformer.evaluation import spread
 from keras_transformer.files import replace_file
+from keras_transformer.saving.names import REPORT
 
-REPORT = "results.json"
 # Number of decimals of each score.
 _SCORES = {
     "validation_bleu": 2,

@@ -20,6 +20,8 @@ METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 CURVES = "curves.png"
+# Report of `repeat`, in its output folder.
+REPORT = "results.json"
 # Settings and weights of a preset's model.
 PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
