@@ -149,7 +149,7 @@ def _compare_files(systems, references, metrics, given, **options):
         return compare_systems(named, references, metrics, **scoring, **options)
 
 
-def _compare_folders(folders, given, num_samples, **options):
+def _compare_folders(folders, given, num_samples, seed):
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
@@ -171,17 +171,15 @@ def _compare_folders(folders, given, num_samples, **options):
                 raise UserError(f"{name}: must have the same references as {first}")
         systems = {name: translations for name, (translations, _) in stored.items()}
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
+        bootstrap = {"num_samples": num_samples or 1000, "seed": seed}
         signature = bleu(systems[first][0], references, **scoring).signature
+        # As in sacreBLEU, the bootstrap follows the number of references.
+        start, rest = signature.split("|", 1)
+        signature = f"{start}|bs:{bootstrap['num_samples']}|seed:{seed}|{rest}"
         return Comparison(
             "BLEU",
             f"{signature}  mean over seeds (number per system: {num_seeds})",
-            compare_seeds(
-                systems,
-                references,
-                num_samples=num_samples or 1000,
-                **scoring,
-                **options,
-            ),
+            compare_seeds(systems, references, **scoring, **bootstrap),
         )
 
 

@@ -56,7 +56,26 @@ def test_compare_scores_folders_with_the_settings_of_their_recipe(tmp_path):
         expected = bleu(*lines, tokenize, lowercase)
         scores = [each["score"] for each in result["systems"]]
         assert scores == pytest.approx([expected.score] * 2)
-        assert result["signature"].startswith(f"{expected.signature}  mean over seeds")
+        seeds = "  mean over seeds (number per system: 2, 2)"
+        assert result["signature"].replace("bs:9|seed:12345|", "") == (
+            expected.signature + seeds
+        )
+
+
+def test_compare_prints_the_signature_of_sacrebleu(tmp_path):
+    """It matches the signature for files, which sacreBLEU computes."""
+    settings = ["evaluation.tokenize=char", "evaluation.lowercase=true"]
+    for options in (["--seed=7"], ["--samples=20"]):
+        found = compare_folders(tmp_path, settings, settings, *options)
+        folder = tmp_path / "a" / "seed-1"
+        shutil.copy(folder / "test.txt", tmp_path / "copy")
+        command = ["compare", "-r", folder / "references.txt", folder / "test.txt"]
+        command += [tmp_path / "copy", "--samples=9", "--tokenize=char", "--lowercase"]
+        expected = CliRunner().invoke(app, [*map(str, command), *options])
+        assert found.exit_code == expected.exit_code == 0
+        head, _, seeds = found.stdout.splitlines()[0].rpartition("  mean over ")
+        assert head == expected.stdout.splitlines()[0]
+        assert seeds == "seeds (number per system: 2, 2)"
 
 
 def test_compare_refuses_folders_with_different_settings(tmp_path):
