@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import json
-import math
 import os
 import pathlib
 import subprocess
@@ -20,10 +18,12 @@ from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
-from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.repeat_report import write_report
+from keras_transformer.experiments.scoring import RESULT
+from keras_transformer.experiments.scoring import score_model
+from keras_transformer.experiments.scoring import write_result
 from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import changed_keys
@@ -33,13 +33,11 @@ from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import REPORT
 from keras_transformer.saving.names import final_scores_of_run
 from keras_transformer.saving.names import metrics_of_run
-from keras_transformer.saving.open import open_model
 from keras_transformer.training import allocate_gpu_memory_on_demand
 from keras_transformer.untrusted import MAX_LOG_BYTES
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import read_text
 
-SEED_RESULT = "result.json"
 TRANSLATIONS = "test.txt"
 SOURCES = "sources.txt"
 REFERENCES = "references.txt"
@@ -157,7 +155,7 @@ def read_translations(output):
             raise RunError(
                 f"{folder / TRANSLATIONS}: must have one line per reference. Received: "
                 f"{len(lines)} lines and {len(references)} references. Delete "
-                f"{folder / SEED_RESULT} and run `repeat` again"
+                f"{folder / RESULT} and run `repeat` again"
             )
         if _read_lines(folder / REFERENCES) != references:
             raise DataError(
@@ -210,7 +208,7 @@ def _check_test_text(folders, test_pairs):
             if _read_lines(path) != [*map(_one_line, texts)]:
                 raise DataError(
                     f"{path}: differs from data.test, so the test set has changed "
-                    f"since this seed was scored. Delete {folder / SEED_RESULT} to "
+                    f"since this seed was scored. Delete {folder / RESULT} to "
                     "score it again, or choose another --output"
                 )
 
@@ -332,7 +330,7 @@ def _restrict_cores(slot, jobs):
 
 def _read_result(folder):
     """Returns the stored result of a seed, or `None`."""
-    path = folder / SEED_RESULT
+    path = folder / RESULT
     if not path.is_file():
         return None
     return read_json(path, _SeedResult, error=RunError).model_dump()
@@ -351,33 +349,29 @@ def _validation_scores(folder):
 
 def _evaluate(recipe, test_pairs, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
-    translator = open_model(folder)
     sources, references = test_pairs
-    translations = translator.translate(sources)
     settings = recipe.evaluation.model_dump()
-    bleu = evaluation.bleu(translations, references, **settings)
-    chrf = evaluation.chrf(translations, references, settings["lowercase"])
-    interval = evaluation.bleu_interval(translations, references, **settings)
-    perplexity = perplexity_of(translator.score(sources, references))
+    scores = score_model(folder, sources, references, **settings)
+    compared = scores.translations, references
+    chrf = evaluation.chrf(*compared, settings["lowercase"])
     result = {
         "seed": seed,
-        "bleu": bleu.score,
-        "bleu_interval": list(interval),
+        "bleu": scores.bleu.score,
+        "bleu_interval": list(evaluation.bleu_interval(*compared, **settings)),
         "chrf": chrf.score,
-        "perplexity": perplexity if math.isfinite(perplexity) else None,
+        "perplexity": scores.perplexity,
         **_validation_scores(folder),
-        "parameters": translator.model.count_params(),
+        "parameters": scores.parameters,
         "seconds": _training_seconds(folder),
-        "signatures": [bleu.signature, chrf.signature],
+        "signatures": [scores.bleu.signature, chrf.signature],
     }
     for name, texts in (
-        (TRANSLATIONS, translations),
+        (TRANSLATIONS, scores.translations),
         (SOURCES, sources),
         (REFERENCES, references),
     ):
         with replace_file(folder / name) as temporary:
             lines = "".join(f"{_one_line(text)}\n" for text in texts)
             temporary.write_text(lines, encoding="utf-8")
-    with replace_file(folder / SEED_RESULT) as temporary:
-        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_result(folder, result)
     return result

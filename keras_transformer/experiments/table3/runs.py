@@ -1,7 +1,5 @@
 """Trains and evaluates the rows of the paper's Table 3."""
 
-import json
-import math
 import os
 import pathlib
 from typing import Any
@@ -11,22 +9,19 @@ from pydantic import ConfigDict
 from pydantic import NonNegativeInt
 from pydantic import PositiveInt
 
-from keras_transformer import evaluation
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunBusy
-from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
+from keras_transformer.experiments.scoring import RESULT
+from keras_transformer.experiments.scoring import score_model
+from keras_transformer.experiments.scoring import write_result
 from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
-from keras_transformer.files import replace_file
 from keras_transformer.recipes import Recipe
 from keras_transformer.recipes import changed_keys
-from keras_transformer.saving.open import open_model
 from keras_transformer.untrusted import read_json
-
-RESULT = "result.json"
 
 
 class _Result(BaseModel):
@@ -154,25 +149,17 @@ def _read_result(folder, recipe):
 
 def _evaluate(folder, recipe, row, seed, seconds):
     """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
-    translator = open_model(folder)
-    sources, references = load_scored_pairs(recipe, "validation")
-    bleu = evaluation.bleu(
-        translator.translate(sources),
-        references,
-        tokenize=recipe.evaluation.tokenize,
-        lowercase=recipe.evaluation.lowercase,
-    )
-    perplexity = perplexity_of(translator.score(sources, references))
+    pairs = load_scored_pairs(recipe, "validation")
+    scores = score_model(folder, *pairs, **recipe.evaluation.model_dump())
     result = {
         "row": row,
         "seed": seed,
-        "parameters": translator.model.count_params(),
-        "perplexity": perplexity if math.isfinite(perplexity) else None,
-        "bleu": bleu.score,
-        "signature": bleu.signature,
+        "parameters": scores.parameters,
+        "perplexity": scores.perplexity,
+        "bleu": scores.bleu.score,
+        "signature": scores.bleu.signature,
         "seconds": seconds,
         "recipe": recipe.model_dump(mode="json"),
     }
-    with replace_file(folder / RESULT) as temporary:
-        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_result(folder, result)
     return result
