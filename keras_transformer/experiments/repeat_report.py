@@ -5,6 +5,7 @@ import json
 from matplotlib.figure import Figure
 
 from keras_transformer.evaluation import spread
+from keras_transformer.experiments.scoring import RESULT
 from keras_transformer.files import replace_file
 from keras_transformer.saving.names import REPORT
 
@@ -51,7 +52,8 @@ def write_report(results, output):
     with replace_file(output / REPORT) as temporary:
         temporary.write_text(json.dumps(report, indent=1), encoding="utf-8")
     with replace_file(output / "results.md") as temporary:
-        temporary.write_text(_markdown(results, spreads), encoding="utf-8")
+        text = _markdown(results, spreads) + _describe_omitted(results, output)
+        temporary.write_text(text, encoding="utf-8")
     with replace_file(output / "results.png") as temporary:
         _plot(results, spreads["bleu"], temporary)
 
@@ -79,6 +81,20 @@ def _markdown(results, spreads):
         f"{table}\n± is the standard deviation over seeds. Intervals are from 1,000 "
         "bootstrap resamples of the test sentences. A dash marks a score that was not "
         f"computed, or is not finite.\n\n{signatures}"
+    )
+
+
+def _describe_omitted(results, output):
+    """Returns a line with the finished seeds that the report omits, or no text."""
+    names = [each.parent.name for each in output.glob(f"seed-*/{RESULT}")]
+    seeds = [name.removeprefix("seed-") for name in names]
+    finished = {int(seed) for seed in seeds if seed.isdecimal()}
+    omitted = sorted(finished - {each["seed"] for each in results})
+    if not omitted:
+        return ""
+    return (
+        f"\nFinished seeds that this report omits: {', '.join(map(str, omitted))}. Add "
+        "them to --seeds to include them.\n"
     )
 
 

@@ -1,4 +1,7 @@
-"""`repeat` and `compare` notice that seeds were scored on different test text."""
+"""Finished seeds of `repeat`: their test text, and reports that omit some.
+
+No test trains a model: each writes the files of finished seeds.
+"""
 
 import json
 
@@ -61,6 +64,21 @@ def test_repeat_refuses_seeds_with_other_test_text(tmp_path, changes, name):
         repeat(recipe, [1, 2], output)
     # The old report remains.
     assert len(json.loads((output / "results.json").read_text())["seeds"]) == 2
+
+
+def test_report_names_finished_seeds_that_it_omits(tmp_path):
+    recipe, output = recipe_of(tmp_path), tmp_path / "seeds"
+    for seed in (2, 4, 10):
+        write_finished_seed(output / f"seed-{seed}")
+    # An unfinished seed, and a folder that is no seed.
+    (output / "seed-5").mkdir()
+    write_finished_seed(tmp_path / "seed-6")
+    (tmp_path / "seed-6").rename(output / "seed-copy")
+    report = output / "results.md"
+    repeat(recipe, [4], output)
+    assert "\nFinished seeds that this report omits: 2, 10. " in report.read_text()
+    repeat(recipe, [10, 2, 4], output)
+    assert "omits" not in report.read_text()
 
 
 def test_compare_refuses_seeds_with_different_references(tmp_path):
