@@ -113,6 +113,7 @@ def row_recipe(recipe, row, scale=1, seed=1):
         **values["training"],
         **changes,
         "average_checkpoints": 1,
+        "ema_momentum": None,
         "seed": seed,
     }
     # A stage's own settings must not hide the changes of the row.

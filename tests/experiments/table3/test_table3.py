@@ -77,6 +77,13 @@ def test_row_recipe_matches_table_3(row, model, training):
     assert (found.decoding.beam_size, found.decoding.length_penalty) == (4, 0.6)
 
 
+@pytest.mark.parametrize("row", ["base", "big"])
+def test_row_recipe_averages_no_weights(row):
+    averaged = recipe("training.ema_momentum=0.99")
+    training = table3.row_recipe(averaged, row, scale=4).training
+    assert (training.average_checkpoints, training.ema_momentum) == (1, None)
+
+
 def test_row_recipe_applies_to_every_stage():
     stages = "[{steps: 2, label_smoothing: 0.3}, {steps: 3}]"
     staged = recipe("training.steps=5", f"training.stages={stages}")
