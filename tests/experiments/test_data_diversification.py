@@ -363,7 +363,7 @@ def test_final_seeds_need_a_test_set(commands, tmp_path):
 
 
 @pytest.mark.slow
-def test_commands_train_and_translate(tmp_path, capsys):
+def test_commands_train_and_translate(tmp_path, capsys, monkeypatch):
     settings = [f"--set={each}" for each in (*SMALL, "training.steps=2")]
     arguments = ["phrases", *settings, "--set-final=training.steps=3"]
     script.main([*arguments, f"--output={tmp_path / 'runs'}"])
@@ -373,3 +373,6 @@ def test_commands_train_and_translate(tmp_path, capsys):
     origins = set(lines(tmp_path / "runs" / "text" / "diversified.origin"))
     assert "original" in origins
     assert "keras-transformer evaluate" in capsys.readouterr().out
+    # A second call finds all parts finished.
+    monkeypatch.setattr(script, "run", None)
+    script.main([*arguments, f"--output={tmp_path / 'runs'}"])
