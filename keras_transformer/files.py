@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import stat
 
@@ -27,24 +28,34 @@ def require_readable_path(path, error_class):
         )
 
 
+def _temporary_name(path, stem, suffix=""):
+    """Returns a hidden name next to `path` that no other process or thread uses."""
+    # Processes in two containers may have the same id, hence the random part.
+    return path.with_name(f".{stem}-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
+
+
 @contextlib.contextmanager
 def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
     The temporary path has the same suffix, because Keras infers the file format from
-    the suffix. After an error, the temporary file is removed and `path` is unchanged.
-    After a power failure, `path` is either the old file or the new one.
+    the suffix. The new file has the permissions of the old one. After an error, the
+    temporary file is removed and `path` is unchanged. After a power failure, `path` is
+    either the old file or the new one.
 
     Raises:
         StorageError: If the disk is full, or the file cannot be created.
     """
     path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    temporary = _temporary_name(path, path.stem, path.suffix)
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
             # If the temporary path is a link, writing would change its target.
             temporary.unlink(missing_ok=True)
             yield temporary
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    temporary.chmod(path.stat().st_mode & 0o777)
             sync(temporary)
             os.replace(temporary, path)
             sync(path.parent)
@@ -54,12 +65,17 @@ def replace_file(path):
 
 
 @contextlib.contextmanager
-def replace_folder(folder):
+def replace_folder(folder, must_be_new=False):
     """Yields a temporary folder next to `folder` and renames it to `folder` at the end.
 
     After an error, in the block or in the renaming, the temporary folder is removed and
     `folder` is unchanged. After a power failure, `folder` is the old folder, the new
     one, or missing, but never partly written.
+
+    Args:
+        folder: The folder.
+        must_be_new: Whether to keep a folder that exists at the end, and raise an
+            error.
 
     Raises:
         StorageError: If the disk is full, or the folder has no name or cannot be
@@ -68,8 +84,9 @@ def replace_folder(folder):
     folder = pathlib.Path(folder)
     if not folder.name:
         raise StorageError(f"{folder}: must be a new folder with a name")
-    temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
-    old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
+    temporary, old = (
+        _temporary_name(folder, folder.name, each) for each in ("", "-old")
+    )
     remove_tree(temporary)
     try:
         parents = folder.parents
@@ -80,7 +97,11 @@ def replace_folder(folder):
             yield temporary
             sync_tree(temporary)
         with convert_disk_full_errors(folder), _name_target(folder, temporary, folder):
-            _rename_over(temporary, folder, old)
+            if must_be_new:
+                # This fails if another process has written to `folder` meanwhile.
+                os.rename(temporary, folder)
+            else:
+                _rename_over(temporary, folder, old)
         sync(folder.parent)
     finally:
         remove_tree(temporary)

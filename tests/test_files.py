@@ -234,12 +234,13 @@ def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
 @pytest.mark.fault("F23", "temporary names that are links are replaced")
 # The suffixes of the two temporary names that `replace_folder` uses.
 @pytest.mark.parametrize("suffix", ["", "-old"])
-def test_replace_folder_follows_no_link(tmp_path, suffix):
+def test_replace_folder_follows_no_link(tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     outside.mkdir()
     folder.symlink_to(outside)
     (outside / "a").write_text("somebody's")
-    (tmp_path / f".folder-{os.getpid()}{suffix}").symlink_to(outside)
+    (tmp_path / f".folder-{os.getpid()}-0{suffix}").symlink_to(outside)
     with replace_folder(folder) as temporary:
         (temporary / "a").write_text("new")
     assert {path.name for path in tmp_path.iterdir()} == {"outside", "folder"}
@@ -261,6 +262,20 @@ def test_replace_folder_is_atomic(tmp_path):
         (temporary / "c").write_text("3")
     assert [path.name for path in folder.iterdir()] == ["c"]
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
+
+
+def test_new_folder_replaces_no_folder(tmp_path):
+    folder = tmp_path / "folder"
+    message = r"folder: cannot be written \(Directory not empty\)$"
+    with (
+        pytest.raises(StorageError, match=message),
+        replace_folder(folder, must_be_new=True) as temporary,
+    ):
+        (temporary / "a").write_text("1")
+        with replace_folder(folder, must_be_new=True) as other:
+            (other / "a").write_text("2")
+    assert (folder / "a").read_text() == "2"
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_replace_folder_restores_the_folder_if_the_rename_fails(tmp_path, monkeypatch):
@@ -312,3 +327,28 @@ def test_replace_file_is_atomic(tmp_path):
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_with_the_same_process_id_use_different_names(tmp_path):
+    path = tmp_path / "model.bin"
+    with replace_file(path) as one:
+        one.write_text("whole")
+        with replace_file(path) as other:
+            other.write_text("part")
+        assert path.read_text() == "part"
+    assert path.read_text() == "whole"
+    with replace_folder(tmp_path / "folder") as one:
+        (one / "a").write_text("whole")
+        with replace_folder(tmp_path / "folder") as other:
+            (other / "b").write_text("part")
+    assert [each.name for each in (tmp_path / "folder").iterdir()] == ["a"]
+
+
+def test_replaced_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "secret.txt"
+    for mode in (None, 0o600, 0o644):
+        if mode is not None:
+            path.chmod(mode)
+        with replace_file(path) as temporary:
+            temporary.write_text("new")
+        assert mode is None or path.stat().st_mode & 0o777 == mode

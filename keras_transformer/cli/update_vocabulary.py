@@ -113,7 +113,7 @@ def _save(model, tokenizer, output):
     from keras_transformer.saving.names import MODEL
     from keras_transformer.saving.names import TOKENIZER
 
-    with replace_folder(output) as temporary:
+    with replace_folder(output, must_be_new=True) as temporary:
         tokenizer.save(temporary / TOKENIZER)
         model.save(temporary / MODEL)
         store_fingerprint(temporary / MODEL, tokenizer.fingerprint())

@@ -110,7 +110,7 @@ def write_imported(imported, output):
     output = pathlib.Path(output)
     if output.exists():
         raise ModelError(f"{output}: already exists. Choose another folder")
-    with replace_folder(output) as temporary:
+    with replace_folder(output, must_be_new=True) as temporary:
         imported.tokenizer.save(temporary / TOKENIZER)
         imported.model.save(temporary / MODEL)
         store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())

@@ -76,7 +76,7 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = norm.layer_norm_epsilon
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
-    with replace_folder(folder) as temporary:
+    with replace_folder(folder, must_be_new=not replace) as temporary:
         spec.save(str(temporary))
         tokenizer.save(temporary)
     return folder

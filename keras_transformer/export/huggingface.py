@@ -92,7 +92,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     }
     if _is_separate(model):
         files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
-    with replace_folder(folder) as temporary:
+    with replace_folder(folder, must_be_new=True) as temporary:
         write_safetensors(temporary / "model.safetensors", tensors)
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

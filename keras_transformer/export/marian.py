@@ -94,7 +94,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
         CARD: f"{describe_translator(translator, scores, license)}\n"
         f"{_notes(translator)}",
     }
-    with replace_folder(folder) as temporary:
+    with replace_folder(folder, must_be_new=True) as temporary:
         _write_npz(temporary / _MODEL, arrays, settings)
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")

@@ -340,11 +340,12 @@ def test_clean_names_a_file_in_place_of_a_folder(tmp_path, name):
         run_folder.clean(tmp_path)
 
 
-def test_temporary_names_that_are_links_are_replaced(tmp_path, outside):
+def test_temporary_names_that_are_links_are_replaced(tmp_path, outside, monkeypatch):
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
     victim, run = outside / "checkpoint", tmp_path / "run"
     run.mkdir()
     process = os.getpid()
-    for name in (f".config-{process}.yaml", f".probe-{process}.tmp"):
+    for name in (f".config-{process}-0.yaml", f".probe-{process}.tmp"):
         (run / name).symlink_to(victim)
     run_folder.create(run)
     run_folder.claim(run, recipe())
