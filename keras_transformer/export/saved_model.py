@@ -29,6 +29,9 @@ from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.pipelines import SeparateTokenizers
+from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.saved_model import LIMITS
 from keras_transformer.saving.saved_model import ExportLimits
 
@@ -96,8 +99,8 @@ def export_saved_model(
         ValueError: If the tokenizer and the model do not match, or a size is out of
             range.
         TypeError: If `search` is not a `BeamSearch`.
-        ExportError: If the model is an ensemble, or TensorFlow cannot read exports in
-            `folder`.
+        ExportError: If the model is an ensemble, TensorFlow cannot read exports in
+            `folder`, or `folder` contains a run, a preset or another SavedModel.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     check_type(search, BeamSearch, "search")
@@ -111,6 +114,7 @@ def export_saved_model(
 
     folder = pathlib.Path(folder)
     require_readable_path(folder, ExportError)
+    _check_no_other_model(folder)
     check_writable(folder)
     signatures = Signatures(
         model,
@@ -147,6 +151,16 @@ def export_saved_model(
     )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, card, limits)
+
+
+def _check_no_other_model(folder):
+    """Raises an `ExportError` if `folder` contains a model that is not an export."""
+    for name in (CONFIG, MODEL, PRESET_CONFIG, "saved_model.pb"):
+        if (folder / name).exists():
+            raise ExportError(
+                f"{folder}: contains {name}. An export cannot share a folder with "
+                "another model. Choose another folder"
+            )
 
 
 def _trace(signatures):

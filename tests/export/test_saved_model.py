@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import TEXTS
 
 import keras_transformer as kt
+from keras_transformer.errors import ExportError
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
@@ -362,6 +364,15 @@ def test_export_rejects_a_model_with_another_vocabulary_size(tiny_model, tmp_pat
     with pytest.raises(ValueError, match="300 ids, model with 7"):
         export_saved_model(model, tiny_model[1], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.json", "saved_model.pb"])
+def test_export_refuses_the_folder_of_another_model(tiny_model, tmp_path, name):
+    """`open_model` would open the export instead of the run or preset."""
+    (tmp_path / name).touch()
+    with pytest.raises(ExportError, match=f"contains {re.escape(name)}"):
+        export_saved_model(*tiny_model, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_export_rejects_sizes_out_of_range(tiny_model, tmp_path):
