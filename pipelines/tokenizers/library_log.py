@@ -18,12 +18,16 @@ def hide_normalizer_message():
     """Removes SentencePiece's message about normalization from standard error.
 
     tensorflow-text's copy of the library has no option for the log level. Other lines
-    are kept and appear when the context exits.
+    are kept and appear when the context exits. Nothing is removed if the process has
+    no standard error, or no file for the lines can be created.
     """
-    with _lock, tempfile.TemporaryFile() as captured:
+    with _lock, contextlib.ExitStack() as files:
         try:
+            captured = files.enter_context(_temporary_file())
             real = os.dup(2)
-        except OSError:  # the process has no standard error
+        except OSError:
+            captured = None
+        if captured is None:
             yield
             return
         os.dup2(captured.fileno(), 2)
@@ -37,3 +41,10 @@ def hide_normalizer_message():
             with contextlib.suppress(OSError):
                 while kept:
                     kept = kept[os.write(2, kept) :]
+
+
+def _temporary_file():
+    """Opens a file in memory. Systems other than Linux create a temporary file."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
