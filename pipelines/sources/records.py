@@ -49,6 +49,7 @@ class _Shard(BaseModel):
     # A name, not a path, so that it cannot refer to files outside the folder.
     name: Annotated[str, Field(pattern=r"^[\w-][\w.-]*$", max_length=255)]
     num_pairs: NonNegativeInt
+    sha256: str | None = None
 
 
 class _Manifest(BaseModel):
@@ -86,7 +87,9 @@ class RecordFolder(Pairs):
                 f"{path}: no such file. Create the folder with `keras-transformer "
                 "corpus prepare`."
             )
-        self.facts = read_json(path, _Manifest, MAX_LOG_BYTES, DataError).model_dump()
+        manifest = read_json(path, _Manifest, MAX_LOG_BYTES, DataError)
+        # The fingerprint contains the facts as stored, without defaults.
+        self.facts = manifest.model_dump(exclude_unset=True)
         if self.facts["format"] != FORMAT:
             raise DataError(
                 f"{path}: written by another version of the package. Create the folder "
@@ -123,8 +126,8 @@ class RecordFolder(Pairs):
             tokenizer: The run's tokenizer. It must be the one that produced the ids.
 
         Raises:
-            DataError: If a shard is missing, truncated or altered, or if the ids come
-                from a different tokenizer.
+            DataError: If a shard is missing or damaged, or if the ids come from a
+                different tokenizer.
         """
         self._check_tokenizer(tokenizer, "the run's")
         feature = tf.io.RaggedFeature(tf.int64)
@@ -156,9 +159,22 @@ class RecordFolder(Pairs):
                 )
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the shards and their order."""
+        """Returns a string that changes with the shards and their order.
+
+        Raises:
+            DataError: If a shard is missing, or is not the one that `records.json`
+                describes.
+        """
         facts = json.dumps(self.facts, sort_keys=True)
         hashes = [content_hash(path) for path, _ in self._shards]
+        for (path, _), shard, found in zip(
+            self._shards, self.facts["shards"], hashes, strict=True
+        ):
+            if shard.get("sha256") not in (None, found):
+                raise DataError(
+                    f"{path}: altered or damaged, because its SHA-256 differs from the "
+                    f"one in {RECORDS}. Restore the file or create the folder again."
+                )
         return hashlib.sha256(f"{facts} {hashes}".encode()).hexdigest()
 
     def locate(self, number: int) -> str:

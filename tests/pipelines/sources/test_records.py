@@ -1,5 +1,6 @@
 """`RecordFolder` refuses an invalid `records.json`, which may come from anyone."""
 
+import hashlib
 import json
 import os
 
@@ -51,6 +52,7 @@ def shard(**changes):
         ({"format": 2}, "another version"),
         (shard(num_pairs=-1), "'shards.0.num_pairs' is wrong"),
         (shard(num_pairs=float("inf")), "not finite"),
+        (shard(sha256=1), "'shards.0.sha256' is wrong"),
         (shard(name="../../etc/passwd"), "'shards.0.name' is wrong"),
         (shard(name="/dev/zero"), "'shards.0.name' is wrong"),
         (shard(name=".."), "'shards.0.name' is wrong"),
@@ -64,6 +66,27 @@ def test_record_folder_names_the_invalid_value(folder, changes, reason):
     with pytest.raises(DataError, match=reason) as caught:
         RecordFolder(folder)
     assert str(caught.value).startswith(str(folder))
+
+
+def test_fingerprint_names_a_shard_of_another_corpus(folder):
+    path = folder / GOOD["shards"][0]["name"]
+    path.write_bytes(b"records of this corpus")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "records.json").write_text(json.dumps({**GOOD, **shard(sha256=digest)}))
+    before = RecordFolder(folder).fingerprint()
+    path.write_bytes(b"records of another one")
+    with pytest.raises(DataError, match=f"^{path}: altered or damaged"):
+        RecordFolder(folder).fingerprint()
+    path.write_bytes(b"records of this corpus")
+    assert RecordFolder(folder).fingerprint() == before
+
+
+def test_fingerprint_accepts_shards_without_a_stored_hash(folder):
+    """The fingerprint is the hash of the stored facts and of the shards' hashes."""
+    facts = json.dumps(GOOD, sort_keys=True)
+    text = f"{facts} {[hashlib.sha256(b'').hexdigest()]}"
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    assert RecordFolder(folder).fingerprint() == expected
 
 
 @pytest.mark.parametrize("name", GOOD)
