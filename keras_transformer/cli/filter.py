@@ -11,7 +11,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import line_count
-from keras_transformer.cli.output import open_output
+from keras_transformer.cli.output import open_binary_output
 from keras_transformer.errors import UserError
 
 # Default of --max-length for models without a recipe.
@@ -99,8 +99,8 @@ def filter(
             scores[start:][: len(chunk)] = pair_filter.score(chunk)
         passed, min_score = pair_filter.select_best(scores, keep_fraction)
     with (
-        open_output(output_source) as write_source,
-        open_output(output_target) as write_target,
+        open_binary_output(output_source) as source_file,
+        open_binary_output(output_target) as target_file,
     ):
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
             if passed is None:
@@ -109,8 +109,8 @@ def filter(
                 kept = passed[start:][: len(chunk)]
             for pair, is_kept in zip(chunk, kept, strict=True):
                 if is_kept:
-                    write_source(pair[0])
-                    write_target(pair[1])
+                    source_file.write(pair[0].encode() + b"\n")
+                    target_file.write(pair[1].encode() + b"\n")
     if as_json:
         report = {"model": str(model), "pairs": total, "kept": pair_filter.num_kept}
         report["min_score"] = None if min_score is None else float(min_score)

@@ -28,6 +28,16 @@ def require_output(output, *inputs):
 def open_output(path: pathlib.Path | None):
     """Yields a function that writes a line of UTF-8 to a file or standard output.
 
+    A line end inside a line becomes a space. See `open_binary_output`.
+    """
+    with open_binary_output(path) as file:
+        yield line_writer(file)
+
+
+@contextlib.contextmanager
+def open_binary_output(path: pathlib.Path | None):
+    """Opens a binary file, or standard output if `path` is `None`.
+
     A file appears under its name only when it is complete. Devices and pipes are
     written to directly.
 
@@ -37,23 +47,23 @@ def open_output(path: pathlib.Path | None):
     if path is None:
         if sys.stdout is None:
             raise UserError("standard output is closed; give a file with --output")
-        yield line_writer(sys.stdout.buffer)
+        yield sys.stdout.buffer
         return
     if (descriptor := _descriptor(path)) is not None:
         with (
             convert_disk_full_errors(path),
             open(descriptor, "wb", closefd=False) as file,
         ):
-            yield line_writer(file)
+            yield file
         return
     require_writable(path)
     if path.exists() and not path.is_file():
         with convert_disk_full_errors(path), open(path, "wb") as file:
-            yield line_writer(file)
+            yield file
         return
     path = path.resolve()  # so that a link is kept and its target is replaced
     with replace_file(path) as temporary, open(temporary, "wb") as file:
-        yield line_writer(file)
+        yield file
 
 
 def _descriptor(path):

@@ -126,6 +126,18 @@ def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
     assert kept(files) == text
 
 
+def test_filter_writes_kept_lines_unchanged(files, run_filter):
+    """Only a byte order mark and the carriage return of a line end are removed."""
+    for name in ("source", "target"):
+        text = f"\ufeff{name}\r\u2028 Hund\t\r\nder\x0c\x85Hund {name} \r\r\n"
+        (files / name).write_bytes(text.encode())
+    result = run_filter("--min-score", "-99", "--max-ratio", "99")
+    assert result.stdout.startswith("2 of 2 pairs kept"), result.stdout
+    for name in ("source", "target"):
+        text = f"{name}\r\u2028 Hund\t\nder\x0c\x85Hund {name} \r\n"
+        assert (files / f"out.{name[0]}").read_bytes() == text.encode()
+
+
 def test_default_limit_drops_what_training_drops(
     tiny_model, tiny_model_file, run_command, tmp_path
 ):
