@@ -12,6 +12,7 @@ from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import line_count
 from keras_transformer.cli.output import open_binary_output
+from keras_transformer.cli.output import sync_output
 from keras_transformer.errors import UserError
 
 # Default of --max-length for models without a recipe.
@@ -111,6 +112,9 @@ def filter(
                 if is_kept:
                     source_file.write(pair[0].encode() + b"\n")
                     target_file.write(pair[1].encode() + b"\n")
+        # With both files on disk, little time passes between the two renames.
+        for file in (source_file, target_file):
+            sync_output(file)
     if as_json:
         report = {"model": str(model), "pairs": total, "kept": pair_filter.num_kept}
         report["min_score"] = None if min_score is None else float(min_score)

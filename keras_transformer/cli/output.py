@@ -1,8 +1,10 @@
 """Output files and standard output of commands."""
 
 import contextlib
+import os
 import pathlib
 import re
+import stat
 import sys
 
 from keras_transformer.cli.console import require_writable
@@ -64,6 +66,13 @@ def open_binary_output(path: pathlib.Path | None):
     path = path.resolve()  # so that a link is kept and its target is replaced
     with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield file
+
+
+def sync_output(file):
+    """Flushes a binary file and, unless it is a pipe or device, waits for the disk."""
+    file.flush()
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        os.fsync(file.fileno())
 
 
 def _descriptor(path):

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pathlib
 import shutil
 from types import SimpleNamespace
@@ -136,6 +137,38 @@ def test_filter_writes_kept_lines_unchanged(files, run_filter):
     for name in ("source", "target"):
         text = f"{name}\r\u2028 Hund\t\nder\x0c\x85Hund {name} \r\n"
         assert (files / f"out.{name[0]}").read_bytes() == text.encode()
+
+
+def test_filter_syncs_both_outputs_before_it_renames_one(
+    files, run_filter, monkeypatch
+):
+    """A kill between the renames leaves sides of different runs, so it must be rare."""
+    synced, unsynced = set(), []
+    sync, rename = os.fsync, os.replace
+
+    def spy_sync(descriptor):
+        sync(descriptor)
+        status = os.fstat(descriptor)
+        synced.add((status.st_ino, status.st_size))
+
+    def spy_rename(path, target):
+        for each in files.glob(".out-*"):
+            status = each.stat()
+            if (status.st_ino, status.st_size) not in synced:
+                unsynced.append(each.name)
+        rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", spy_sync)
+    monkeypatch.setattr(os, "replace", spy_rename)
+    assert run_filter("--min-score", "-99").exit_code == 0
+    assert synced and not unsynced
+    assert kept(files) == GOOD
+
+
+def test_filter_writes_to_devices(files, run_filter):
+    result = run_filter("--min-score", "-99", "--output-source", "/dev/null")
+    assert result.exit_code == 0, result.stderr
+    assert len((files / "out.t").read_bytes().splitlines()) == len(GOOD)
 
 
 def test_default_limit_drops_what_training_drops(
