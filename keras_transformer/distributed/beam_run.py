@@ -116,12 +116,18 @@ def open_lines(path, errors="drop"):
 def write_file(path, chunks):
     """Writes a file on any of Beam's filesystems, first under a temporary name."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    with FileSystems.create(
-        temporary, compression_type=CompressionTypes.UNCOMPRESSED
-    ) as file:
-        for chunk in chunks:
-            file.write(chunk)
-    if FileSystems.exists(path):
-        # If the runner repeats a task, the first attempt wrote the same content.
-        FileSystems.delete([path])
-    FileSystems.rename([temporary], [path])
+    try:
+        with FileSystems.create(
+            temporary, compression_type=CompressionTypes.UNCOMPRESSED
+        ) as file:
+            for chunk in chunks:
+                file.write(chunk)
+        if FileSystems.exists(path):
+            # If the runner repeats a task, the first attempt wrote the same content.
+            FileSystems.delete([path])
+        FileSystems.rename([temporary], [path])
+    except BaseException:
+        # The first error is the one to report.
+        with contextlib.suppress(Exception):
+            FileSystems.delete([temporary])
+        raise

@@ -116,7 +116,7 @@ def encode_with_beam(
             )
         )
 
-    with output_folder(output):
+    with output_folder(output, kept=[RECORDS]):
         metadata_path = FileSystems.join(output, RECORDS)
         if FileSystems.exists(metadata_path):
             raise DataError(

@@ -269,6 +269,44 @@ def test_corpus_rejects_an_invalid_beam_runner(corpus, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_failed_preparation_keeps_the_corpus_of_another_run(
+    corpus, tmp_path, monkeypatch
+):
+    """Another run finishes in the folder that the failing run created."""
+    folder, kept, _ = corpus
+    run_beam = beam_corpus.run_beam
+
+    def finish_another_run(build, options):
+        monkeypatch.setattr(beam_corpus, "run_beam", run_beam)
+        encode(folder, tmp_path / "a")
+        raise DataError("failed")
+
+    monkeypatch.setattr(beam_corpus, "run_beam", finish_another_run)
+    with pytest.raises(DataError, match="failed"):
+        encode(folder, tmp_path / "a")
+    records = RecordFolder(tmp_path / "a")
+    assert records.facts["num_pairs"] == len(kept)
+    assert records.tokenizer() and records.fingerprint()
+
+
+@pytest.mark.parametrize("step", ["create", "rename"])
+def test_write_file_leaves_no_temporary_file(tmp_path, monkeypatch, step):
+    def fail_after_one_chunk():
+        yield b"text"
+        assert len(list(tmp_path.iterdir())) == 1
+        raise OSError("failed")
+
+    def fail(*paths):
+        raise OSError("failed")
+
+    chunks = [b"text"] if step == "rename" else fail_after_one_chunk()
+    if step == "rename":
+        monkeypatch.setattr(beam_run.FileSystems, "rename", fail)
+    with pytest.raises(OSError, match="failed"):
+        beam_run.write_file(str(tmp_path / "a"), chunks)
+    assert not list(tmp_path.iterdir())
+
+
 def test_failed_preparation_deletes_nothing_on_an_object_store(monkeypatch):
     deleted = []
     # An object store reports that a folder does not exist even if it contains files.
