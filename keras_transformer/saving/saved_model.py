@@ -106,13 +106,22 @@ def load_saved_model(path, allow_unsafe=False):
             check_saved_model(path)
         with hide_normalizer_message():
             loaded = tf.saved_model.load(str(path))
-        loaded.signatures["serving_default"]
+        if "serving_default" not in loaded.signatures:
+            raise _foreign_error(path, "no signature serving_default")
     except ModelError:
         raise
     # Reading a damaged export can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
     return loaded
+
+
+def _foreign_error(path, reason):
+    """Returns the error about a SavedModel of another program."""
+    return ModelError(
+        f"{path}: not an export of this package, because it has {reason}. Create one "
+        "with `keras-transformer export`."
+    )
 
 
 class ExportedTranslator:
@@ -129,7 +138,7 @@ class ExportedTranslator:
             default, warnings are logged (see `Translator`).
 
     Raises:
-        ModelError: If the export fails the checks or is damaged.
+        ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
     """
 
     batch_size = 64
@@ -145,6 +154,8 @@ class ExportedTranslator:
         # The loaded object owns the variables. Signatures work only while it exists.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
+        if "translations" not in self._serve.structured_outputs:
+            raise _foreign_error(path, "no output translations")
         _, inputs = self._serve.structured_input_signature
         (self._input_name,) = inputs
 

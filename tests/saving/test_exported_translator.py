@@ -134,6 +134,16 @@ def test_messages_about_a_saved_model_name_it(tiny_export):
         open_model(tiny_export, ensemble=[tiny_export])
 
 
+@pytest.mark.parametrize("has_signature", [False, True])
+def test_saved_model_of_another_program_is_rejected(tmp_path, has_signature):
+    module = tf.Module()
+    if has_signature:  # TensorFlow names the signature of a single function
+        module.double = tf.function(lambda x: x + x, [tf.TensorSpec([None])])
+    tf.saved_model.save(module, str(tmp_path / "1"))
+    with pytest.raises(ModelError, match=r"1: not an export of this package, because"):
+        open_model(tmp_path)
+
+
 def test_attend_keeps_empty_pieces_within_a_row(monkeypatch):
     """An unknown subword may have no bytes. Its attention belongs to no other one."""
     attention = np.arange(16, dtype="float32").reshape(1, 4, 4)
