@@ -121,7 +121,7 @@ class TsvFiles(PairLines):
                 columns = _columns(columns, line, path)
             elif line is None:
                 yield number, (None, None)
-            elif not line:
+            elif not line.strip():
                 yield number, ("", "")
             else:
                 texts = line.split("\t")

@@ -80,7 +80,7 @@ def test_blank_lines_are_empty_pairs(tmp_path):
 
     Files that are edited by hand often end with one.
     """
-    path = write(tmp_path / "a.tsv", ["a\tb", "", "c\td", ""])
+    path = write(tmp_path / "a.tsv", ["a\tb", " ", "c\td", ""])
     assert list(TsvFiles(path)) == [("a", "b"), ("", ""), ("c", "d"), ("", "")]
     assert TsvFiles(path).locate(3) == f"{path}:3"
     path = write(tmp_path / "a.jsonl", ['{"source": "a", "target": "b"}', " ", ""])
