@@ -351,11 +351,17 @@ def _load_tokenizer(folder):
 
     expected = read_json(path, _Tokenizer, error=ModelError).config
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER_ASSETS)
-    if tokenizer.fingerprint() != expected.fingerprint:
-        raise ModelError(
-            f"{folder}: the tokenizer in {TOKENIZER_ASSETS} does not match the "
-            f"fingerprint in {TOKENIZER_CONFIG}"
-        )
+    found = {
+        "fingerprint": tokenizer.fingerprint(),
+        "kind": tokenizer.kind,
+        "vocabulary_size": tokenizer.vocabulary_size,
+    }
+    for name, value in found.items():
+        if value != getattr(expected, name):
+            raise ModelError(
+                f"{folder}: the tokenizer in {TOKENIZER_ASSETS} does not match the "
+                f"{name} in {TOKENIZER_CONFIG}"
+            )
     return tokenizer
 
 

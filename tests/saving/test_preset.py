@@ -257,6 +257,14 @@ DAMAGE = {
         lambda path: edit(path / "tokenizer.json", config__fingerprint="0" * 64),
         "does not match the fingerprint in tokenizer.json",
     ),
+    "another kind": (
+        lambda path: edit(path / "tokenizer.json", config__kind="word_piece"),
+        "does not match the kind in tokenizer.json",
+    ),
+    "another vocabulary size": (
+        lambda path: edit(path / "tokenizer.json", config__vocabulary_size=301),
+        "does not match the vocabulary_size in tokenizer.json",
+    ),
     "no tokenizer file": (
         lambda path: (path / "assets" / "tokenizer" / "tokenizer.model").unlink(),
         "must contain a tokenizer",
