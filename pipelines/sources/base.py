@@ -1,5 +1,6 @@
 """Base class of sources of sentence pairs."""
 
+import contextlib
 import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 Pair = tuple[str | None, str | None]
@@ -100,3 +102,19 @@ def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
     replace the defaults. A wrapped iterator, unlike a list, can be read only once.
     """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)
+
+
+@contextlib.contextmanager
+def convert_dataset_errors(what: str):
+    """Converts the errors that TFDS and `datasets` raise for user mistakes.
+
+    Args:
+        what: Start of the message of the `DataError`.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{what}: {first_line}") from error

@@ -1,6 +1,5 @@
 """Source of sentence pairs: Hugging Face datasets."""
 
-import contextlib
 import os
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import visible_files
 from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import convert_dataset_errors
 from keras_transformer.pipelines.sources.tables import check_sides
 from keras_transformer.pipelines.sources.tables import nested_text
 
@@ -58,7 +58,7 @@ class HuggingFacePairs(Pairs):
         examples = self._load(
             "load_dataset", split=self.split, streaming=self.streaming
         )
-        with _convert_errors(self.name):
+        with convert_dataset_errors(self.name):
             for number, example in enumerate(examples, start=1):
                 place = self.locate(number)
                 source = nested_text(example, self.source, "data.source", place)
@@ -93,19 +93,7 @@ class HuggingFacePairs(Pairs):
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision
         split = f", split {self.split!r}" if "split" in options else ""
-        with _convert_errors(f"data.name {self.name}{split}"):
+        with convert_dataset_errors(f"data.name {self.name}{split}"):
             return getattr(datasets, function)(
                 self.name, self.config, revision=revision, **options
             )
-
-
-@contextlib.contextmanager
-def _convert_errors(what: str):
-    """Converts the errors that `datasets` raises for user mistakes to `DataError`."""
-    try:
-        yield
-    except (DataError, GeneratorExit):
-        raise
-    except Exception as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{what}: {first_line}") from error

@@ -1,11 +1,11 @@
 """Source of sentence pairs: TensorFlow Datasets, such as the paper's WMT 2014."""
 
-import contextlib
 import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import convert_dataset_errors
 
 
 class TfdsPairs(Pairs):
@@ -55,7 +55,7 @@ class TfdsPairs(Pairs):
 
         builder = self._prepared_builder()
         source, target = self._languages(builder)
-        with _convert_errors(f"{builder.name}, split {self.split!r}"):
+        with convert_dataset_errors(f"{builder.name}, split {self.split!r}"):
             dataset = builder.as_dataset(
                 split=self.split,
                 shuffle_files=False,
@@ -95,10 +95,10 @@ class TfdsPairs(Pairs):
         if self._builder is None:
             builder = self.name
             if isinstance(builder, str):
-                with _convert_errors(f"data.name={self.name!r}"):
+                with convert_dataset_errors(f"data.name={self.name!r}"):
                     builder = tfds.builder(self.name, data_dir=self.data_dir)
             if not builder.info.splits:
-                with _convert_errors(f"preparing {builder.info.full_name}"):
+                with convert_dataset_errors(f"preparing {builder.info.full_name}"):
                     builder.download_and_prepare()
             self._builder = builder
         return self._builder
@@ -151,13 +151,3 @@ def _decode_text(text: bytes | str) -> str | None:
         return text.decode()
     except UnicodeDecodeError:
         return None
-
-
-@contextlib.contextmanager
-def _convert_errors(what: str):
-    """Converts the errors that TFDS raises for user mistakes to `DataError`."""
-    try:
-        yield
-    except Exception as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{what}: {first_line}") from error
