@@ -25,6 +25,7 @@ from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import temporary_name
 
 # Part of the fingerprint. Change it when the stored ids change.
 _FORMAT = 3
@@ -88,8 +89,7 @@ def encode_corpus(
                 corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
     folder = _replaceable_folder(folder)
-    temporary = f"{folder}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = temporary_name(folder)
     os.makedirs(temporary)
     try:
         id_chunks = pairs.id_chunks(source_tokenizer)

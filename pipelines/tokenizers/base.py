@@ -1,7 +1,7 @@
 """Base class of tokenizers."""
 
-import contextlib
 import os
+import secrets
 
 import tensorflow as tf
 
@@ -136,15 +136,18 @@ class Tokenizer(tf.Module):
         )
 
 
+def temporary_name(path: str | os.PathLike) -> str:
+    """Returns a name next to `path` that no other process or thread uses."""
+    # Processes in two containers may have the same id, hence the random part.
+    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file under a temporary name and renames it."""
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    temporary = temporary_name(path)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        # If the temporary name were a link, writing to it would change another file.
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(content)
         os.replace(temporary, path)
     finally:

@@ -86,6 +86,8 @@ def test_clean_removes_only_leftovers(tmp_path):
         ".config-4711.yaml",
         "cache/train.99.tmp/source_ids.npy",
         "tokenizer/tokenizer.model.77.tmp",
+        "tokenizer/tokenizer.model.77-0f3a.tmp",
+        ".model-4711-0f3a.keras",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/.new-ckpt-9.data-00000-of-00001",
         "checkpoints/ckpt-9.data-00000-of-00001",
