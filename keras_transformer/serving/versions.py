@@ -13,8 +13,8 @@ _LOG = logging.getLogger("keras_transformer.serving")
 class Versions:
     """The served version of a model, which follows the newest version of an export.
 
-    A new version is served after its warm-up. A queued request runs on the version that
-    validated it.
+    A new version is served after its warm-up, or never if the warm-up fails. A queued
+    request runs on the version that validated it.
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
@@ -50,9 +50,12 @@ class Versions:
                 if replacement in (None, broken):
                     continue
                 model = await asyncio.to_thread(self.model.reload)
-                await self._warm_up(model, batcher)
+                is_usable = await self._warm_up(model, batcher)
                 if not batcher.is_open:
                     return
+                if not is_usable:
+                    broken = replacement
+                    continue
                 self._serve(model)
                 _LOG.info("%s: now serving version %s", model.name, model.version)
             except Exception:
@@ -62,6 +65,8 @@ class Versions:
                 _LOG.warning("the new version cannot be loaded", exc_info=True)
 
     async def _warm_up(self, model, batcher):
+        """Runs the warm-up requests of a model. Returns whether all succeeded."""
+        succeeded = True
         for signature, columns in model.warm_up_requests():
             try:
                 # Clients may fill the queue, or it may be smaller than these requests.
@@ -72,5 +77,7 @@ class Versions:
             except Exception:
                 # A server that shuts down refuses the remaining requests.
                 if not batcher.is_open:
-                    return
+                    return False
                 _LOG.warning("warm-up of %s failed", signature, exc_info=True)
+                succeeded = False
+        return succeeded

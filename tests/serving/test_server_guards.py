@@ -242,6 +242,22 @@ def test_broken_version_does_not_replace_the_served_one(caplog):
     assert "cannot be loaded" in caplog.text
 
 
+def test_version_with_a_failing_warm_up_does_not_replace_the_served_one(caplog):
+    good, bad = (("serving_default", {"inputs": [text]}) for text in (b"a", b"secret"))
+    model, new = FakeModel(), FakeModel(warm_up=[bad, good])
+    model.newer, new.version = new, 8
+    with served(model, Limits(reload_interval=0.02)) as port:
+        wait_until(lambda: caplog.records, "the failure", 20)
+        time.sleep(0.2)
+        assert version_of(port) == "7"
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+        # A later version is not affected.
+        model.newer = FakeModel(warm_up=[good])
+        model.newer.version = 9
+        wait_until(lambda: version_of(port) == "9", "version 9", 20)
+    assert caplog.text.count("warm-up of serving_default failed") == 1
+
+
 def version_of(port):
     return ask(port, "GET", PATH)[2]["model_version_status"][0]["version"]
 
