@@ -22,10 +22,10 @@ from keras_transformer.serving.errors import shutting_down
 class _Job:
     """A request, whose rows may be computed in several batches."""
 
-    def __init__(self, signature, columns, num_rows, deadline, is_limited):
+    def __init__(self, signature, columns, deadline, is_limited):
         self.signature = signature
         self.columns = columns
-        self.num_rows = num_rows
+        self.num_rows = len(next(iter(columns.values())))
         self.deadline = deadline
         self.is_limited = is_limited
         self.future = concurrent.futures.Future()
@@ -39,6 +39,8 @@ class _Job:
         return 0 if self.future.done() else self.num_rows - self.num_taken
 
     def fail(self, error):
+        if not isinstance(error, Exception):
+            error = RequestError(500, "Internal error", "internal")
         # A client that disconnects may cancel the future at any moment.
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
@@ -166,15 +168,16 @@ class Batcher:
         Raises:
             RequestError: If the queue is full or closed.
         """
-        num_rows = len(next(iter(columns.values())))
-        deadline = time.monotonic() + timeout
-        job = _Job(signature, columns, num_rows, deadline, is_limited)
+        job = _Job(signature, columns, time.monotonic() + timeout, is_limited)
+        # An odd signature can raise errors. They must not end the worker.
+        job.can_merge = self._can_merge(signature)
+        job.max_batch_size = self._max_batch_size(signature)
         with self._changed:
-            if self._close_by is not None:
+            if not self.is_open:
                 raise shutting_down()
             limited = [other for other in self._jobs if other.is_limited]
             num_waiting = sum(other.num_waiting for other in limited)
-            if is_limited and num_waiting + num_rows > self._queue_size:
+            if is_limited and num_waiting + job.num_rows > self._queue_size:
                 raise overloaded()
             self._jobs.append(job)
             self._changed.notify_all()
@@ -226,14 +229,14 @@ class Batcher:
         """Waits up to `max_wait` seconds for the next batch to fill up."""
         until = time.monotonic() + self._max_wait
         first = self._jobs[0]
-        while self._close_by is None and self._can_merge(first.signature):
+        while self._close_by is None and first.can_merge:
             num_rows = sum(
                 job.num_waiting
                 for job in self._jobs
                 if job.signature == first.signature
             )
             remaining = until - time.monotonic()
-            if num_rows >= self._max_batch_size(first.signature) or remaining <= 0:
+            if num_rows >= first.max_batch_size or remaining <= 0:
                 return
             self._changed.wait(remaining)
 
@@ -251,9 +254,9 @@ class Batcher:
             return []
         first = self._jobs[0]
         jobs = [first]
-        if self._can_merge(first.signature):
+        if first.can_merge:
             jobs = [job for job in self._jobs if job.signature == first.signature]
-        batch, room = [], self._max_batch_size(first.signature)
+        batch, room = [], first.max_batch_size
         for job in jobs:
             count = min(room, job.num_waiting)
             batch.append((job, slice(job.num_taken, job.num_taken + count)))
@@ -267,6 +270,25 @@ class Batcher:
 
     def _run_batch(self, batch):
         """Runs a batch. If it fails, runs each request separately."""
+        try:
+            parts = self._compute(batch)
+        # Even a `SystemExit` must not end the worker.
+        except BaseException as error:
+            if len(batch) > 1:
+                for one in batch:
+                    self._run_batch([one])
+            else:
+                batch[0][0].fail(error)
+            return
+        for (job, rows), part in zip(batch, parts, strict=True):
+            try:
+                job.add(part, rows.stop - rows.start, self._max_values)
+            # Memory may be exhausted, or the ranks of batches may differ.
+            except BaseException as error:
+                job.fail(error)
+
+    def _compute(self, batch):
+        """Runs a batch and returns a list with the outputs of each request."""
         signature = batch[0][0].signature
         columns = {
             name: [value for job, rows in batch for value in job.columns[name][rows]]
@@ -274,22 +296,18 @@ class Batcher:
         }
         num_rows = sum(rows.stop - rows.start for _, rows in batch)
         started = time.monotonic()
-        try:
-            outputs = self._run(signature, columns)
-        # Even a `SystemExit` must not end the worker.
-        except BaseException as error:
-            if len(batch) > 1:
-                for one in batch:
-                    self._run_batch([one])
-            elif isinstance(error, Exception):
-                batch[0][0].fail(error)
-            else:
-                batch[0][0].fail(RequestError(500, "Internal error", "internal"))
-            return
-        self._observe(signature, num_rows, time.monotonic() - started)
-        start = 0
-        for job, rows in batch:
+        outputs = self._run(signature, columns)
+        seconds = time.monotonic() - started
+        for name, array in outputs.items():
+            if np.shape(array)[:1] != (num_rows,):
+                raise ValueError(
+                    f"output {name} must have {num_rows} rows. Received: shape "
+                    f"{np.shape(array)}"
+                )
+        self._observe(signature, num_rows, seconds)
+        parts, start = [], 0
+        for _, rows in batch:
             stop = start + rows.stop - rows.start
-            part = {name: array[start:stop] for name, array in outputs.items()}
-            job.add(part, stop - start, self._max_values)
+            parts.append({name: array[start:stop] for name, array in outputs.items()})
             start = stop
+        return parts

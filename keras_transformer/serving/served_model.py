@@ -94,10 +94,9 @@ class ServedModel:
 
         They can if rows are texts and outputs are not padded to the longest row.
         """
-        outputs = self._signatures[signature].structured_outputs.values()
         kinds = self.inputs[signature].values()
         return all(kind == Input("string", 1) for kind in kinds) and all(
-            None not in output.shape[1:] for output in outputs
+            None not in axes for axes in self._output_axes(signature)
         )
 
     def estimate_values(self, signature, columns):
@@ -108,9 +107,21 @@ class ServedModel:
         words are counted. A text has at least as many subwords as words.
         """
         length = min(map(self._estimate_length, columns.values()))
-        outputs = self._signatures[signature].structured_outputs.values()
-        sizes = [math.prod(n or length for n in each.shape[1:]) for each in outputs]
+        sizes = [
+            math.prod(n or length for n in axes)
+            for axes in self._output_axes(signature)
+        ]
         return len(next(iter(columns.values()))) * sum(sizes)
+
+    def _output_axes(self, signature):
+        """Returns the lengths of each output's axes after the rows.
+
+        An unknown length is `None`. An output of unknown rank has one such axis.
+        """
+        outputs = self._signatures[signature].structured_outputs.values()
+        return [
+            [None] if each.shape.rank is None else each.shape[1:] for each in outputs
+        ]
 
     def _estimate_length(self, column):
         """Returns the length of the longest row, in ids or in words of a text."""

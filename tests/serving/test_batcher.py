@@ -188,6 +188,65 @@ def test_batcher_isolates_failing_requests(model):
     batcher.close(20)
 
 
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [np.array(1.0)],
+        [b"a scalar text"],
+        [np.zeros(1)],  # one row for two
+        [np.zeros(1), np.zeros((1, 1))],
+        [np.zeros(1), np.array([b"a"], object)],
+    ],
+)
+def test_batcher_survives_odd_outputs(outputs):
+    """Each list has the outputs of the batches of a request with two rows."""
+    size = 2 // len(outputs)
+    outputs = [*outputs, np.array([3.0])]
+    batcher = Batcher(lambda *_: {"y": outputs.pop(0)}, max_batch_size=size)
+    with pytest.raises((TypeError, ValueError)):
+        submit(batcher, 1, 2).result(20)
+    assert submit(batcher, 3).result(20)["y"].tolist() == [3]
+    batcher.close(20)
+
+
+def test_batcher_fails_only_the_request_whose_batches_do_not_fit(model):
+    def run(signature, columns):
+        shape = (len(columns["x"]), *[1] * (4 in columns["x"]))
+        return {"y": np.full(shape, model(signature, columns)["y"].max())}
+
+    batcher = Batcher(run, max_batch_size=3, max_wait=0)
+    hold(model, batcher)
+    # The first batch is 1, 2 and 3, the second one is 4 and 5.
+    bad, good = submit(batcher, 1, 2, 3, 4), submit(batcher, 5)
+    model.gate.set()
+    with pytest.raises(ValueError, match="zip"):
+        bad.result(20)
+    assert good.result(20)["y"].tolist() == [[10]]
+    assert batcher.is_working
+    batcher.close(20)
+
+
+@pytest.mark.parametrize("name", ["can_merge", "max_batch_size"])
+def test_submit_raises_the_errors_of_a_signature(model, name):
+    sizes = {"a": 2}
+    batcher = Batcher(model, max_wait=0, **{name: sizes.__getitem__})
+    with pytest.raises(KeyError, match="b"):
+        submit(batcher, 1, signature="b")
+    assert submit(batcher, 1).result(20)["y"].tolist() == [2]
+    batcher.close(20)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_submit_refuses_requests_if_the_worker_has_ended(model, monkeypatch):
+    batcher = Batcher(model)
+    monkeypatch.delattr(Batcher, "_take")
+    submit(batcher, 1)
+    wait_until(lambda: not batcher.is_working, "the end of the worker", 20)
+    with pytest.raises(RequestError) as error:
+        submit(batcher, 2)
+    assert error.value.status == 503
+
+
 def test_batcher_drops_expired_and_cancelled_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)

@@ -112,7 +112,12 @@ def test_batch_size_applies_to_every_signature():
 
 def test_formatting_does_not_block_other_requests():
     model = FakeModel()
-    model.run = lambda *_: {"encoder_output": np.zeros((64, 128, 128), "float32")}
+
+    def run(signature, columns):
+        shape = (len(columns["source_ids"]), 128, 128)
+        return {"encoder_output": np.zeros(shape, "float32")}
+
+    model.run = run
     with served(model, Limits()) as port:
         rows = {"signature_name": "translate_ids", "inputs": [[1]] * 64}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
