@@ -61,6 +61,8 @@ class ServedModel:
         self.max_batch_size = limits and limits.max_batch_size
         self._max_source_length = limits and limits.max_source_length
         self._allow_unsafe = allow_unsafe
+        # Taken before loading, so that later changes of the file are noticed.
+        self._identity = _identity(path)
         self._loaded = load_saved_model(path, allow_unsafe)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
@@ -72,17 +74,18 @@ class ServedModel:
         self.metadata = _metadata(definition)
 
     def find_replacement(self):
-        """Returns the number and the size in bytes of the version to serve instead.
+        """Returns the identity and the size in bytes of the version to serve instead.
 
         It is the newest version: a newer one, or an older one if the served version was
-        deleted. Returns `None` if the served version is the newest.
+        deleted, or another export with the same number. Returns `None` if the served
+        version is the newest.
         """
         # Other processes may write or delete versions at the same time.
         with contextlib.suppress(OSError):
             path = newest_version(self._folder)
-            if path not in (None, self._folder) and int(path.name) != self.version:
+            if path not in (None, self._folder) and _identity(path) != self._identity:
                 files = [file for file in path.rglob("*") if file.is_file()]
-                return int(path.name), sum(file.stat().st_size for file in files)
+                return _identity(path), sum(file.stat().st_size for file in files)
         return None
 
     def reload(self):
@@ -169,6 +172,13 @@ class ServedModel:
             raise invalid(_assertion(str(error))) from error
         except tf.errors.ResourceExhaustedError as error:
             raise RequestError(503, "Out of memory", "memory", 5) from error
+
+
+def _identity(path):
+    """Returns a tuple that differs between exports, also if their number is equal."""
+    # Some network file systems change a file's inode.
+    stat = (path / "saved_model.pb").stat()
+    return path.name, stat.st_mtime_ns, stat.st_size
 
 
 def _inputs(function):

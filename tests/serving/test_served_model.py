@@ -217,6 +217,24 @@ def test_server_follows_the_newest_version(tiny_export, tmp_path):
         assert state()["version"] == "1"
 
 
+def test_replacement_may_have_the_number_of_the_served_version(tiny_export, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(tiny_export, folder / "1")
+    model, single = ServedModel(folder), ServedModel(folder / "1")
+    assert model.find_replacement() is None
+    shutil.rmtree(folder / "1")
+    assert model.find_replacement() is None
+    # A new export has other times than its copy.
+    shutil.copytree(tiny_export, folder / "1", copy_function=shutil.copyfile)
+    replacement = model.find_replacement()
+    assert replacement == model.find_replacement() is not None
+    assert model.reload().find_replacement() is None
+    # A broken replacement may itself be replaced.
+    (folder / "1" / "saved_model.pb").touch()
+    assert model.find_replacement() not in (None, replacement)
+    assert single.find_replacement() is None
+
+
 def test_reload_checks_the_new_version(tiny_export, tmp_path):
     marker, folder = tmp_path / "marker", tmp_path / "mine"
     shutil.copytree(tiny_export, folder / "1")
