@@ -30,8 +30,8 @@ _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
 # Prometheus's usual path, and TF-Serving's.
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
-# Errors that leave the body unread, at least in part. On an open connection, the rest
-# would be parsed as the next request.
+# Errors that leave the body unread, at least in part. On an open connection, uvicorn
+# would read and discard the rest, however large it is, before the next request.
 _CLOSING = (403, 408, 413, 415)
 # Seconds to read and discard such a body. If a connection with unread bytes is closed,
 # the client may see a reset connection in place of the error.
