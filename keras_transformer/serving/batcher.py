@@ -100,7 +100,9 @@ class Batcher:
             batch.
         max_batch_size: Maximum number of rows per batch, or a function that is called
             with a signature and returns this number.
-        max_wait: Seconds that an idle worker waits for a batch to fill up.
+        max_wait: Seconds that the worker waits for a batch to fill up. It waits after
+            every batch, because clients often send the next request right after a
+            response.
         queue_size: Maximum number of waiting rows (see `is_limited` of `submit`).
         max_values: Maximum number of values (numbers and texts) in the outputs of a
             request.
