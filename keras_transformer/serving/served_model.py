@@ -52,11 +52,13 @@ class ServedModel:
             raise ModelError(
                 f"{folder}: not a SavedModel. Create one with keras-transformer export"
             )
+        # "." has no name, and versions inside a folder may be links.
+        named = path.resolve() if path == folder else path
         # A version's folder may have been copied under a name that is not a number.
-        is_version = path.name.isdecimal()
-        self.version = int(path.name) if is_version else 1
+        is_version = named.name.isdecimal()
+        self.version = int(named.name) if is_version else 1
         self._folder = folder
-        self.name = name or (path.parent if is_version else path).resolve().name
+        self.name = name or (named.parent if is_version else named).resolve().name
         limits = read_limits(path)
         self.max_batch_size = limits and limits.max_batch_size
         self._max_source_length = limits and limits.max_source_length

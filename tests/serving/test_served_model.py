@@ -198,6 +198,16 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("inside", ["2", "."])
+def test_served_model_finds_the_name_of_the_current_folder(
+    tiny_export, tmp_path, monkeypatch, inside
+):
+    shutil.copytree(tiny_export, tmp_path / "mine" / "2")
+    monkeypatch.chdir(tmp_path / "mine" / inside)
+    model = ServedModel(pathlib.Path("."))
+    assert (model.name, model.version) == ("mine", 2)
+
+
 def test_server_follows_the_newest_version(tiny_export, tmp_path):
     folder = tmp_path / "mine"
     shutil.copytree(tiny_export, folder / "1")
