@@ -149,9 +149,10 @@ async function candidates(text) {
     return { ranked: [{ text, score }], truncated };
   }
   const found = await predict("translate_n_best", { inputs: [text] });
-  const ranked = found.translations[0].slice(0, found.counts[0])
-    .map((each, n) => ({ text: each, score: found.scores[0][n] }));
-  return { ranked, truncated: found.truncated[0] };
+  // Exports made before release 0.1 lack some outputs.
+  const { translations: [texts], scores: [scores], counts: [count] = [1], truncated: [truncated] = [false] } = found;
+  const ranked = texts.slice(0, count).map((each, n) => ({ text: each, score: scores[n] }));
+  return { ranked, truncated };
 }
 
 function listRanked() {

@@ -123,6 +123,25 @@ def test_incomplete_answers_are_described(open_page, body):
     )
 
 
+def test_page_works_with_exports_that_lack_outputs(open_page):
+    """Like `ExportedTranslator`, the page then shows the best translation only."""
+    page = open_page()
+
+    def remove(route):
+        answer = route.fetch()
+        content = answer.json()
+        for name in ("counts", "truncated"):
+            content["outputs"].pop(name, None)
+        route.fulfill(response=answer, body=json.dumps(content))
+
+    page.route("**/*:predict", remove)
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(page.locator("#n-best li")).to_have_count(1)
+    expect(page.locator("#cut")).to_be_hidden()
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
 def test_length_limit_applies_to_each_line(open_page):
     page = open_page()
     line = "word " * 50
