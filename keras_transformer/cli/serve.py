@@ -160,5 +160,6 @@ def _export_if_preset(model, name=None):
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary) / name
-        export_translator(opened, folder)
+        # The requests are for TF-Serving only.
+        export_translator(opened, folder, warmup_requests=False)
         yield folder

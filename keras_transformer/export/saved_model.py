@@ -50,6 +50,7 @@ def export_saved_model(
     max_batch_size=1024,
     parallel_parts=1,
     jit_compile=False,
+    warmup_requests=True,
     **old_options,
 ):
     """Writes `folder/VERSION/`, a SavedModel with the tokenizer and beam search.
@@ -90,6 +91,8 @@ def export_saved_model(
             padded length triggers the compilation of a program. Kernels are stored
             packed; unpacking takes 10 ms per batch for a base model. Do not use with
             TF-Serving, whose builds lack XLA.
+        warmup_requests: Whether to write warm-up requests for TF-Serving, which needs
+            the package tensorflow-serving-api.
         **old_options: Fields of `search`, as keyword arguments (deprecated).
 
     Returns:
@@ -146,11 +149,10 @@ def export_saved_model(
         tf.saved_model.save(served, path, signatures=functions, options=options)
 
     limits = ExportLimits(
-        max_batch_size=max_batch_size,
-        max_source_length=signatures.max_source_length,
+        max_batch_size=max_batch_size, max_source_length=signatures.max_source_length
     )
     with convert_disk_full_errors(folder):
-        return _write_version(write, folder, card, limits)
+        return _write_version(write, folder, card, limits, warmup_requests)
 
 
 def _check_no_other_model(folder):
@@ -183,6 +185,7 @@ def export_translator(
     tokenizer_ops="text",
     parallel_parts=1,
     jit_compile=False,
+    warmup_requests=True,
 ):
     """Exports an opened model with its search settings and a model card.
 
@@ -196,6 +199,8 @@ def export_translator(
         parallel_parts: Number of parts of a batch that are translated in parallel (see
             `export_saved_model`).
         jit_compile: Whether to compile the search with XLA for single short texts (see
+            `export_saved_model`).
+        warmup_requests: Whether to write warm-up requests for TF-Serving (see
             `export_saved_model`).
 
     Returns:
@@ -229,6 +234,7 @@ def export_translator(
         card=card,
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
+        warmup_requests=warmup_requests,
     )
 
 
@@ -240,7 +246,7 @@ def core_tokenizer(tokenizer):
     return SeparateTokenizers(*map(CoreOpsBytePairTokenizer, (source, target)))
 
 
-def _write_version(write, folder, card, limits):
+def _write_version(write, folder, card, limits, warmup_requests):
     """Writes an export to a temporary folder, then renames it to its version number.
 
     Args:
@@ -248,6 +254,7 @@ def _write_version(write, folder, card, limits):
         folder: Parent folder of the versions.
         card: Content of `MODEL_CARD.md`, or `None`.
         limits: `ExportLimits` to store with the export.
+        warmup_requests: Whether to write warm-up requests for TF-Serving.
     """
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Processes in
@@ -256,7 +263,9 @@ def _write_version(write, folder, card, limits):
     try:
         write(str(temporary))
         simplify_saved_model(temporary)
-        write_warmup_requests(temporary, limits.max_batch_size)
+        (temporary / LIMITS).parent.mkdir()
+        if warmup_requests:
+            write_warmup_requests(temporary, limits.max_batch_size)
         (temporary / LIMITS).write_text(limits.model_dump_json(), encoding="utf-8")
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")

@@ -35,7 +35,7 @@ def write_warmup_requests(version, max_batch_size):
         max_batch_size: Maximum number of rows in a request.
     """
     path = version / _PATH
-    path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     try:
         # Imported here because it loads gRPC.
         from tensorflow_serving.apis import predict_pb2

@@ -46,7 +46,7 @@ def test_serve_rejects_invalid_host_names(tmp_path, run_command, name):
 
 
 def test_served_preset_has_the_name_of_its_folder(run_command, monkeypatch):
-    def export(model, folder):
+    def export(model, folder, **_):
         raise UserError(f"exported to {folder.name}")
 
     monkeypatch.setattr(exports, "export_translator", export)
@@ -63,13 +63,24 @@ def test_served_hub_model_has_the_name_of_its_repository(
     folder = tmp_path / "snapshots" / COMMIT
     shutil.copytree(packaged_models()["phrases"], folder)
 
-    def export(model, folder):
+    def export(model, folder, **_):
         raise UserError(f"exported to {folder.name}")
 
     monkeypatch.setattr(hub, "download", lambda name: folder)
     monkeypatch.setattr(exports, "export_translator", export)
     result = run_command("serve", name, "--port", 0)
     assert result.stderr == "exporting opus-7.b\nerror: exported to opus-7.b\n"
+
+
+def test_serve_exports_a_preset_without_requests_for_tf_serving(
+    run_command, monkeypatch
+):
+    def export(model, folder, warmup_requests=True):
+        raise UserError(f"exported with {warmup_requests=}")
+
+    monkeypatch.setattr(exports, "export_translator", export)
+    result = run_command("serve", "phrases", "--port", 0)
+    assert result.stderr.endswith("error: exported with warmup_requests=False\n")
 
 
 def test_serve_reports_an_occupied_port_first(tmp_path, run_command, monkeypatch):

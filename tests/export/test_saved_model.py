@@ -395,3 +395,15 @@ def test_export_without_serving_api_names_the_extra(
     assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
     assert not list(version.rglob("tf_serving_warmup_requests"))
     assert (version / "saved_model.pb").is_file()
+
+
+def test_export_can_omit_warmup_requests(
+    tiny_model, export_only, tmp_path, monkeypatch, caplog
+):
+    export_only("encode")
+    monkeypatch.setitem(sys.modules, "tensorflow_serving", None)
+    version = export_saved_model(*tiny_model, tmp_path, warmup_requests=False)
+    assert not caplog.records
+    assert [each.name for each in (version / "assets.extra").iterdir()] == [
+        "limits.json"
+    ]
