@@ -54,7 +54,7 @@ class Versions:
                 if not batcher.is_open:
                     return
                 if not is_usable:
-                    broken = replacement
+                    broken, model = replacement, None  # frees the model's memory
                     continue
                 self._serve(model)
                 _LOG.info("%s: now serving version %s", model.name, model.version)
