@@ -116,9 +116,7 @@ def export_saved_model(
     check_compatible(model, tokenizer, target_of(tokenizer))
 
     folder = pathlib.Path(folder)
-    require_readable_path(folder, ExportError)
-    _check_no_other_model(folder)
-    check_writable(folder)
+    _check_folder(folder)
     signatures = Signatures(
         model,
         tokenizer,
@@ -155,14 +153,16 @@ def export_saved_model(
         return _write_version(write, folder, card, limits, warmup_requests)
 
 
-def _check_no_other_model(folder):
-    """Raises an `ExportError` if `folder` contains a model that is not an export."""
+def _check_folder(folder):
+    """Creates the folder and checks that exports can be written to and read from it."""
+    require_readable_path(folder, ExportError)
     for name in (CONFIG, MODEL, PRESET_CONFIG, "saved_model.pb"):
         if (folder / name).exists():
             raise ExportError(
                 f"{folder}: contains {name}. An export cannot share a folder with "
                 "another model. Choose another folder"
             )
+    check_writable(folder)
 
 
 def _trace(signatures):

@@ -11,14 +11,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import TEXTS
 
 import keras_transformer as kt
 from keras_transformer.errors import ExportError
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
-from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.numerics import matrices
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import ExportedTranslator
@@ -226,19 +224,6 @@ def assert_kernels_are_stored_once(plain, compiled, model, packed=True):
         assert packed > stored(compiled, ["weights"]) / 2
 
 
-def test_warmup_requests_respect_the_batch_limit(tmp_path):
-    write_warmup_requests(tmp_path, 1)
-    (file,) = tmp_path.rglob("tf_serving_warmup_requests")
-    rows = [
-        tensor.tensor_shape.dim[0].size
-        for record in tf.data.TFRecordDataset(str(file))
-        for tensor in prediction_log_pb2.PredictionLog.FromString(
-            record.numpy()
-        ).predict_log.request.inputs.values()
-    ]
-    assert rows == [1] * 8  # six signatures, of which two have two inputs
-
-
 def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     folder = tmp_path / "1"
     shutil.copytree(tiny_export, folder)
@@ -381,29 +366,3 @@ def test_export_rejects_sizes_out_of_range(tiny_model, tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` must be at least"):
             export_saved_model(*tiny_model, tmp_path, **{name: value})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_export_without_serving_api_names_the_extra(
-    tiny_model, export_only, tmp_path, monkeypatch, caplog
-):
-    export_only("encode")
-    for name in ("tensorflow_serving", "tensorflow_serving.apis"):
-        monkeypatch.setitem(sys.modules, name, None)
-    version = export_saved_model(*tiny_model, tmp_path, max_source_length=40)
-    messages = [each.message for each in caplog.records if each.name.startswith("kera")]
-    assert len(messages) == 1
-    assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
-    assert not list(version.rglob("tf_serving_warmup_requests"))
-    assert (version / "saved_model.pb").is_file()
-
-
-def test_export_can_omit_warmup_requests(
-    tiny_model, export_only, tmp_path, monkeypatch, caplog
-):
-    export_only("encode")
-    monkeypatch.setitem(sys.modules, "tensorflow_serving", None)
-    version = export_saved_model(*tiny_model, tmp_path, warmup_requests=False)
-    assert not caplog.records
-    assert [each.name for each in (version / "assets.extra").iterdir()] == [
-        "limits.json"
-    ]
