@@ -25,7 +25,7 @@ PRESETS = {
     "small": _base(num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3),
     "base": _base(),
     "big": _base(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
-    # Section 6.3: 4 layers with the widths of big and the dropout of base.
+    # Section 6.3 gives 4 layers and d_model 1024. The other widths are those of big.
     "parsing": _base(num_layers=4, d_model=1024, d_ff=4096, num_heads=16),
     "A1": _base(num_heads=1),
     "A2": _base(num_heads=4),

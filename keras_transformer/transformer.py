@@ -322,9 +322,10 @@ class Transformer(PresetMixin, keras.Model):
             Dict of float32 arrays: `"encoder"` `[batch, num_layers, num_heads,
             source_length, source_length]`, `"decoder"` `[..., target_length,
             target_length]`, and `"cross"` `[..., target_length, source_length]`. The
-            last two axes are queries and keys. A query at target position i predicts
-            the target token at position i + 1. Scores sum to 1 over the keys and are 0
-            on padding. The scores of queries at padding are meaningless.
+            second axis of the latter two is `num_decoder_layers`. The last two axes are
+            queries and keys. A query at target position i predicts the target token at
+            position i + 1. Scores sum to 1 over the keys and are 0 on padding. The
+            scores of queries at padding are meaningless.
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}

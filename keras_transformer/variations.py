@@ -14,7 +14,7 @@ POSITION_RATES = ("paper", "tensor2tensor")
 class Variations:
     """Details in which other toolkits differ from the paper.
 
-    The defaults match the paper.
+    The defaults match the paper, or tensor2tensor where the paper gives no value.
 
     Args:
         num_decoder_layers: Number of decoder layers. If `None`, the same as in the
@@ -76,7 +76,7 @@ class Variations:
             )
 
     def changes(self):
-        """Returns the fields that differ from the paper, as a dict of their values."""
+        """Returns the fields that differ from their defaults, as a dict of values."""
         values = dataclasses.asdict(self)
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: values[name] for name in values if values[name] != defaults[name]}

@@ -43,9 +43,9 @@ def beam_search(
     Each step extends a sentence's alive (unfinished) hypotheses by one token and keeps
     the `beam_size` most probable unfinished continuations. A continuation that ends in
     the end id becomes a finished hypothesis if it is among the `beam_size` most
-    probable continuations, finished or not. Each hypothesis has only one such
-    continuation. So it is enough to consider the `2 * beam_size` most probable
-    continuations, as in fairseq and CTranslate2.
+    probable continuations, finished or not. fairseq and CTranslate2 do the same with
+    the `2 * beam_size` most probable continuations, because each hypothesis has only
+    one that is finished.
 
     The score of a hypothesis is `log-probability / penalty(length)`. If no hypothesis
     has finished at the maximum length, the unfinished ones are returned, scored in the
@@ -59,9 +59,8 @@ def beam_search(
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
-        cache: Nest of tensors whose leading axis is batch * beam_size. Tensors that
-            `decoder.reorder` leaves alone may have any multiple of batch as their
-            leading axis.
+        cache: Nest of tensors whose leading axis is batch * beam_size, or another
+            multiple of batch if `decoder.reorder` accepts it.
         context: Nest of tensors that steps read but do not change, such as an encoder's
             output. Their leading axis is batch: row i is shared by the hypotheses in
             the cache's rows i * beam_size to (i + 1) * beam_size - 1.
@@ -309,8 +308,8 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
 def _continue(state, log_probs, tokens, end_id):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
-    Both are among the `2 * beam_size` best continuations, because only one continuation
-    of each alive hypothesis is finished.
+    `tokens` has at least `beam_size + 1` candidates per hypothesis, which is enough for
+    both, because only one of them is the end id.
 
     Returns:
         `(log_probs, tokens, parents)`, each `[batch, 2, beam_size]`: index 0 of the

@@ -47,7 +47,7 @@ class EncoderLayer(TransformerLayer):
         Args:
             inputs: `[batch, source_length, d_model]`.
             attention_mask: `[batch, 1 or source_length, source_length]`, bool,
-                True = attend.
+                True = attend. With `attention_window`, the second axis must be 1.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `attention_mask`.
             return_attention_scores: Whether to also return the attention scores.

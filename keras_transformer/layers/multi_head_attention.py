@@ -50,8 +50,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Computes `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q,
     K W_i^K, V W_i^V)`. The widths of keys and values are independent of each other and
-    of `d_model`. By default, the projections have no biases, because the paper's
-    parameter counts include none.
+    of `d_model`. By default, the projections have no biases, as the paper defines them
+    as matrices.
 
     Args:
         num_heads: Number of heads, h.
