@@ -41,7 +41,7 @@ def translate_ids(
             row that contains only the end id gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
-        ids: `SpecialIds`.
+        ids: `SpecialIds`, with the padding id of the model.
         n_best: Number of best hypotheses to find per sentence, at most `beam_size`. The
             search for a sentence continues until they are final, or until `patience`
             stops it.
@@ -62,6 +62,9 @@ def translate_ids(
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
         extra_length + prefix_length]` and float32 `[batch, num_results]` (see
         `beam_search`).
+
+    Raises:
+        ValueError: If the padding ids differ.
     """
     arguments = _begin(
         model,
@@ -108,6 +111,9 @@ def sample_ids(
     Returns:
         `(sequences, scores)` (see `sample`). The sequences are as long as those of
         `translate_ids`.
+
+    Raises:
+        ValueError: If the padding ids differ.
     """
     arguments = _begin(
         model,
@@ -156,6 +162,11 @@ def _begin(
     drop_finished,
 ):
     """Encodes sources and returns the arguments that beam search and sampling share."""
+    if getattr(model, "pad_id", ids.pad) != ids.pad:
+        raise ValueError(
+            "`ids.pad` must be the padding id of the model. Received: "
+            f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
+        )
     source_ids = ops.convert_to_tensor(source_ids, "int32")
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)

@@ -14,6 +14,7 @@ from decoding_oracles import strip
 import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
+from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
@@ -158,9 +159,21 @@ def test_score_ids_matches_search_scores(model, source_ids):
         labels = sequences[kept, rank]
         target_ids = np.pad(labels, ((0, 0), (1, 0)), constant_values=START)[:, :-1]
         found = score_ids(model, source_ids[kept], target_ids, labels)
+        # All labels have logits, so an unknown id is not needed.
+        same = score_ids(model, source_ids[kept], target_ids, labels, unknown_id=None)
+        np.testing.assert_array_equal(found, same)
         lengths = np.count_nonzero(labels, axis=1)
         penalty = ((5 + lengths) / 6) ** 0.6
         np.testing.assert_allclose(found / penalty, scores[kept, rank], rtol=1e-4)
+
+
+@pytest.mark.parametrize("search", [translate_ids, sample_ids])
+def test_search_rejects_another_padding_id_than_the_model(search):
+    model = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2, pad_id=5)
+    message = r"`ids\.pad` must be .*ids\.pad=0, model\.pad_id=5"
+    with pytest.raises(ValueError, match=message):
+        search(model, [[4, 3]])
+    search(model, [[4, 3]], ids=SpecialIds(pad=5))
 
 
 def test_samples_with_top_k_of_one_are_greedy(model, source_ids):
