@@ -21,7 +21,8 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
         target_ids: int32 `[batch, target_length]`, the start id and ids, then padding.
         labels: int32 `[batch, target_length]`, ids and the end id, then padding.
         pad_id: Labels with this id are not counted.
-        unknown_id: Replaces labels for which the model has no logits.
+        unknown_id: Replaces labels for which the model has no logits. If `None`, the
+            model must have logits for all labels.
 
     Returns:
         float32 `[batch]`.
@@ -37,13 +38,16 @@ def sequence_log_probs(logits, labels, pad_id=0, unknown_id=1):
         logits: `[batch, target_length, num_outputs]`.
         labels: int32 `[batch, target_length]`, ids and the end id, then padding.
         pad_id: Labels with this id are not counted.
-        unknown_id: Replaces labels for which the model has no logits.
+        unknown_id: Replaces labels for which the model has no logits. If `None`, the
+            model must have logits for all labels.
 
     Returns:
         float32 `[batch]`.
     """
     logits = ops.cast(logits, "float32")
-    known = ops.where(labels < logits.shape[-1], labels, unknown_id)
+    known = labels
+    if unknown_id is not None:
+        known = ops.where(labels < logits.shape[-1], labels, unknown_id)
     picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]
     log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
     return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)

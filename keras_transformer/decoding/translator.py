@@ -98,7 +98,7 @@ class Translator:
         search=BeamSearch(),
         *,
         max_source_length=256,
-        batch_tokens=BATCH_TOKENS,
+        batch_tokens=None,
         forbidden=(),
         parallel_parts=1,
         warn=None,
