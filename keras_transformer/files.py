@@ -84,9 +84,8 @@ def replace_folder(folder, must_be_new=False):
     folder = pathlib.Path(folder)
     if not folder.name:
         raise StorageError(f"{folder}: must be a new folder with a name")
-    temporary, old = (
-        _temporary_name(folder, folder.name, each) for each in ("", "-old")
-    )
+    temporary = _temporary_name(folder, folder.name)
+    old = temporary.with_name(f"{temporary.name}-old")
     remove_tree(temporary)
     try:
         parents = folder.parents

@@ -322,9 +322,10 @@ def claim(folder, recipe, allow_changes=False):
 
 def _warn_of_cooldown(folder, old, new):
     """Warns if more steps raise a learning rate that has already begun to fall to 0."""
-    if new.stages or not old.cooldown_steps:
+    paths = checkpoint_paths(folder / _CHECKPOINTS)
+    if new.stages or not old.cooldown_steps or not paths:
         return
-    step = int(checkpoint_paths(folder / _CHECKPOINTS)[-1].rpartition("-")[2])
+    step = int(paths[-1].rpartition("-")[2])
     began, begins = (each.steps - each.cooldown_steps for each in (old, new))
     if step > began and begins > began:
         logger.warning(

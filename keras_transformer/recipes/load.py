@@ -343,10 +343,9 @@ def _one_line(error: ValidationError, values: dict) -> str:
         stage, key = f"stage {int(location[2]) + 1}", ".".join(location[3:])
         if first["type"] == "missing":
             return f"training.stages: {stage}: {key} must be given"
-        text = _describe(first, key or stage, known_keys(StageSettings), values)
-        return (
-            f"training.stages: {stage}: {text}" if key else f"training.stages: {text}"
-        )
+        prefix = f"training.stages: {stage}: " if key else "training.stages: "
+        keys = known_keys(StageSettings)
+        return prefix + _describe(first, key or stage, keys, values)
     keys = known_keys(Recipe, _data_class(values))
     return _describe(first, ".".join(location), keys, values)
 

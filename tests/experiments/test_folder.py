@@ -157,6 +157,8 @@ def test_claim_warns_if_the_learning_rate_rises_again(tmp_path, caplog):
         return caplog.text
 
     claim(100)
+    add_checkpoint(tmp_path, "x")  # not a checkpoint, since it has no number
+    assert not claim(100)
     add_checkpoint(tmp_path, 70)
     # The cooldown begins after step 70, and then after step 90.
     assert not claim(120)

@@ -68,6 +68,20 @@ def rows(folder):
     ]
 
 
+def fit(trainer, steps, validate, first=0, **settings):
+    """Trains up to a step, with validations of the perplexity every two steps."""
+    settings = {"validation_steps": 2, "metric": "perplexity", "bar": False, **settings}
+    trainer.fit(dataset(first), steps, validate=validate, **settings)
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def validate():
+    return {"perplexity": 2.0}
+
+
 @pytest.mark.fault("F05", "equal loss, rate and gradient norm of every step")
 def test_resumed_steps_match_uninterrupted_run(make_trainer, tmp_path):
     uninterrupted = make_trainer(tmp_path / "uninterrupted")
@@ -120,45 +134,33 @@ def test_log_line_counts_the_steps_of_its_stage_only(make_trainer, tmp_path):
 )
 def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
     scores = {2: 3.0, 4: 2.0, 6: 2.5}
+    validated = []
 
-    def fit(trainer, validate, first=0):
-        trainer.fit(
-            dataset(first),
-            6,
-            validate=validate,
-            validation_steps=2,
-            metric="perplexity",
-            patience=3,
-            bar=False,
-        )
+    def scripted(trainer):
+        validated.append(trainer.progress.step)
+        return {"perplexity": scores[trainer.progress.step]}
 
     uninterrupted = make_trainer(tmp_path / "uninterrupted")
-    fit(uninterrupted, lambda: {"perplexity": scores[uninterrupted.progress.step]})
-
+    fit(uninterrupted, 6, lambda: scripted(uninterrupted), patience=3)
     interrupted = make_trainer(tmp_path / "interrupted")
 
     def validate_with_signal():
         if interrupted.progress.step == 4:
             os.kill(os.getpid(), number)
             time.sleep(60)  # the signal must interrupt this
-        return {"perplexity": scores[interrupted.progress.step]}
+        return scripted(interrupted)
 
     started = time.monotonic()
     with pytest.raises(raised) as error:
-        fit(interrupted, validate_with_signal)
+        fit(interrupted, 6, validate_with_signal, patience=3)
     assert time.monotonic() - started < 50
     # 128 plus the number of SIGTERM, 15.
     assert raised is KeyboardInterrupt or error.value.code == 143
     resumed = make_trainer(tmp_path / "interrupted", seed=8)
     assert resumed.restore() == 4
     assert resumed.progress.validation_due
-    validated = []
-
-    def validate():
-        validated.append(resumed.progress.step)
-        return {"perplexity": scores[resumed.progress.step]}
-
-    fit(resumed, validate, first=4)
+    validated.clear()
+    fit(resumed, 6, lambda: scripted(resumed), first=4, patience=3)
     assert validated == [4, 6]
     assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
     reached, expected = (
@@ -172,50 +174,24 @@ def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
 
 def test_interrupted_validation_keeps_its_scheduled_checkpoint(make_trainer, tmp_path):
     """Step 4 has a validation and a scheduled checkpoint."""
-
-    def fit(trainer, validate, first=0):
-        trainer.fit(
-            dataset(first),
-            6,
-            validate=validate,
-            validation_steps=4,
-            metric="perplexity",
-            checkpoint_steps=2,
-            bar=False,
-        )
-
+    settings = {"validation_steps": 4, "checkpoint_steps": 2}
     with pytest.raises(KeyboardInterrupt):
-        fit(make_trainer(tmp_path), lambda: signal.raise_signal(signal.SIGINT))
+        fit(make_trainer(tmp_path), 6, interrupt, **settings)
     resumed = make_trainer(tmp_path, seed=8)
-    fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
+    fit(resumed, 6, validate, first=resumed.restore(), **settings)
     paths = regular_paths(checkpoint_paths(tmp_path / "checkpoints"))
     assert [path.rpartition("-")[2] for path in paths] == ["2", "4", "6"]
 
 
 def test_repeated_validation_keeps_the_sums_of_metrics(make_trainer, tmp_path):
     """The line of step 4 counts steps 1 and 2, before the interruption, as well."""
-
-    def fit(trainer, validate, first=0):
-        trainer.fit(
-            dataset(first),
-            4,
-            validate=validate,
-            validation_steps=2,
-            metric="perplexity",
-            checkpoint_steps=2,
-            log_steps=4,
-            bar=False,
-        )
-
-    def validate():
-        return {"perplexity": 2.0}
-
+    settings = {"checkpoint_steps": 2, "log_steps": 4}
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     with pytest.raises(KeyboardInterrupt):
-        fit(make_trainer(cut), lambda: signal.raise_signal(signal.SIGINT))
+        fit(make_trainer(cut), 4, interrupt, **settings)
     resumed = make_trainer(cut, seed=8)
-    fit(resumed, validate, first=resumed.restore())
-    fit(make_trainer(whole), validate)
+    fit(resumed, 4, validate, first=resumed.restore(), **settings)
+    fit(make_trainer(whole), 4, validate, **settings)
     lines = [
         [row["loss"] for row in rows(folder) if row["split"] == "train"]
         for folder in (cut, whole)
@@ -229,33 +205,22 @@ def test_validation_interrupted_at_the_last_step_is_repeated_once(
 ):
     validated = []
 
-    def fit(trainer, steps, validate, first=0):
-        trainer.fit(
-            dataset(first),
-            steps,
-            validate=validate,
-            validation_steps=2,
-            metric="perplexity",
-            checkpoint_steps=2,
-            bar=False,
-        )
-
-    def validate():
+    def record():
         validated.append(trainer.progress.step)
-        return {"perplexity": 2.0}
-
-    def interrupt():
-        if trainer.progress.step == 4:
-            signal.raise_signal(signal.SIGINT)
         return validate()
 
     trainer = make_trainer(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        fit(trainer, 4, interrupt)
+        fit(
+            trainer,
+            4,
+            lambda: interrupt() if trainer.progress.step == 4 else record(),
+            checkpoint_steps=2,
+        )
     # The second start does nothing, and the third trains longer.
     for steps in (4, 4, 6):
         trainer = make_trainer(tmp_path, seed=8)
-        fit(trainer, steps, validate, first=trainer.restore())
+        fit(trainer, steps, record, first=trainer.restore(), checkpoint_steps=2)
     assert validated == [2, 4, 6]
     found = [row["step"] for row in rows(tmp_path) if row["split"] == "validation"]
     assert found == [2, 4, 6]
@@ -266,28 +231,18 @@ def test_validation_interrupted_at_the_last_step_is_repeated_once(
 def test_crash_after_a_repeated_validation_leaves_one_line(make_trainer, tmp_path):
     """The checkpoint of step 2 still says that its validation is due."""
 
-    def fit(trainer, validate, first=0):
-        trainer.fit(
-            dataset(first),
-            3,
-            validate=validate,
-            validation_steps=2,
-            metric="perplexity",
-            bar=False,
-        )
-
     def crash(*_):
         raise OSError
 
     with pytest.raises(KeyboardInterrupt):
-        fit(make_trainer(tmp_path), lambda: signal.raise_signal(signal.SIGINT))
+        fit(make_trainer(tmp_path), 3, interrupt)
     crashed = make_trainer(tmp_path, seed=8)
     first = crashed.restore()
     crashed.checkpoints.save = crash
     with pytest.raises(OSError, match=r"^$"):
-        fit(crashed, lambda: {"perplexity": 2.0}, first)
+        fit(crashed, 3, validate, first)
     resumed = make_trainer(tmp_path, seed=8)
-    fit(resumed, lambda: {"perplexity": 2.0}, first=resumed.restore())
+    fit(resumed, 3, validate, first=resumed.restore())
     found = [row["step"] for row in rows(tmp_path) if row["split"] == "validation"]
     assert found == [2]
 
