@@ -157,15 +157,13 @@ def test_claim_warns_if_the_learning_rate_rises_again(tmp_path, caplog):
         return caplog.text
 
     claim(100)
-    add_checkpoint(tmp_path, "x")  # not a checkpoint, since it has no number
-    assert not claim(100)
-    add_checkpoint(tmp_path, 70)
-    # The cooldown begins after step 70, and then after step 90.
-    assert not claim(120)
+    # The cooldown begins after step 70, and then after step 90. "x" is no step.
+    for step, steps in (("x", 100), (70, 120)):
+        add_checkpoint(tmp_path, step)
+        assert not claim(steps)
     add_checkpoint(tmp_path, 91)
     assert "began after step 90. With training.steps=150, it begins" in claim(150)
-    assert not claim(150)
-    assert not claim(140)
+    assert not claim(150) and not claim(140)
 
 
 @pytest.mark.fault("F06", "changed architecture or vocabulary size: always an error")
