@@ -5,6 +5,7 @@ but not the start id.
 """
 
 import functools
+import math
 
 from keras import ops
 
@@ -32,16 +33,18 @@ def get_length_penalty(kind, alpha):
     """Returns the penalty `kind` with exponent `alpha` as a function of the length.
 
     Raises:
-        ValueError: If `kind` is unknown, or `alpha` is below 0, which would reward
-            short hypotheses and invalidate the bound that stops the search.
+        ValueError: If `kind` is unknown, or `alpha` is infinite or below 0. A negative
+            one would reward short hypotheses and invalidate the bound that stops the
+            search.
     """
     if kind not in LENGTH_PENALTIES:
         raise ValueError(
             f"`length_penalty_kind` must be one of {sorted(LENGTH_PENALTIES)}. "
             f"Received: length_penalty_kind={kind!r}."
         )
-    if not alpha >= 0:
+    if not 0 <= alpha < math.inf:
         raise ValueError(
-            f"`length_penalty` must be at least 0. Received: length_penalty={alpha}."
+            "`length_penalty` must be at least 0 and finite. "
+            f"Received: length_penalty={alpha}."
         )
     return functools.partial(LENGTH_PENALTIES[kind], alpha=alpha)

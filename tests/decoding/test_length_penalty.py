@@ -3,6 +3,9 @@
 "gnmt" is ((5 + length) / 6)^alpha (section 6.1), and "power" is length^alpha.
 """
 
+import math
+import re
+
 import numpy as np
 import pytest
 
@@ -25,9 +28,11 @@ def test_penalty_is_one_if_alpha_is_0(kind):
     np.testing.assert_array_equal(penalty(np.array([1, 7, 50])), [1, 1, 1])
 
 
-def test_penalty_rejects_a_negative_alpha():
-    with pytest.raises(ValueError, match=r"at least 0.*length_penalty=-0\.1"):
-        get_length_penalty("gnmt", -0.1)
+@pytest.mark.parametrize("alpha", [-0.1, math.inf, math.nan])
+def test_penalty_rejects_an_alpha_that_is_negative_or_not_finite(alpha):
+    message = f"at least 0 and finite. Received: length_penalty={alpha}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        get_length_penalty("gnmt", alpha)
 
 
 def test_penalty_rejects_an_unknown_kind():
