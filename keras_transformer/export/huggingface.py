@@ -23,7 +23,7 @@ from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import find_repeated
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
-from keras_transformer.saving.info import CARD
+from keras_transformer.saving.card import CARD
 from keras_transformer.untrusted import quote
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}

@@ -26,7 +26,7 @@ from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
-from keras_transformer.saving.info import CARD
+from keras_transformer.saving.card import CARD
 
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"

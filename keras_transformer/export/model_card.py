@@ -7,8 +7,9 @@ import pathlib
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.info import CARD
-from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.card import CARD
+from keras_transformer.saving.card import card_license
+from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.saving.names import CONFIG
@@ -30,6 +31,7 @@ def model_card(
     scores=(),
     license=None,
     export=None,
+    origin=None,
 ):
     """Returns a model card in Markdown.
 
@@ -37,8 +39,8 @@ def model_card(
         model: `Transformer`.
         tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         search: Mapping of the export's search settings.
-        recipe: The run's `Recipe`. If `None`, the card has no sections about data and
-            training.
+        recipe: The run's `Recipe`. If it is `None` or an imported model's, the card has
+            no sections about data and training.
         validation: A validation of the run, a row of its `metrics.jsonl` with `split`,
             `step` and any of `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None`
             if it was not finite.
@@ -48,6 +50,8 @@ def model_card(
         export: Mapping of the arguments `tokenizer_ops`, `parallel_parts` and
             `jit_compile` of `export_translator`. If `None`, the card has no section
             about the export.
+        origin: Mapping of names to values that describe where an imported model comes
+            from. If `None`, the card has no section about the import.
     """
     parts = [
         "# Model card\n",
@@ -56,7 +60,9 @@ def model_card(
     ]
     if export is not None:
         parts.append(_table("Export", _export_rows(**export)))
-    if recipe is not None:
+    if origin:
+        parts.append(_table("Import", origin.items()))
+    if recipe is not None and not _is_imported(recipe):
         parts.append(_table("Data", _data_rows(recipe)))
         parts.append(_table("Training", _training_rows(recipe)))
     parts.append(_scores(validation, scores, recipe))
@@ -79,14 +85,19 @@ def describe_translator(translator, scores=(), license=None, export=None):
     folder = path if path.is_dir() else path.parent
     settings = dataclasses.asdict(translator.search)
     settings["max_source_length"] = translator.max_source_length
+    metadata, stored = run_metadata(path), _stored_card(folder)
+    stored_license = card_license(stored)
+    if stored_license == _UNKNOWN:
+        stored_license = None
     return model_card(
         translator.model,
         translator.tokenizer,
         settings,
-        **run_metadata(path),
+        **metadata,
         scores=scores,
-        license=license or _stored_license(folder),
+        license=license or stored_license,
         export=export,
+        origin=_origin(stored, metadata["recipe"]),
     )
 
 
@@ -108,12 +119,23 @@ def length_penalty_notes(search, library):
     ]
 
 
-def _stored_license(folder):
+def _stored_card(folder):
     if not (folder / CARD).is_file():
+        return {}
+    return card_tables(read_text(folder / CARD, error=ModelError))
+
+
+def _origin(stored, recipe):
+    """Returns the rows about the import of a model, from its own model card."""
+    imported = recipe is not None and _is_imported(recipe)
+    rows = stored.get("Model" if imported else "Import")
+    if not isinstance(rows, dict):
         return None
-    card = read_text(folder / CARD, error=ModelError)
-    text = card_tables(card).get("License")
-    return text if isinstance(text, str) and text != _UNKNOWN else None
+    return {name: value for name, value in rows.items() if name != "parameters"}
+
+
+def _is_imported(recipe):
+    return recipe.data.kind == "none"
 
 
 def run_metadata(path):

@@ -3,7 +3,7 @@
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
-from keras_transformer.saving.info import CARD
+from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
 
 

@@ -1,8 +1,6 @@
 """Description of a stored model, without loading its weights.
 
-Only a run without `model.keras` needs TensorFlow, to read its checkpoint. Exports and
-presets may contain a model card, the file `MODEL_CARD.md`, whose tables describe the
-model.
+Only a run without `model.keras` needs TensorFlow, to read its checkpoint.
 """
 
 import contextlib
@@ -21,6 +19,9 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
+from keras_transformer.saving.card import CARD
+from keras_transformer.saving.card import card_license
+from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.load import model_settings
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import FINAL
@@ -43,7 +44,6 @@ from keras_transformer.saving.vocabularies import vocabulary_info
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
-CARD = "MODEL_CARD.md"
 _NAMES = (*MODEL_ARGUMENTS, "output_size")  # of the architecture
 # Metrics in a run's log, and their titles in a model card.
 _METRICS = {
@@ -244,38 +244,8 @@ def _describe_by_card(folder, kind):
     scores = sections.get("Scores")
     if isinstance(scores, dict):
         info.scores = [_parse_score(name, cells) for name, cells in scores.items()]
-    # Cards of version 0.1 use the British spelling.
-    license = sections.get("License", sections.get("Licence"))
-    info.license = license if isinstance(license, str) else None
+    info.license = card_license(sections)
     return info
-
-
-def card_tables(text):
-    """Reads the tables of a model card.
-
-    Args:
-        text: Content of the card.
-
-    Returns:
-        Mapping of section titles to tables, or to text if a section has no table. A
-        table maps the first cell of each row to the second cell, or to the list of the
-        other cells if the row has more than two.
-    """
-    sections = {}
-    for part in text.split("\n## ")[1:]:
-        title, _, body = part.partition("\n")
-        lines = [line for line in body.split("\n") if line.startswith("| ")]
-        # The first two lines are the table's header and separator.
-        rows = [_cells(line) for line in lines[2:]]
-        sections[title] = {
-            first: others[0] if len(others) == 1 else others for first, *others in rows
-        } or body.strip()
-    return sections
-
-
-def _cells(line):
-    cells = line.removeprefix("| ").removesuffix(" |").replace("\\|", "\0").split(" | ")
-    return [cell.replace("\0", "|") for cell in cells]
 
 
 def _table(sections, title):

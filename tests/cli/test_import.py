@@ -16,6 +16,7 @@ import keras_transformer as kt
 from keras_transformer.cli.app import app
 from keras_transformer.conversion.array_names import MARIAN_SETTINGS
 from keras_transformer.conversion.marian import import_marian
+from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.open import open_model
 
 # The prefix `>>fra<<` selects the target language.
@@ -44,6 +45,10 @@ def imported(tmp_path_factory):
     return folder / "model"
 
 
+def info_of(folder):
+    return json.loads(run("info", folder, "--json").stdout)
+
+
 def test_imported_folder_translates_and_scores(imported, tmp_path):
     opened = open_model(imported)
     assert opened.search == kt.BeamSearch(3, 0.6, "power")
@@ -67,11 +72,23 @@ def test_imported_folder_has_a_card_and_info(imported):
     assert "| imported from | Marian, model.npz |" in card
     assert "| log-probabilities match | Marian, except" in card
     assert "CC BY 4.0" in card and "more" not in card
-    info = json.loads(run("info", imported, "--json").stdout)
+    info = info_of(imported)
     assert info["vocabulary"]["kind"] == "marian"
     assert info["architecture"]["variations"]["position_rates"] == "tensor2tensor"
     # The defaults of a recipe are not the settings with which the model was trained.
     assert info["training"]["settings"] == {} and info["training"]["steps"] is None
+
+
+def test_preset_of_an_imported_model_keeps_its_origin(imported, tmp_path):
+    run("export", imported, tmp_path / "preset", "--format", "preset")
+    assert info_of(tmp_path / "preset")["training"]["settings"] == {}
+    run("export", tmp_path / "preset", tmp_path / "marian", "--format", "marian")
+    cards = [
+        card_tables((tmp_path / name / "MODEL_CARD.md").read_text())
+        for name in ("preset", "marian")
+    ]
+    assert cards[0]["Import"] == cards[1]["Import"]
+    assert cards[0]["Import"]["imported from"] == "Marian, model.npz"
 
 
 def test_imported_folder_exports_to_a_saved_model(imported, tmp_path, export_only):
@@ -96,8 +113,13 @@ def test_imported_folder_exports_to_marian_again(imported, tmp_path):
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
-    card = (tmp_path / "marian" / "MODEL_CARD.md").read_text()
-    assert "CC BY 4.0" in card
+    card = card_tables((tmp_path / "marian" / "MODEL_CARD.md").read_text())
+    assert "CC BY 4.0" in card["License"]
+    # The recipe of an import has defaults, not the settings of the original training.
+    assert not {"Data", "Training"} & card.keys()
+    original = card_tables((imported / "MODEL_CARD.md").read_text())["Model"]
+    del original["parameters"]
+    assert card["Import"] == original
     result = run(
         *("export", imported, tmp_path / "x", "--format", "marian"),
         *("--quantization", "float16"),

@@ -14,8 +14,9 @@ from keras_transformer.export import model_card
 from keras_transformer.export import run_metadata
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.card import card_license
+from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.info import ModelInfo
-from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.open import open_model
 
@@ -215,6 +216,19 @@ def test_card_tables_restores_the_values_of_a_model_card(tiny_model):
     assert sections["Training"]["initial_model"] == "old"
     assert "/home/x" not in card
     assert sections["License"] == "not stated"
+
+
+@pytest.mark.parametrize("heading", ["License", "Licence"])
+def test_card_tables_reads_windows_line_ends_and_old_cards(heading):
+    card = f"# Model card\n\n## Scores\n\nnone\n\n## {heading}\n\nCC0-1.0\n"
+    sections = card_tables(card.replace("\n", "\r\n"))
+    assert sections["Scores"] == "none"
+    assert card_license(sections) == "CC0-1.0"
+
+
+def test_card_tables_omits_rows_of_one_cell():
+    card = "# C\n\n## Scores\n\n| metric |\n| --- |\n| BLEU |\n| chrF | 50.00 | x |\n"
+    assert card_tables(card)["Scores"] == {"chrF": ["50.00", "x"]}
 
 
 def test_flatten_setting_numbers_the_stages():

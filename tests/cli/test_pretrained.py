@@ -11,7 +11,7 @@ from keras_transformer import recipes
 from keras_transformer.cli import serve as serve_module
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.train import train
-from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.names import packaged_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
