@@ -12,6 +12,7 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
+from keras_transformer.cli.values import check_scoring_options
 from keras_transformer.cli.values import complete_scoring
 from keras_transformer.errors import UserError
 
@@ -27,6 +28,8 @@ class Test(enum.StrEnum):
     RANDOMIZATION = "randomization"
 
 
+# Fewer sentences are too few for a resampling test.
+_MIN_SENTENCES = 30
 # Options that override keys of the recipe's section `evaluation`, for messages.
 _OVERRIDES = {"tokenize": "--tokenize", "lowercase": "--lowercase or --no-lowercase"}
 
@@ -87,8 +90,8 @@ def compare(
     command are compared by their mean BLEU over seeds, with a paired bootstrap over
     sentences. Unless options override them, the settings of BLEU come from the section
     `evaluation` of the recipes, which must agree. The p-value is the probability of a
-    difference at least as large as the observed one if the system were as good as the
-    baseline. Unlike in sacreBLEU, it is 1 if the scores are equal.
+    difference larger than the observed one if the system were as good as the baseline.
+    Unlike in sacreBLEU, it is 1 if the scores are equal.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -102,6 +105,7 @@ def compare(
     if len(set(names)) < len(names):
         raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(*reference, *systems)
+    check_scoring_options(metric, tokenize, lowercase)
     bootstrap = {"num_samples": samples, "seed": seed}
     given = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):
@@ -142,6 +146,7 @@ def _compare_files(systems, references, metrics, given, **options):
     scoring = complete_scoring(given, EvaluationSettings().model_dump())
     texts = read_parallel_lines(*references, *systems)
     references, hypotheses = texts[: len(references)], texts[len(references) :]
+    _warn_of_few_sentences(references[0])
     with console.quiet_libraries():
         from keras_transformer.evaluation import compare_systems
 
@@ -169,6 +174,7 @@ def _compare_folders(folders, given, num_samples, seed):
         for name, (_, others) in stored.items():
             if others != references:
                 raise UserError(f"{name}: must have the same references as {first}")
+        _warn_of_few_sentences(references)
         systems = {name: translations for name, (translations, _) in stored.items()}
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
         bootstrap = {"num_samples": num_samples or 1000, "seed": seed}
@@ -180,6 +186,14 @@ def _compare_folders(folders, given, num_samples, seed):
             "BLEU",
             f"{signature}  mean over seeds (number per system: {num_seeds})",
             compare_seeds(systems, references, **scoring, **bootstrap),
+        )
+
+
+def _warn_of_few_sentences(references):
+    if len(references) < _MIN_SENTENCES:
+        console.warn(
+            f"intervals and p-values need at least {_MIN_SENTENCES} sentences. "
+            f"Received: {len(references)}"
         )
 
 

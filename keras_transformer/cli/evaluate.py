@@ -19,6 +19,7 @@ from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.cli.output import open_output
 from keras_transformer.cli.output import require_output
 from keras_transformer.cli.values import check_moses_language
+from keras_transformer.cli.values import check_scoring_options
 from keras_transformer.cli.values import complete_scoring
 from keras_transformer.errors import UserError
 
@@ -101,6 +102,12 @@ def evaluate(
     console.require_exists(source, *reference)
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
+    check_scoring_options(metrics, tokenize, lowercase)
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    is_translating = output is not None or metrics != [Metric.perplexity]
+    if not is_translating:
+        _refuse_search(search)
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: tree line"
@@ -113,8 +120,6 @@ def evaluate(
 
     started = time.monotonic()
     needs = ["parse"] if is_parsing else []
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search["patience"] = patience
     warnings = console.LineWarnings(origin)
     translator = console.open_translator(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
@@ -125,7 +130,7 @@ def evaluate(
             parses = evaluate_trees.parse(translator, sources, warnings)
             outputs = [parse.tree for parse in parses]
             details = {"repairs": evaluate_trees.count_repairs(parses)}
-        elif output is not None or metrics != [Metric.perplexity]:
+        elif is_translating:
             outputs = _translate(translator, sources, warnings)
         for each in outputs:
             write_line(str(each))
@@ -172,6 +177,16 @@ def _check_metrics(metrics, references, language):
         raise UserError("--metric perplexity and f1: need a single --reference")
     if Metric.compound_bleu in metrics:
         check_moses_language(language)
+
+
+def _refuse_search(search):
+    for name, value in search.items():
+        if value is not None:
+            option = "--" + name.replace("_", "-")
+            raise UserError(
+                f"{option}: --metric perplexity translates nothing. Remove the option, "
+                "or add --output or another metric"
+            )
 
 
 @contextlib.contextmanager

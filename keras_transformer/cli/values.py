@@ -74,6 +74,21 @@ def complete_scoring(given, defaults):
     return scoring
 
 
+def check_scoring_options(metrics, tokenize, lowercase):
+    """Raises `UserError` for options that none of the metrics uses.
+
+    Args:
+        metrics: Names of metrics.
+        tokenize: Value of --tokenize, or `None`.
+        lowercase: Value of --lowercase, or `None`.
+    """
+    if tokenize is not None and "bleu" not in metrics:
+        raise UserError("--tokenize needs --metric bleu")
+    if lowercase is not None and {"bleu", "chrf"}.isdisjoint(metrics):
+        option = "--lowercase" if lowercase else "--no-lowercase"
+        raise UserError(f"{option} needs --metric bleu or chrf")
+
+
 def check_moses_language(code):
     """Raises `UserError` unless the Moses tokenizer has rules for this language."""
     from keras_transformer.evaluation.compound_split import moses_languages

@@ -147,6 +147,31 @@ def test_compare_finds_no_difference_between_equal_scores(
     assert [each["p_value"] for each in found["systems"]] == [None, 1.0, 1.0]
 
 
+def test_compare_warns_of_few_sentences(run_command, tmp_path):
+    # Three sentences have eight swaps, of which two give the observed difference, so
+    # that an exact test could not find any difference significant.
+    command = ["compare", "-r", tmp_path / "ref", tmp_path / "a", tmp_path / "b"]
+    for count in (3, 30):
+        for name, line in (("ref", "a b c d"), ("a", "a b c d"), ("b", "x y")):
+            (tmp_path / name).write_text(f"{line}\n" * count)
+        result = run_command(*command, "--samples", "20")
+        assert result.exit_code == 0
+        warning = "warning: intervals and p-values need at least 30 sentences. "
+        assert (f"{warning}Received: 3\n" == result.stderr) == (count == 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-m", "ter", "--tokenize", "char"], "--tokenize needs --metric bleu"),
+        (["-m", "ter", "--lowercase"], "--lowercase needs --metric bleu or chrf"),
+    ],
+)
+def test_compare_refuses_options_that_no_metric_uses(compare, options, message):
+    result = compare(*options)
+    assert result.exit_code == 2 and message in result.stderr
+
+
 def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path):
     short = tmp_path / "short"
     short.write_text("x\n")

@@ -187,6 +187,30 @@ def test_evaluate_lists_the_known_metrics_and_tokenizers(
     assert "13a" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("-m compound_bleu --tokenize none", "--tokenize needs --metric bleu"),
+        ("-m ter --no-lowercase", "--no-lowercase needs --metric bleu or chrf"),
+        ("-m perplexity --lowercase", "--lowercase needs --metric bleu or chrf"),
+        ("-m perplexity --beam-size 2", "--beam-size: --metric perplexity translates"),
+    ],
+)
+def test_evaluate_refuses_options_that_no_metric_uses(
+    run_command, model_path, files, options, message
+):
+    result = run_command("evaluate", model_path, *files, *options.split())
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_search_options_change_the_output_of_perplexity(
+    run_command, model_path, translator, files, tmp_path
+):
+    options = ("-m", "perplexity", "--beam-size", "2", "-o", tmp_path / "out")
+    assert run_command("evaluate", model_path, *files, *options).exit_code == 0
+    assert translator.searches == [{"beam_size": 2}]
+
+
 def test_evaluate_reports_a_missing_tokenizer_package(
     run_command, model_path, files, monkeypatch
 ):
