@@ -37,7 +37,7 @@ _MAX_ACCUMULATION = 64
 TOKEN_BYTES = 4
 # Size to assume if the text cannot be measured. If it cannot be read, training reports
 # the reason later.
-_UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
+UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
 
 
 class SizeDefaults(NamedTuple):
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 
 
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
-# not measure counts as `_UNKNOWN_TEXT`.
+# not measure counts as `UNKNOWN_TEXT`.
 TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
 
 
@@ -110,7 +110,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
         # TF_CONFIG describes several workers. They must choose the same values, but may
         # differ in memory.
         machine = machine._replace(memory=None, gpus=machine.gpus[:1])
-    plan = _Plan(values, text or _UNKNOWN_TEXT, machine)
+    plan = _Plan(values, text or UNKNOWN_TEXT, machine)
     choices = []
     for key in AUTOMATIC_KEYS:
         if key in keys:

@@ -3,6 +3,7 @@
 The files are not checked. If one cannot be read, training reports why.
 """
 
+import codecs
 import gzip
 import json
 import os
@@ -182,6 +183,11 @@ def _read_sample(path):
     except (OSError, EOFError, ValueError, zlib.error):
         return None
     factor = stored / num_read if has_more and num_read else 1.0
+    # As when training reads the file, a byte order mark and the line ends of Windows
+    # are not part of the text, and the last line needs no line end.
+    content = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n")
+    if content and not has_more and not content.endswith(b"\n"):
+        content += b"\n"
     return _Sample(content.decode("utf-8", "ignore"), len(content), factor)
 
 

@@ -86,6 +86,18 @@ def test_pairs_on_one_line_have_the_size_of_two_files(tmp_path, kind, suffix):
     assert doubled == (2 * expected.pairs, 2 * expected.bytes, *expected[2:])
 
 
+@pytest.mark.parametrize("kind", ["files", "tsv", "tsv with names", "jsonl"])
+def test_size_is_that_of_the_text_that_training_reads(tmp_path, kind):
+    """Windows adds a byte order mark and "\\r", and some editors end without "\\n"."""
+    data = write_pairs(tmp_path, kind)
+    expected = measure_training_text(data)
+    assert expected.pairs == 4
+    for path in tmp_path.iterdir():
+        lines = path.read_bytes().removesuffix(b"\n").replace(b"\n", b"\r\n")
+        path.write_bytes(b"\xef\xbb\xbf" + lines)
+    assert measure_training_text(data) == expected
+
+
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
 def test_large_files_of_pairs_are_extrapolated(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(f"{__name__}.PAIRS", PAIRS * 5_000)
