@@ -6,12 +6,12 @@ import os
 import pathlib
 import re
 
-import yaml
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
 from keras_transformer.recipes.automatic import TEXT_KINDS
+from keras_transformer.recipes.automatic import UNKNOWN_TEXT
 from keras_transformer.recipes.automatic import automatic_keys
 from keras_transformer.recipes.automatic import choose
 from keras_transformer.recipes.data_sections import DATA_KINDS
@@ -24,6 +24,7 @@ from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.training_text import measure_training_text
+from keras_transformer.recipes.yaml_values import dump_yaml
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_text
 
@@ -128,9 +129,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
     Raises:
         StorageError: If the disk is full.
     """
-    text = yaml.safe_dump(
-        recipe.model_dump(), sort_keys=False, allow_unicode=True, width=1_000
-    )
+    text = dump_yaml(recipe.model_dump(), width=1_000)
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -225,7 +224,9 @@ def _choose_values(values: dict, stored, report) -> None:
     text = measure_training_text(values["data"])
     choices = choose(values, keys, text, machine)
     if report is not None:
-        pairs = f"{text.pairs:,} pairs" if text else "text of unknown size"
+        pairs = f"{(text or UNKNOWN_TEXT).pairs:,} pairs"
+        if text is None:
+            pairs = f"text of unknown size, taken as {pairs},"
         report(f"settings for {pairs} on {machine}:")
         for choice in choices:
             report(f"  {choice}")

@@ -2,10 +2,9 @@
 
 import pathlib
 
-import yaml
-
 from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.load import shipped_recipes
+from keras_transformer.recipes.yaml_values import dump_yaml
 
 _FOLDER = pathlib.Path(__file__).parent
 # Beginning of the line `data.train` in a recipe that names no training text.
@@ -45,9 +44,7 @@ def recipe_template(name, path, train=None) -> str:
             "files, or omit --source and --target"
         )
     text = text.replace(_SET_FILES, "")
-    files = yaml.safe_dump(
-        train, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
-    )
+    files = dump_yaml(train, default_flow_style=True, width=10**6)
     return "".join(
         f"  train: {files}" if line.startswith(_NO_TEXT) else line
         for line in text.splitlines(keepends=True)

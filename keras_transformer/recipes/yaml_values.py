@@ -1,4 +1,4 @@
-"""Safe reading of YAML: one-line errors, unique keys, and limits on size."""
+"""Safe reading of YAML: one-line errors, unique keys, and limits on size. Writing."""
 
 import re
 
@@ -13,7 +13,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads safe YAML: 1e-9 is a number, `no` is a string, and keys are unique."""
+    """Loads safe YAML with unique keys, and reads words as described in `read_yaml`."""
 
     def get_single_node(self):
         node = super().get_single_node()
@@ -80,7 +80,7 @@ def _count_values(node, counted):
 
 
 def read_yaml(text):
-    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number, and `no` is a string.
+    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number; `no` and 010 are strings.
 
     Raises:
         RecipeError: If the text is not valid YAML, is nested too deeply or is too
@@ -97,19 +97,52 @@ def read_yaml(text):
     raise RecipeError(f"line {line}: not valid YAML: {problem}")
 
 
-# PyYAML follows YAML 1.1, in which yes, no, on and off are booleans. Here, they are
-# strings.
+# PyYAML follows YAML 1.1, in which yes, no, on and off are booleans, 010 is 8, and 1:30
+# is 90. Here, they are strings. In YAML 1.1, only numbers with a dot may have an
+# exponent. Here, 1e-9 is a number, too.
+_TAG = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)
         for tag, pattern in resolvers
-        if tag != "tag:yaml.org,2002:bool" or first in "tTfF"
+        if tag not in (f"{_TAG}int", f"{_TAG}float")
+        and (tag != f"{_TAG}bool" or first in "tTfF")
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# YAML 1.1 requires a dot in numbers with an exponent. Here, 1e-9 is a number, too.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
+    f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789")
 )
+_Loader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(
+        r"""^[-+]?(\.[0-9][0-9_]* | [0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?$
+        | ^[-+]?[0-9]+[eE][-+]?[0-9]+$
+        | ^[-+]?\.(inf|Inf|INF)$
+        | ^\.(nan|NaN|NAN)$""",
+        re.VERBOSE,
+    ),
+    list("-+0123456789."),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings that `read_yaml` or YAML 1.1 would read as another type."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*resolvers, *_Loader.yaml_implicit_resolvers.get(first, ())]
+    for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
+
+def dump_yaml(value, **options):
+    """Returns a value as YAML text, with the keys in their order.
+
+    Args:
+        value: A value of mappings, lists, strings, numbers, booleans and `None`.
+        **options: Options of `yaml.dump`.
+    """
+    return yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options
+    )
