@@ -110,6 +110,7 @@ def train(
             typer.echo(f"{key}: {value}")
         return
     _warn_of_memory(loaded)
+    _warn_of_warmup(loaded)
     given = loaded.training.initial_path
     if allow_unsafe and given and initial_model is None:
         console.warn_unsafe(given)
@@ -153,6 +154,21 @@ def _warn_of_memory(recipe):
             "Increase training.gradient_accumulation_steps or reduce "
             "training.batch_tokens"
         )
+
+
+def _warn_of_warmup(recipe):
+    """Warns of stages that end before their learning rate reaches its peak."""
+    from keras_transformer.recipes.stages import stages_of
+
+    for number, stage in enumerate(stages_of(recipe), 1):
+        steps, warmup_steps = stage.settings.steps, stage.settings.warmup_steps
+        if warmup_steps > steps:
+            name = f"training.stages: stage {number}" if recipe.training.stages else ""
+            console.warn(
+                f"{name or 'training'} has {steps:,} steps, fewer than its "
+                f"warmup_steps, {warmup_steps:,}. The learning rate will not reach its "
+                "peak"
+            )
 
 
 def _next_commands(recipe, run):

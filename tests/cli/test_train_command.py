@@ -70,6 +70,22 @@ def test_quiet_training_prints_results_only(train):
     assert (result.stdout, result.stderr) == ("steps: 7\n", "")
 
 
+def test_train_warns_of_a_warmup_that_does_not_end(train):
+    def warnings(settings):
+        result = train("phrases", "-o", "run", "-q", "--set", f"training={settings}")
+        assert result.exit_code == 0, result.stderr
+        return result.stderr
+
+    found = warnings("{steps: 1000}")
+    assert "warning: training has 1,000 steps, fewer than its warmup_steps" in found
+    assert found.count("\n") == 1 and "4,000. The learning rate" in found
+    assert warnings("{steps: 1000, warmup_steps: 1000}") == ""
+    stages = "[{steps: 9, warmup_steps: 9}, {steps: 9}]"
+    found = warnings(f"{{warmup_steps: 10, stages: {stages}}}")
+    assert "warning: training.stages: stage 2 has 9 steps" in found
+    assert found.count("\n") == 1
+
+
 def test_train_without_a_recipe_refuses_other_options(train):
     assert "phrases" in train().stdout
     result = train("--output", "run", "--set", "training.steps=1")
