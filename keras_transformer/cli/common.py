@@ -18,7 +18,8 @@ from keras_transformer.errors import install_hint
 # TensorFlow's minimum log level. --verbose overrides a value set by the user.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
+# Level 3 hides all messages that TensorFlow itself can hide.
+_SHOWS_LIBRARIES = os.environ.get(_LOG_LEVEL, "3") in ("0", "1", "2")
 
 _OUTPUT_OPTIONS = {
     "quiet": Annotated[
@@ -50,7 +51,7 @@ class Settings:
     @property
     def shows_libraries(self):
         """Whether TensorFlow and other native libraries may print messages."""
-        return self.verbose or _HAS_LOG_LEVEL
+        return self.verbose or _SHOWS_LIBRARIES
 
 
 current = Settings()

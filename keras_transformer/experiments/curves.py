@@ -128,7 +128,7 @@ def _curves_of_run(folder, rows):
     """Like `_curves`, but raises `RunError` if there is no curve."""
     curves = _curves(rows)
     if not curves:
-        raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot yet")
+        raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot")
     return curves
 
 

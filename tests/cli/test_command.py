@@ -365,7 +365,7 @@ def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
     If `quiet_libraries` closed its stream, the next file would get the same descriptor.
     """
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
-    monkeypatch.setattr(common, "_HAS_LOG_LEVEL", False)
+    monkeypatch.setattr(common, "_SHOWS_LIBRARIES", False)
     kept = []
     for _ in range(2):
         with console.quiet_libraries(), console.quiet_libraries():

@@ -216,3 +216,21 @@ def test_installation_of_completion_is_offered(run_command):
     text = run_command("--help").stdout
     assert "--install-completion" in text
     assert "--show-completion" in text
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(None, False), ("0", True), ("2", True), ("3", False)]
+)
+def test_log_level_of_tensorflow_selects_its_messages(level, expected):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": level}
+    if level is None:
+        del environment["TF_CPP_MIN_LOG_LEVEL"]
+    code = "from keras_transformer.cli import common; print(common.current."
+    result = subprocess.run(
+        [sys.executable, "-c", f"{code}shows_libraries)"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == f"{expected}\n"

@@ -42,7 +42,7 @@ def test_plot_writes_into_the_run_or_to_one_file_for_all(
         (["a", "-o", "b"], "b: must be a file, not a folder"),
         (["a", "-o", "c.jpg"], "--output c.jpg: must end in .png, .pdf, .svg"),
         (["."], ".: must be a run folder, with a config.yaml\n"),
-        (["empty"], "empty: metrics.jsonl contains no metrics to plot yet"),
+        (["empty"], "empty: metrics.jsonl contains no metrics to plot"),
     ],
 )
 def test_plot_reports_mistakes(run_command, runs, monkeypatch, arguments, message):
