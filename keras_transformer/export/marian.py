@@ -82,7 +82,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
     folder = pathlib.Path(folder)
     if folder.exists():
         raise ExportError(f"{folder}: already exists. Choose another folder")
-    ids = {side: _exported_ids(tokenizer) for side, tokenizer in sides.items()}
+    ids = _exported_ids(model, sides)
     pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
     settings = _settings(model, [len(each) for each in ids.values()])
     arrays = _arrays(model, ids["source"], ids["target"])
@@ -152,10 +152,24 @@ def _check_training(model, source, target):
     raise ExportError(f"Marian's format needs {keys}. Received: {found}. {advice}")
 
 
-def _exported_ids(tokenizer):
-    """Returns the ids to export, in Marian's order."""
+def _exported_ids(model, sides):
+    """Returns the ids of each side to export, in Marian's order."""
+    is_shared = model.source_embedding is None
+    ids = {side: _ordered_ids(each, is_shared) for side, each in sides.items()}
+    if is_shared and ids["source"] != ids["target"]:
+        raise ExportError(
+            "for Marian's format, the vocabularies of source and target must have the "
+            "same ids if they share their embeddings. Received: "
+            f"{len(ids['source']):,} and {len(ids['target']):,} ids"
+        )
+    return ids
+
+
+def _ordered_ids(tokenizer, is_shared):
     if tokenizer.kind == "marian":
-        return list(range(tokenizer.num_outputs))
+        # Vocabularies that share a matrix have one size in Marian. The names of unused
+        # pieces fill the shorter one.
+        return list(range(tokenizer.pad_id if is_shared else tokenizer.num_outputs))
     first = [tokenizer.end_id, tokenizer.unknown_id]
     special = {*first, tokenizer.pad_id, tokenizer.start_id}
     return first + [n for n in range(tokenizer.vocabulary_size) if n not in special]

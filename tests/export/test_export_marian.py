@@ -13,7 +13,10 @@ from tiny_export import SENTENCES
 from tiny_export import export_to_folder
 from tiny_export import open_translator
 from tiny_export import tiny_model
+from toolkit_models import DECODER
 from toolkit_models import extract_golden
+from toolkit_models import random_arrays
+from toolkit_models import write_marian
 
 import keras_transformer as kt
 from keras_transformer import pipelines
@@ -84,6 +87,45 @@ def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, na
     assert {path.name for path in folder.iterdir()} == {
         *("model.npz", "decoder.yml", "MODEL_CARD.md", *files),
     }
+
+
+@pytest.mark.parametrize("shorter", ["source", "target"])
+def test_shared_embeddings_have_the_rows_of_the_longer_vocabulary(tmp_path, shorter):
+    names = ("short.yml", "vocab.yml")[:: 1 if shorter == "source" else -1]
+    decoder = DECODER.replace("[vocab.yml, vocab.yml]", f"[{', '.join(names)}]")
+    original = write_marian(tmp_path / "marian", random_arrays(), decoder=decoder)
+    lines = (original / "vocab.yml").read_text(encoding="utf-8").splitlines()
+    (original / "short.yml").write_text("\n".join(lines[:9]), encoding="utf-8")
+    imported = import_marian(original)
+    translator = open_translator(imported.model, imported.tokenizer, SEARCH)
+    folder = export_marian(translator, tmp_path / "m")
+    arrays, settings = read_npz(folder / "model.npz")
+    np.testing.assert_array_equal(arrays["Wemb"], random_arrays()["Wemb"])
+    assert settings["dim-vocabs"] == [11, 11]
+    assert arrays["decoder_ff_logit_out_b"].shape == (1, 11)
+    side = {"source": "src", "target": "trg"}[shorter]
+    vocabulary = (folder / f"{side}.vocab.yml").read_text(encoding="utf-8")
+    assert vocabulary.endswith("'<unused0>': 9\n'<unused1>': 10\n")
+    again = import_marian(folder).model
+    source, target = [2, 4, 8, 7, 0], [3, 8, 5, 2]
+    found, expected = (
+        log_probs(model, source, [model.vocabulary_size - 1, *target])
+        for model in (again, imported.model)
+    )
+    np.testing.assert_allclose(found[:, : expected.shape[1]], expected, atol=2e-5)
+    assert (found[:, expected.shape[1] :] < -1e8).all()
+
+
+def test_shared_embeddings_require_equal_vocabularies(tmp_path):
+    tokenizer = pipelines.SeparateTokenizers(
+        *(pipelines.train_tokenizer("bpe", SENTENCES, size) for size in (300, 290))
+    )
+    ours, _ = tiny_model(1, 0.2, variations=ZERO_START)
+    translator = open_translator(ours, tokenizer, SEARCH)
+    with pytest.raises(
+        ExportError, match=r"must have the same ids .*\. Received: 298 and 288 ids"
+    ):
+        export_marian(translator, tmp_path / "m")
 
 
 def log_probs(model, source, target):
