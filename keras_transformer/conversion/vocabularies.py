@@ -167,6 +167,10 @@ def _json_entries(text):
         is_pair = isinstance(pair, tuple) and len(pair) == 2
         if not is_pair or type(pair[1]) is not int:
             raise ModelError("a vocabulary must map pieces to ids")
+        if pair[1] < 0:
+            raise ModelError(
+                f"the id of {pair[0]!r:.80} must be at least 0. Received: {pair[1]}"
+            )
         yield pair[1], _join_surrogates(pair[0])
 
 

@@ -112,6 +112,13 @@ def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
         read_entries(path, 0)
 
 
+def test_negative_ids_in_json_are_refused(tmp_path):
+    path = tmp_path / "vocab.json"
+    path.write_text('{"a": 0, "f": -1}')
+    with pytest.raises(ModelError, match=r"'f' must be at least 0\. Received: -1"):
+        read_entries(path, 2)
+
+
 def test_unusable_vocabulary_file_is_refused(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_bytes(b"a\xff: 0\n")
