@@ -142,7 +142,8 @@ def _check_members(members, size):
             f"its arrays have {total:,} bytes, but at most {limit:,} are allowed. "
             "Arrays must not be compressed"
         )
-    names = [member.filename for member in members]
+    # The suffix is not a part of an array's name.
+    names = [member.filename.removesuffix(".npy") for member in members]
     if len(set(names)) < len(names):
         raise ModelError("contains an array twice")
 

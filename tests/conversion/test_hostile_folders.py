@@ -99,6 +99,12 @@ def test_damaged_charsmap_is_refused(marian, huggingface, change):
         assert "normalization table" in import_error(read, folder)
 
 
+def test_array_with_and_without_suffix_is_refused(marian):
+    with zipfile.ZipFile(marian / "model.npz", "a") as archive:
+        archive.writestr("Wemb", archive.read("Wemb.npy"))
+    assert "contains an array twice" in import_error(import_marian, marian)
+
+
 def test_safetensors_that_share_bytes_are_refused(huggingface):
     path = huggingface / "model.safetensors"
     content = safetensors(huggingface_arrays(random_arrays()))
