@@ -3,6 +3,7 @@
 Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
+import itertools
 import json
 import math
 import zipfile
@@ -211,7 +212,7 @@ def read_safetensors(path):
             raise ModelError(f"{path}: not a safetensors file")
         header = file.read(length)
     try:
-        entries = json.loads(header)
+        entries = json.loads(header, object_pairs_hook=_unique_keys)
         if not isinstance(entries, dict):
             raise ModelError("its header is not a mapping")
         entries.pop("__metadata__", None)
@@ -223,7 +224,8 @@ def read_safetensors(path):
             for name, entry in entries.items()
         }
         # Overlapping arrays would let a small file expand to any number of weights.
-        if sum(end - start for *_, start, end in entries.values()) > len(content):
+        spans = sorted(span for *_, span in entries.values())
+        if any(after[0] < before[1] for before, after in itertools.pairwise(spans)):
             raise ModelError("its arrays overlap")
         return {name: _decode_array(content, *entry) for name, entry in entries.items()}
     except ModelError as error:
@@ -232,8 +234,18 @@ def read_safetensors(path):
         raise ModelError(f"{path}: cannot be read: {str(error)!r:.200}") from None
 
 
+def _unique_keys(pairs):
+    """Returns a dict of the pairs of a JSON object, whose keys must be unique."""
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ModelError(f"its header has the key {key!r:.80} twice")
+        found[key] = value
+    return found
+
+
 def _check_entry(name, entry, size):
-    """Checks an array's header entry. Returns its type, shape, start and end."""
+    """Checks an array's header entry. Returns its type, shape, and span."""
     try:
         kind, shape, (start, end) = (
             entry[key] for key in ("dtype", "shape", "data_offsets")
@@ -253,11 +265,11 @@ def _check_entry(name, entry, size):
         raise ModelError(
             f"the offsets of {name!r:.80} do not match its shape or the file"
         )
-    return kind, shape, start, end
+    return kind, shape, (start, end)
 
 
-def _decode_array(content, kind, shape, start, end):
-    return np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
+def _decode_array(content, kind, shape, span):
+    return np.frombuffer(content[slice(*span)].tobytes(), _DTYPES[kind]).reshape(shape)
 
 
 def read_torch(path):

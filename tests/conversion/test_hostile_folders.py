@@ -37,6 +37,12 @@ def huggingface(tmp_path):
     return write_huggingface(tmp_path / "huggingface", random_arrays())
 
 
+def split_safetensors(content):
+    """Returns the header of a safetensors file as a dict, and the data after it."""
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
 def test_settings_of_300_mb_are_refused_before_reading(marian):
     path = marian / "model.npz"
     with zipfile.ZipFile(path) as archive:
@@ -105,16 +111,26 @@ def test_array_with_and_without_suffix_is_refused(marian):
     assert "contains an array twice" in import_error(import_marian, marian)
 
 
-def test_safetensors_that_share_bytes_are_refused(huggingface):
+@pytest.mark.parametrize(("copies", "unused"), [(1000, 0), (1, 1 << 20)])
+def test_safetensors_that_share_bytes_are_refused(huggingface, copies, unused):
     path = huggingface / "model.safetensors"
-    content = safetensors(huggingface_arrays(random_arrays()))
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    for number in range(1000):
+    header, data = split_safetensors(safetensors(huggingface_arrays(random_arrays())))
+    for number in range(copies):
         header[f"copy{number}"] = header["model.shared.weight"]
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data + bytes(unused))
     assert "its arrays overlap" in import_error(import_huggingface, huggingface)
+
+
+@pytest.mark.parametrize("key", ["final_logits_bias", "dtype"])
+def test_safetensors_with_a_key_twice_are_refused(huggingface, key):
+    path = huggingface / "model.safetensors"
+    header, data = split_safetensors(safetensors(huggingface_arrays(random_arrays())))
+    text = json.dumps(header).encode()
+    text = text.replace(f'"{key}":'.encode(), f'"{key}": "x", "{key}":'.encode(), 1)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    message = import_error(import_huggingface, huggingface)
+    assert f"its header has the key {key!r} twice" in message
 
 
 def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
@@ -153,9 +169,7 @@ def test_arrays_of_a_bin_file_must_be_finite(huggingface):
 @pytest.mark.parametrize("shape", [(10**12, 0), ()])
 def test_positions_of_impossible_shapes_are_refused(huggingface, shape):
     name = "model.encoder.embed_positions.weight"
-    content = safetensors(huggingface_arrays(random_arrays()))
-    size = int.from_bytes(content[:8], "little")
-    header, data = json.loads(content[8 : 8 + size]), content[8 + size :]
+    header, data = split_safetensors(safetensors(huggingface_arrays(random_arrays())))
     end = len(data) + (4 if shape == () else 0)
     header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), end]}
     header = json.dumps(header).encode()
