@@ -22,11 +22,16 @@ from keras_transformer.conversion.imported import model_arguments
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
+from keras_transformer.errors import RecipeError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import shorten
 
 _MAX_JSON_BYTES = 16 << 20
+# The front matter of a README.md may list the scores of hundreds of language pairs.
+_MAX_README_CHARACTERS = 1 << 18
 _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
@@ -351,12 +356,20 @@ def _decoding(folder, config):
 
 
 def _license(folder):
-    """Returns the license in the front matter of README.md, or `None`."""
+    """Returns the license or licenses in the front matter of README.md, or `None`."""
     path = folder / "README.md"
     if not path.is_file():
         return None
-    with open(path, encoding="utf-8", errors="replace") as file:
-        head = file.read(10_000)
-    front_matter = r"\A---\n(?:(?!---).*\n)*?license:[ \t]*(\S.*)\n"
-    found = re.search(front_matter, head)
-    return found[1].strip()[:200] if found else None
+    # This codec removes a byte order mark.
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        head = file.read(_MAX_README_CHARACTERS)
+    front_matter = re.match(r"---[ \t]*\n(.*?\n)---[ \t]*(\n|\Z)", head, re.DOTALL)
+    try:
+        settings = read_yaml(front_matter[1]) if front_matter else None
+    except RecipeError:
+        return None
+    licenses = settings.get("license") if isinstance(settings, dict) else None
+    licenses = licenses if isinstance(licenses, list) else [licenses]
+    if not licenses or not all(isinstance(each, str) and each for each in licenses):
+        return None
+    return shorten(", ".join(licenses))

@@ -92,6 +92,27 @@ def test_license_comes_from_the_front_matter_only(tmp_path):
     assert import_huggingface(folder).license is None
 
 
+@pytest.mark.parametrize(
+    ("text", "license"),
+    [
+        ("\ufeff---\nlicense: mit\n---\n", "mit"),
+        ("---\r\nlicense: mit\r\n---\r\n", "mit"),
+        ("---\nlicense:\n- cc-by-4.0\n- mit\n---\n", "cc-by-4.0, mit"),
+        ('---\nlicense: "cc-by-4.0" # as on the page\n---', "cc-by-4.0"),
+        ('---\nlicense: "\\ud800\\e"\n---\n', r"\ud800\x1b"),
+        ("---\nlicense: 7\n---\n", None),
+        ("---\nlicense: [7]\n---\n", None),
+        ("---\nlicense: []\n---\n", None),
+        ("---\n- license: mit\n---\n", None),
+        ("---\nlicense: mit\nlicense: gpl\n---\n", None),
+        ("---\nlicense: mit\n", None),
+    ],
+)
+def test_license_is_yaml(folder, text, license):
+    (folder / "README.md").write_bytes(text.encode())
+    assert import_huggingface(folder).license == license
+
+
 def test_half_precision_and_shards_give_the_same_model(tmp_path):
     arrays = random_arrays()
     folder = write_huggingface(tmp_path / "m", arrays, dtype="F16")
