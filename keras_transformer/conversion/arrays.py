@@ -310,6 +310,8 @@ def _torch_array(tensor):
     """Converts a tensor to an array: float16, bfloat16, or else float32."""
     import torch
 
+    # A parameter requires gradients, and `Tensor.numpy` refuses these.
+    tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         # `Tensor.numpy` does not support bfloat16.
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

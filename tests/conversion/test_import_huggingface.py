@@ -211,6 +211,21 @@ def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
     assert "must contain sinusoidal positions" in message
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_bin_file_may_contain_parameters(folder, dtype):
+    torch = pytest.importorskip("torch")
+    (folder / "model.safetensors").unlink()
+    state = {
+        name: torch.nn.Parameter(torch.tensor(array).to(getattr(torch, dtype)))
+        for name, array in huggingface_arrays(random_arrays()).items()
+    }
+    torch.save(state, folder / "pytorch_model.bin")
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    row = state["model.shared.weight"][2].detach().float().numpy()
+    # The import alternates the first and the second half of the columns.
+    np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
+
+
 def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
     stored = huggingface_arrays(random_arrays())
     # 1.0078125 is 0x3f810000. The next number, 1.015625, is 0x3f820000.
