@@ -6,6 +6,7 @@ Code in the files is never executed. Sizes are checked before arrays are read.
 import itertools
 import json
 import math
+import os
 import zipfile
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import numpy as np
 
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import install_hint
+from keras_transformer.untrusted import open_regular
 from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
@@ -199,14 +201,13 @@ def read_safetensors(path):
     Raises:
         ModelError: If the file is damaged, or an array's type is not F32, F16, or BF16.
     """
-    require_regular([path], ModelError)
-    size = path.stat().st_size
-    if size > _MAX_BYTES:
-        raise ModelError(
-            f"{path}: the file has {size:,} bytes, but at most {_MAX_BYTES:,} are "
-            "allowed"
-        )
-    with open(path, "rb") as file:
+    with open_regular(path, ModelError) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_BYTES:
+            raise ModelError(
+                f"{path}: the file has {size:,} bytes, but at most {_MAX_BYTES:,} are "
+                "allowed"
+            )
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
             raise ModelError(f"{path}: not a safetensors file")

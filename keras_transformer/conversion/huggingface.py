@@ -202,7 +202,10 @@ def _shard_names(index):
     names = list(files.values()) if isinstance(files, dict) else [None]
     # Only files in the folder of the index are read.
     if not all(
-        isinstance(name, str) and pathlib.PurePath(name).name == name for name in names
+        isinstance(name, str)
+        and pathlib.PurePath(name).name == name
+        and name not in ("", "..")
+        for name in names
     ):
         raise ModelError(
             f"{index}: weight_map must map array names to names of files in this folder"

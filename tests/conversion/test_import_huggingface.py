@@ -30,6 +30,7 @@ import keras_transformer as kt
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import translate_ids
+from keras_transformer.errors import ModelError
 
 POSITIONS = "model.encoder.embed_positions.weight"
 RESULTS = json.loads(
@@ -131,9 +132,23 @@ def test_half_precision_and_shards_give_the_same_model(tmp_path):
     index.write_text(json.dumps({"weight_map": places}))
     found = model_logits(import_huggingface(folder).model)
     np.testing.assert_allclose(found, expected, atol=2e-5)
-    for name in ("../m/model-0.safetensors", 7, ["model-0.safetensors"]):
+    for name in ("../m/model-0.safetensors", 7, ["model-0.safetensors"], "", ".."):
         index.write_text(json.dumps({"weight_map": {**places, "x": name}}))
         assert "weight_map must map" in import_error(import_huggingface, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("d", "d: must be a file, not a folder"), ("a\0b", "not a file name")],
+)
+def test_shards_must_be_files(folder, name, reason):
+    (folder / "model.safetensors").unlink()
+    (folder / "d").mkdir()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ModelError) as caught:
+        import_huggingface(folder)
+    assert reason in str(caught.value)
 
 
 def test_learned_start_vector_is_kept(tmp_path):
