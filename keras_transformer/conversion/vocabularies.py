@@ -196,16 +196,20 @@ def _yaml_entries(text):
 
 
 def _scalar(text, place):
-    """Returns the text of a YAML scalar. An unquoted scalar is literal."""
+    """Returns the text of a YAML scalar.
+
+    An unquoted scalar is literal, except for the spaces around it.
+    """
+    text = text.strip(" \t")
     if text[:1] == '"':
-        quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
+        quoted = _DOUBLE_QUOTED.fullmatch(text)
         if quoted is None:
             raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
         return _join_surrogates(
             _ESCAPE.sub(lambda found: _unescape(found, place), quoted[1])
         )
     if text[:1] == "'":
-        quoted = _SINGLE_QUOTED.fullmatch(text.rstrip(" "))
+        quoted = _SINGLE_QUOTED.fullmatch(text)
         if quoted is None:
             raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
         return quoted[1].replace("''", "'")

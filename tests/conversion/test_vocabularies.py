@@ -30,6 +30,11 @@ SPELLED = {
     "# no comment": "# no comment",
     r'"\ud83d\ude01"': "😁",
     "": "",
+    # YAML ignores spaces around a key.
+    "b ": "b",
+    "  c": "c",
+    "d e\t ": "d e",
+    " 'f ' ": "f ",
 }
 
 
