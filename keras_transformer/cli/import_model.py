@@ -86,12 +86,13 @@ def import_model(
     from keras_transformer.conversion.imported import write_imported
     from keras_transformer.conversion.marian import import_marian
     from keras_transformer.pipelines.tokenizers.marian import languages
+    from keras_transformer.saving.names import is_hub_name
 
     is_huggingface = is_huggingface_folder(folder)
     read = import_huggingface if is_huggingface else import_marian
     with console.quiet_libraries():
         imported = read(folder, engine, target_language, normalize)
-    if path.startswith("hf://"):
+    if is_hub_name(path):
         # huggingface_hub names the downloaded folder after the commit.
         imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
     write_imported(imported, output)
@@ -113,7 +114,9 @@ def import_model(
 
 def _local_folder(path):
     """Returns the model's folder, downloaded if `path` is `hf://OWNER/NAME`."""
-    if not path.startswith("hf://"):
+    from keras_transformer.saving.names import is_hub_name
+
+    if not is_hub_name(path):
         folder = pathlib.Path(path)
         console.require_exists(folder)
         return folder

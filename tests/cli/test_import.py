@@ -246,7 +246,8 @@ def test_failed_import_leaves_no_files(tmp_path):
     assert "no such file or folder" in result.stderr
 
 
-def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
+@pytest.mark.parametrize("prefix", ["hf://", "hf:/"])
+def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch, prefix):
     hub = pytest.importorskip("huggingface_hub")
     commit = "0123456789abcdef0123456789abcdef01234567"
     folder = write_huggingface(tmp_path / commit, random_arrays())
@@ -258,8 +259,8 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     output = tmp_path / "models" / "en-de"  # as in the documentation
-    result = run("import", "hf://Helsinki-NLP/opus-mt-en-de", output)
-    origin = f"hf://Helsinki-NLP/opus-mt-en-de, commit {commit}"
+    result = run("import", f"{prefix}Helsinki-NLP/opus-mt-en-de", output)
+    origin = f"{prefix}Helsinki-NLP/opus-mt-en-de, commit {commit}"
     assert f"imported from: {origin}\n" in result.stderr
     card = (output / "MODEL_CARD.md").read_text()
     assert f"| imported from | {origin} |" in card
@@ -267,7 +268,7 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     assert name == "Helsinki-NLP/opus-mt-en-de"
     assert "model.safetensors" in patterns and "pytorch_model.bin" not in patterns
     assert not any(pattern.endswith((".py", "*")) for pattern in patterns)
-    result = run("import", "hf://opus", tmp_path / "other", code=2)
+    result = run("import", f"{prefix}opus", tmp_path / "other", code=2)
     assert "must have the form hf://OWNER/NAME" in result.stderr
 
 
