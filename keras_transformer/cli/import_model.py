@@ -104,6 +104,8 @@ def import_model(
             f"target languages: {', '.join(known)}. Begin texts with >>{known[0]}<<, "
             "or import with --target-language"
         )
+    if folder.is_file():  # decoder.yml
+        folder = folder.parent
     if normalize is None and (folder / "preprocess.sh").is_file():
         console.print_status(
             "the folder's preprocess.sh is not used. Import with --normalize opus to "

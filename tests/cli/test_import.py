@@ -49,6 +49,13 @@ def info_of(folder):
     return json.loads(run("info", folder, "--json").stdout)
 
 
+def test_hint_at_preprocessing_appears_for_a_decoder_file(tmp_path):
+    folder = write_marian(tmp_path / "marian", random_arrays())
+    (folder / "preprocess.sh").touch()
+    result = run("import", folder / "decoder.yml", tmp_path / "model")
+    assert "preprocess.sh is not used" in result.stderr
+
+
 def test_imported_folder_translates_and_scores(imported, tmp_path):
     opened = open_model(imported)
     assert opened.search == kt.BeamSearch(3, 0.6, "power")
