@@ -206,7 +206,7 @@ def convert_search_settings(decoder):
         )
     # Marian's defaults. `normalize` is the exponent of the length penalty.
     normalize = values["normalize"] or 0
-    beam_size = values["beam-size"] or 12
+    beam_size = 12 if values["beam-size"] is None else values["beam-size"]
     if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:
         raise ModelError(
             f"{decoder['path']}: beam-size must be from 1 to 1000, and normalize from "
