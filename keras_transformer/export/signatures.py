@@ -267,13 +267,17 @@ class Signatures:
             "inputs and targets must have the same length",
         )
         with tf.control_dependencies([paired, self._assert_batch_size(inputs)]):
+            # A tokenizer may collapse text, so the rest of a text that is cut here may
+            # have few subwords.
+            truncated = tf.strings.length(inputs) > self._max_bytes
+            truncated |= tf.strings.length(targets) > self._max_bytes
             inputs, targets = (
                 cut_texts(texts, self._max_bytes) for texts in (inputs, targets)
             )
         source, target = self._tokenizer, self._target_tokenizer
         ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
         limit, label_limit = self.max_source_length - 1, self.max_target_length - 1
-        truncated = ids.row_lengths() > limit
+        truncated |= ids.row_lengths() > limit
         truncated |= label_ids.row_lengths() > label_limit
         ids, label_ids = ids[:, :limit], label_ids[:, :label_limit]
         ones = tf.ones([tf.size(inputs), 1], tf.int32)

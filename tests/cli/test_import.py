@@ -107,6 +107,12 @@ def test_imported_folder_exports_to_a_saved_model(imported, tmp_path, export_onl
     found = loaded(inputs=tf.constant(LINES), targets=tf.constant(LINES[::-1]))
     expected = [each.log_prob for each in opened.score(LINES, LINES[::-1])]
     np.testing.assert_allclose(found["log_probs"].numpy(), expected, atol=1e-4)
+    # The spaces count as one, but the graph cuts the text before it reads "b d".
+    long = f"a{' ' * 30_000}b d"
+    found = loaded(
+        inputs=tf.constant([long, "a", "a"]), targets=tf.constant(["a", long, "a"])
+    )
+    assert found["truncated"].numpy().tolist() == [True, True, False]
 
 
 def arrays_of(folder):
