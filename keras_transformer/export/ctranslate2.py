@@ -48,8 +48,9 @@ def export_ctranslate2(
 
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
-            is an ensemble, the quantization is unknown, a vocabulary contains a subword
-            twice, or the folder exists and `replace` is false.
+            is an ensemble, the quantization is unknown, `max_length` is below 1, a
+            vocabulary contains a subword twice, or the folder exists and `replace` is
+            false.
     """
     folder = pathlib.Path(folder)
     reject_ensemble(model)
@@ -58,6 +59,8 @@ def export_ctranslate2(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
             f"Received: {quantization}"
         )
+    if max_length < 1:
+        raise ExportError(f"max_length must be at least 1. Received: {max_length}")
     if folder.exists() and not replace:
         raise ExportError(f"{folder}: already exists. Choose another folder")
     target = target_of(tokenizer)

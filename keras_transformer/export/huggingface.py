@@ -24,6 +24,7 @@ from keras_transformer.export.supported import find_repeated
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
+from keras_transformer.saving.preset import DTYPES
 from keras_transformer.untrusted import quote
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
@@ -33,6 +34,7 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
+_BIAS = "final_logits_bias"
 # Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
@@ -65,11 +67,13 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
 
     Raises:
         ExportError: If the folder exists, the model has parts that `MarianMTModel` and
-            Pegasus lack, or the tokenizer is neither BPE nor from an imported Marian
-            model.
+            Pegasus lack, the tokenizer is neither BPE nor from an imported Marian
+            model, or `dtype` is unknown or too small for a weight.
         StorageError: If the disk is full.
     """
     model, tokenizer = translator.model, translator.tokenizer
+    if dtype not in DTYPES:
+        raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
     _check(model, tokenizer)
     folder = pathlib.Path(folder)
     if folder.exists():
@@ -77,12 +81,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
-        # Half precision cannot store -1e9, the bias of ids that are never generated.
-        largest = np.finfo(dtype).max
-        tensors = {
-            name: array.clip(-largest, largest).astype(dtype)
-            for name, array in tensors.items()
-        }
+        tensors = {name: _half(name, array) for name, array in tensors.items()}
     card = f"{describe_translator(translator, scores, license)}\n{_notes(translator)}"
     files = {
         "config.json": _config(model, target, dtype or "float32"),
@@ -101,6 +100,17 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         (temporary / "target.spm").write_bytes(target.model)
         (temporary / CARD).write_text(card, encoding="utf-8")
     return folder
+
+
+def _half(name, array):
+    """Converts an array to half precision."""
+    largest = np.finfo("float16").max
+    if name == _BIAS:
+        # Half precision cannot store -1e9, the bias of ids that are never generated.
+        array = np.maximum(array, -largest)
+    if not np.all(np.abs(array) <= largest):
+        raise ExportError(f"{name}: a weight exceeds the range of float16")
+    return array.astype("float16")
 
 
 def write_safetensors(path, tensors):
@@ -242,7 +252,7 @@ def _tensors(model, tokenizer):
     if variations.logits_bias:
         bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
     bias[:, model.num_outputs :] = EXCLUDED_BIAS
-    tensors["final_logits_bias"] = bias
+    tensors[_BIAS] = bias
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, part, kernel, bias in get_layers(stack):
             names = huggingface_names(side, number, part)

@@ -322,6 +322,8 @@ def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
     model, tokenizer = make_model()
     with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
         export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
+    with pytest.raises(ExportError, match=r"max_length must be at least 1\. .*: 0"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a", max_length=0)
     (tmp_path / "there").mkdir()
     with pytest.raises(ExportError, match="there: already exists"):
         export_ctranslate2(model, tokenizer, tmp_path / "there")
