@@ -291,7 +291,7 @@ class DecodingSettings(Section):
     length_penalty: Annotated[float, Field(ge=0)] = 0.6
     length_penalty_kind: Literal["gnmt", "power"] = "gnmt"
     patience: PositiveFloat | None = None
-    extra_length: NonNegativeInt = 50
+    extra_length: Annotated[int, Field(ge=0, lt=2**30)] = 50
 
 
 class Recipe(Section):

@@ -53,14 +53,17 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
     from keras_transformer.decoding.translator import Translator
 
-    opened = Translator(
-        model,
-        tokenizer,
-        batch_tokens=None,
-        parallel_parts=parallel_parts,
-        warn=warn,
-        **settings,
-    )
+    try:
+        opened = Translator(
+            model,
+            tokenizer,
+            batch_tokens=None,
+            parallel_parts=parallel_parts,
+            warn=warn,
+            **settings,
+        )
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}") from None
     opened.path = path
     opened.data = recipe.data if recipe else None
     return opened

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+from typing import Annotated
 from typing import Literal
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ class TaskSettings(Section):
     """Arguments of `Translator` in `task.json`."""
 
     search: DecodingSettings
-    max_source_length: pydantic.PositiveInt
+    max_source_length: Annotated[int, pydantic.Field(ge=2, lt=2**30)]
 
 
 class Metadata(pydantic.BaseModel):

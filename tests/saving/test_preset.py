@@ -233,6 +233,22 @@ DAMAGE = {
         lambda path: edit(path / "task.json", config__search__beam_size=0),
         "task.json: 'config.search.beam_size' is wrong",
     ),
+    "sources of one id": (
+        lambda path: edit(path / "task.json", config__max_source_length=1),
+        "task.json: 'config.max_source_length' is wrong",
+    ),
+    "translations of 2^31 ids": (
+        lambda path: edit(path / "task.json", config__search__extra_length=2**31 - 1),
+        "task.json: 'config.search.extra_length' is wrong",
+    ),
+    "padding id that the tokenizer lacks": (
+        lambda path: edit(path / "config.json", config__pad_id=2**31 - 1),
+        "The tokenizer must have the padding id of the model.",
+    ),
+    "too few outputs for the end id": (
+        lambda path: edit(path / "config.json", config__output_size=1),
+        "The end id must be one of the model's outputs.",
+    ),
     "task that is not JSON": (
         lambda path: (path / "task.json").write_text("{"),
         "task.json: cannot be read",

@@ -71,10 +71,10 @@ class OwnTransformer(kt.Transformer):
             {"max_source_length": None},
             "task.json: 'config.max_source_length' is",
         ),
-        ({"max_source_length": 0}, "task.json: 'config.max_source_length' is"),
+        ({"max_source_length": 1}, "task.json: 'config.max_source_length' is"),
         ({"search": kt.BeamSearch(20_000)}, "task.json: 'config.search.beam_size' is"),
         (
-            {"search": kt.BeamSearch(length_penalty=float("inf"))},
+            {"search": kt.BeamSearch(patience=float("inf"))},
             "the number 'Infinity' is not finite",
         ),
     ],
