@@ -185,7 +185,12 @@ def _read_arrays(folder):
     elif index.is_file():
         path, arrays = index, {}
         for name in _shard_names(index):
-            arrays.update(read_safetensors(folder / name))
+            shard = read_safetensors(folder / name)
+            if repeated := sorted(arrays.keys() & shard.keys()):
+                raise ModelError(
+                    f"{folder / name}: another shard also contains {repeated[0]!r:.80}"
+                )
+            arrays.update(shard)
     elif binary.is_file():
         path, arrays = binary, read_torch(binary)
     else:
@@ -338,17 +343,18 @@ def _decoding(folder, config):
     if (folder / "generation_config.json").is_file():
         path = folder / "generation_config.json"
         settings = {**config, **_read_json(path)}
-    beam_size = settings.get("num_beams") or 1
-    length_penalty = settings.get("length_penalty")
-    length_penalty = 1.0 if length_penalty is None else length_penalty
-    for name, value, kinds, limit in (
-        ("num_beams", beam_size, (int,), 1000),
-        ("length_penalty", length_penalty, (int, float), 100),
+    beam_size, length_penalty = (
+        1 if settings.get(name) is None else settings[name]
+        for name in ("num_beams", "length_penalty")
+    )
+    for name, value, kinds, least, limit in (
+        ("num_beams", beam_size, (int,), 1, 1000),
+        ("length_penalty", length_penalty, (int, float), 0, 100),
     ):
-        if type(value) not in kinds or not 0 <= value <= limit:
+        if type(value) not in kinds or not least <= value <= limit:
             noun = "a number" if float in kinds else "an integer"
             raise ModelError(
-                f"{path}: {name} must be {noun} from 0 to {limit}. Received: "
+                f"{path}: {name} must be {noun} from {least} to {limit}. Received: "
                 f"{value!r:.80}"
             )
     return {

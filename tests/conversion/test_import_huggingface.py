@@ -135,6 +135,10 @@ def test_half_precision_and_shards_give_the_same_model(tmp_path):
     for name in ("../m/model-0.safetensors", 7, ["model-0.safetensors"], "", ".."):
         index.write_text(json.dumps({"weight_map": {**places, "x": name}}))
         assert "weight_map must map" in import_error(import_huggingface, folder)
+    (folder / "more.safetensors").write_bytes(content)
+    index.write_text(json.dumps({"weight_map": {**places, "x": "more.safetensors"}}))
+    error = import_error(import_huggingface, folder)
+    assert "more.safetensors: another shard also contains" in error
 
 
 @pytest.mark.parametrize(
@@ -283,7 +287,7 @@ def folder(good, tmp_path):
         ({"encoder_layers": 2**30}, "more weights than the file contains"),
         ({"encoder_layers": "2"}, "num_layers"),
         ({"d_model": -8}, "d_model"),
-        ({"num_beams": -1}, "num_beams must be an integer"),
+        ({"num_beams": 0}, "num_beams must be an integer from 1 to 1000. Received: 0"),
         ({"length_penalty": "x"}, "length_penalty must be a number"),
     ],
 )
