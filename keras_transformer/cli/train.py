@@ -109,13 +109,12 @@ def train(
         for key, value in plan_training(loaded).items():
             typer.echo(f"{key}: {value}")
         return
-    _warn_of_memory(loaded)
-    _warn_of_warmup(loaded)
+    _warn_of_recipe(loaded)
     given = loaded.training.initial_path
     if allow_unsafe and given and initial_model is None:
         console.warn_unsafe(given)
-    hint = f"resume from the last checkpoint in {output / 'checkpoints'}"
-    with console.resume_hint(hint):
+    checkpoints = output / "checkpoints"
+    with console.resume_hint(f"resume from the last checkpoint in {checkpoints}"):
         summary = keras_transformer.train(
             loaded,
             output,
@@ -131,6 +130,11 @@ def train(
     if summary:  # It is empty on all workers but the first.
         for line in ("next:", *_next_commands(loaded, output)):
             console.print_status(line)
+
+
+def _warn_of_recipe(recipe):
+    _warn_of_memory(recipe)
+    _warn_of_warmup(recipe)
 
 
 def _warn_of_memory(recipe):

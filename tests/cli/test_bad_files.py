@@ -10,7 +10,7 @@ RECIPE = """\
 data: {{train: {{source: [{source}], target: [{target}]}}}}
 tokenizer: {{vocabulary_size: 300}}
 model: {{preset: tiny}}
-training: {{steps: 1, batch_tokens: 100}}
+training: {{steps: 1, warmup_steps: 1, batch_tokens: 100}}
 """
 
 
