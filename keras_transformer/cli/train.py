@@ -167,11 +167,10 @@ def _warn_of_warmup(recipe):
     for number, stage in enumerate(stages_of(recipe), 1):
         steps, warmup_steps = stage.settings.steps, stage.settings.warmup_steps
         if warmup_steps > steps:
-            name = f"training.stages: stage {number}" if recipe.training.stages else ""
+            stage_name = f".stages: stage {number}" if recipe.training.stages else ""
             console.warn(
-                f"{name or 'training'} has {steps:,} steps, fewer than its "
-                f"warmup_steps, {warmup_steps:,}. The learning rate will not reach its "
-                "peak"
+                f"training{stage_name}: warmup_steps={warmup_steps} exceeds "
+                f"steps={steps}, so the learning rate will not reach its peak"
             )
 
 

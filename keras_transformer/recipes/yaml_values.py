@@ -1,4 +1,4 @@
-"""Safe reading of YAML: one-line errors, unique keys, and limits on size. Writing."""
+"""YAML: reading with one-line errors, unique keys and limits on size, and writing."""
 
 import re
 
