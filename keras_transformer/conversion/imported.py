@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
+from keras_transformer.saving.card import CARD
 
 # Engines whose results an imported model can reproduce: Marian, and Hugging Face's
 # library transformers. They compute slightly different results with the same weights.
@@ -116,7 +117,7 @@ def write_imported(imported, output):
         store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())
         dump_recipe(_recipe(imported), temporary / CONFIG)
         card = _card(imported)
-        (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+        (temporary / CARD).write_text(card, encoding="utf-8")
     return output
 
 

@@ -2,6 +2,7 @@
 
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens
+from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.evaluation.perplexity import perplexity
 from keras_transformer.evaluation.scores import Result
 from keras_transformer.evaluation.scores import bleu
@@ -17,6 +18,7 @@ from keras_transformer.evaluation.significance import compare_systems
 
 __all__ = [
     "Comparison",
+    "PairScorer",
     "Result",
     "Spread",
     "SystemScore",

@@ -29,6 +29,7 @@ from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.pipelines import SeparateTokenizers
+from keras_transformer.saving.card import CARD
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import PRESET_CONFIG
@@ -268,7 +269,7 @@ def _write_version(write, folder, card, limits, warmup_requests):
             write_warmup_requests(temporary, limits.max_batch_size)
         (temporary / LIMITS).write_text(limits.model_dump_json(), encoding="utf-8")
         if card is not None:
-            (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+            (temporary / CARD).write_text(card, encoding="utf-8")
         sync_tree(temporary)
         while True:
             versions = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]

@@ -20,6 +20,7 @@ from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file
+from keras_transformer.saving.card import CARD
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.stored_weights import convert_weights
@@ -38,7 +39,7 @@ TOKENIZER_CONFIG = "tokenizer.json"
 TOKENIZER_ASSETS = "assets/tokenizer"
 FILES = (PRESET_CONFIG, PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
 README = "README.md"
-EXTRA_FILES = ("MODEL_CARD.md", README, "recipe.yaml")
+EXTRA_FILES = (CARD, README, "recipe.yaml")
 DTYPES = (None, "float16")
 _INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
 
