@@ -112,10 +112,9 @@ def sample_weighted_pairs(
 ) -> np.ndarray:
     """Samples the pairs of an epoch by their weights.
 
-    A pair with weight 2.3 occurs twice. In addition, 30% of those pairs of its leaf
-    whose weights have the fractional part 0.3 are drawn once more. The number of drawn
-    pairs is rounded up and does not vary, so a leaf has the same number of pairs in
-    every epoch.
+    A pair with weight 2.3 occurs twice. In addition, 30% of the pairs whose weights
+    have the fractional part 0.3 are drawn once more. Their number is rounded up, over
+    all leaves together. A leaf has the same number of pairs in every epoch.
 
     Args:
         leaf_of_pair: int array `[num_pairs]` (see `plan_buckets`).
@@ -127,16 +126,21 @@ def sample_weighted_pairs(
     """
     copies = np.floor(weights).astype(np.int64)
     fractions = weights - copies
-    fractions[fractions < 1e-6] = 0  # floating-point error, as in 0.1 * 3 / 0.1
+    # Floating-point error, as in 0.1 * 3 / 0.1.
+    fractions[(fractions < 1e-6) & (copies > 0)] = 0
     drawn = [np.repeat(np.arange(len(weights)), copies)]
     for fraction in np.unique(fractions[fractions > 0]):
-        for leaf in np.unique(leaf_of_pair):
-            members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
+        candidates = np.flatnonzero(fractions == fraction)
+        before = 0  # pairs drawn from the previous leaves
+        num_candidates = 0
+        for leaf in np.unique(leaf_of_pair[candidates]):
+            members = candidates[leaf_of_pair[candidates] == leaf]
+            num_candidates += len(members)
             # Without `round`, floating-point error would draw 31 extra pairs instead of
             # 30 for 100 pairs with weight 1.3.
-            count = int(np.ceil(round(fraction * len(members), 6)))
-            count = max(count, min(1, len(members)))
-            drawn.append(random.choice(members, count, replace=False))
+            total = max(1, int(np.ceil(round(fraction * num_candidates, 6))))
+            drawn.append(random.choice(members, total - before, replace=False))
+            before = total
     return np.concatenate(drawn)
 
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from pydantic import BeforeValidator
 from pydantic import ConfigDict
 from pydantic import Field
-from pydantic import PositiveFloat
 from pydantic import PositiveInt
 from pydantic import model_validator
 
@@ -169,7 +168,8 @@ class WeightedTreePaths(TreePaths):
     A weight of 0.5 samples half of the path's trees in each epoch.
     """
 
-    weights: list[PositiveFloat] | None = None  # copies of each tree per epoch, by path
+    # Copies of each tree per epoch, by path.
+    weights: list[Annotated[float, Field(gt=0, le=1000)]] | None = None
 
     @model_validator(mode="after")
     def _check_weight_counts(self):

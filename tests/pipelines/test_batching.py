@@ -190,6 +190,18 @@ def test_weights_set_the_number_of_drawn_pairs(weight, expected):
     assert len(drawn) == expected
 
 
+@pytest.mark.parametrize(("weight", "expected"), [(0.01, 4), (0.3, 120), (1e-7, 1)])
+def test_weights_are_rounded_over_all_leaves(weight, expected):
+    leaves = np.repeat(np.arange(40), 10)
+    draws = [
+        sample_weighted_pairs(leaves, np.full(400, weight), np.random.default_rng(seed))
+        for seed in (0, 1)
+    ]
+    counts = [np.bincount(leaves[drawn], minlength=40) for drawn in draws]
+    assert counts[0].sum() == expected
+    np.testing.assert_array_equal(*counts)
+
+
 def test_budget_below_longest_sentence_is_rejected():
     source, target = np.array([3, 11, 4]), np.array([5, 6, 12])
     message = r"training\.batch_tokens=11, longest sentence=12"

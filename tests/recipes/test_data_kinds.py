@@ -42,3 +42,9 @@ def test_load_recipe_makes_paths_of_other_kinds_absolute(tmp_path, monkeypatch):
 def test_load_recipe_rejects_invalid_keys_of_other_kinds(overrides, message):
     files = "data.train={source: a, target: b}"
     assert message in recipe_error("files", files, *overrides)
+
+
+def test_load_recipe_rejects_an_extreme_weight():
+    data = "data={kind: trees, train: {trees: a, weights: [1e300]}}"
+    message = recipe_error("craft_parsing", data)
+    assert "data.train.weights.0 must be less than or equal to 1000" in message
