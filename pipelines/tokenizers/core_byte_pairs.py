@@ -75,10 +75,12 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             ord(piece): number for piece, number in normal.items() if len(piece) == 1
         }
         # Merges are applied in the order of their scores, highest first.
-        order = sorted(normal.values(), key=lambda number: -model.pieces[number].score)
+        scores = {number: model.pieces[number].score for number in normal.values()}
+        order = sorted(set(scores.values()), reverse=True)
+        rank_of_score = {score: rank for rank, score in enumerate(order)}
         ranks = [_NO_RANK] * self.vocabulary_size
-        for rank, number in enumerate(order):
-            ranks[number] = rank
+        for number, score in scores.items():
+            ranks[number] = rank_of_score[score]
         self._characters = _table(characters)
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)

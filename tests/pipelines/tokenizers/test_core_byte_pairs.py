@@ -105,6 +105,18 @@ def test_leftmost_of_equal_merges_comes_first(tokenizer, core_ids, text):
     assert core_ids([text]) == library_ids(tokenizer, [text])
 
 
+def test_equal_scores_merge_from_the_left():
+    train, *_ = phrases(size=1200, held_out=50)
+    texts = [text for pair in train for text in pair]
+    tokenizer = pipelines.train_tokenizer("bpe", texts, 600)
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    for piece in model.pieces:
+        piece.score = 0.0
+    tokenizer = BytePairTokenizer(model.SerializeToString())
+    core = CoreOpsBytePairTokenizer(tokenizer)
+    assert ids_of(core, texts[:200]) == library_ids(tokenizer, texts[:200])
+
+
 def test_core_tokenizer_detokenizes_like_library(tokenizer, core):
     generator = tf.random.Generator.from_seed(3)
     rows = generator.uniform([40, 30], -3, tokenizer.vocabulary_size + 3, tf.int32)
