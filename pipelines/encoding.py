@@ -80,14 +80,9 @@ def encode_corpus(
     tokenizers = source_tokenizer, target_tokenizer
     sampling = (dropout, segmentations, seed) if dropout else None
     fingerprints = _fingerprints(pairs, tokenizers, max_length, sampling)
-    if fingerprints:
-        with contextlib.suppress(DataError):
-            corpus = EncodedCorpus.load(folder)
-            special_ids = corpus.pad_id, corpus.start_id
-            expected_ids = target_tokenizer.pad_id, target_tokenizer.start_id
-            if corpus.inputs in fingerprints and special_ids == expected_ids:
-                corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
-                return corpus
+    corpus = _matching_corpus(folder, fingerprints, tokenizers)
+    if corpus is not None:
+        return corpus
     folder = _replaceable_folder(folder)
     temporary = temporary_name(folder)
     os.makedirs(temporary)
@@ -120,6 +115,23 @@ def encode_corpus(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return EncodedCorpus(folder)
+
+
+def _matching_corpus(folder, fingerprints, tokenizers) -> EncodedCorpus | None:
+    """Returns the corpus in `folder` if it has one of the fingerprints, else `None`.
+
+    Another corpus is closed: network file systems cannot remove a folder of open files.
+    """
+    if not fingerprints:
+        return None
+    with contextlib.suppress(DataError):
+        corpus = EncodedCorpus.load(folder)
+        special_ids = corpus.pad_id, corpus.start_id
+        expected_ids = tokenizers[1].pad_id, tokenizers[1].start_id
+        if corpus.inputs in fingerprints and special_ids == expected_ids:
+            corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
+            return corpus
+    return None
 
 
 def _check_sampling(dropout: float, segmentations: int) -> None:

@@ -349,6 +349,25 @@ def test_encode_corpus_rejects_a_file_as_folder(tokenizers, tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_replaced_corpus_is_not_open(tokenizers, tmp_path, monkeypatch):
+    texts = write(tmp_path / "a", [b"ein Mann", b"27"])
+    pairs = TextFiles(texts, texts)
+    folder = tmp_path / "ids"
+    encode_corpus(pairs, *tokenizers, folder)
+    texts.write_text("ein Hund\n27\n")
+    removed = []
+    remove = encoding._remove_corpus
+
+    def note_open_files(path):
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            removed.append([line for line in maps if str(folder) in line])
+        remove(path)
+
+    monkeypatch.setattr(encoding, "_remove_corpus", note_open_files)
+    encode_corpus(pairs, *tokenizers, folder)
+    assert removed == [[]]
+
+
 def test_corpus_of_a_linked_folder_is_replaced(tokenizers, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "ids").symlink_to("disk")
