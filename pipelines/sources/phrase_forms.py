@@ -7,6 +7,7 @@ locales is a pair of phrases with the same meaning.
 
 # ruff: noqa: SIM905 (codes read better in one string than in forty)
 
+import re
 from collections.abc import Callable
 from collections.abc import Iterator
 from datetime import date
@@ -140,7 +141,8 @@ def draw_year_interval(random: Random) -> tuple[date, ...]:
 
 def hour_skeleton(locale: Locale) -> str:
     """Returns the skeleton `hm` if the locale has a 12-hour clock, else `Hm`."""
-    pattern = locale.time_formats["short"].pattern
+    # Quoted parts are literal text, such as the `h` of `HH 'h' mm`.
+    pattern = re.sub(r"'[^']*'", "", locale.time_formats["short"].pattern)
     return "hm" if "h" in pattern or "K" in pattern else "Hm"
 
 

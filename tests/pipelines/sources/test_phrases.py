@@ -18,6 +18,7 @@ import pytest
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.phrase_forms import all_forms
+from keras_transformer.pipelines.sources.phrase_forms import hour_skeleton
 from keras_transformer.pipelines.sources.phrases import count_words
 from keras_transformer.pipelines.sources.phrases import parse_locale
 from keras_transformer.pipelines.sources.phrases import phrases
@@ -130,6 +131,13 @@ def test_phrases_write_dates_in_both_orders():
         ("3 September", "9月3日"),
         ("2021-09-03", "2021/09/03"),
     } <= written
+
+
+@pytest.mark.parametrize(
+    ("locale", "skeleton"), [("fr_CA", "Hm"), ("nds", "Hm"), ("en", "hm"), ("ja", "Hm")]
+)
+def test_hour_skeleton_ignores_literal_text(locale, skeleton):
+    assert hour_skeleton(babel.Locale.parse(locale)) == skeleton
 
 
 def test_phrases_add_no_second_order_to_other_languages():
