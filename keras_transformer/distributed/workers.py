@@ -275,8 +275,9 @@ def _cluster_and_index(text):
         if not addresses:
             return {}, 0
         for address in chain(*addresses.values()):
-            address.encode("idna")
-            if not 0 < int(address.rpartition(":")[2]) < 65_536:
+            host, _, port = address.rpartition(":")
+            host.encode("idna")
+            if not 0 < int(port) < 65_536:
                 raise ValueError(f"no port in {address!r}")
         jobs = {job: len(each) for job, each in addresses.items()}
         job, task = config["task"]["type"], int(config["task"]["index"])

@@ -348,6 +348,11 @@ def test_error_of_chief_stops_both_workers(tmp_path):
             '"task": {"type": "worker", "index": 2}}',
             "Received: worker 2, with the numbers of tasks {'worker': 2}",
         ),
+        (  # a label of a host name has up to 63 characters
+            '{"cluster": {"worker": ["%s:2222", "b:1"]}, ' % ("a" * 63)
+            + '"task": {"type": "worker", "index": 2}}',
+            "Received: worker 2, with the numbers of tasks {'worker': 2}",
+        ),
         (
             '{"cluster": {"chief": ["a:1", "b:1"]}, '
             '"task": {"type": "chief", "index": 0}}',
