@@ -10,6 +10,7 @@ from typing import NamedTuple
 from keras_transformer.errors import RecipeError
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
+from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.memory import training_memory
 from keras_transformer.recipes.training_text import TextSize
@@ -86,7 +87,8 @@ def automatic_keys(values: dict) -> list[str]:
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
-    if found and kind not in TEXT_KINDS:
+    is_known = isinstance(kind, str) and kind in DATA_KINDS
+    if found and is_known and kind not in TEXT_KINDS:
         raise RecipeError(
             f"{found[0]}: auto requires text, such as data.kind: files. "
             f"Received: data.kind: {kind}"

@@ -220,6 +220,12 @@ def test_other_data_has_the_defaults_of_the_paper(tmp_path):
         load_recipe(path, ["training.steps=auto"])
 
 
+@pytest.mark.parametrize("kind", ["fils", "5", "null", "[files]"])
+def test_unknown_kind_is_named_before_auto(kind):
+    with pytest.raises(RecipeError, match=r"data\.kind must be one of files, "):
+        load_recipe("files", [f"data.kind={kind}"])
+
+
 def test_auto_is_an_error_for_other_keys(load):
     with pytest.raises(RecipeError, match=r"training.seed must be a valid integer"):
         load(29_000, LAPTOP, "training.seed=auto")
