@@ -14,6 +14,7 @@ from pydantic import PositiveInt
 from pydantic import model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Weight = Annotated[float, Field(gt=0, le=1000)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
 Paths = Annotated[
@@ -168,8 +169,7 @@ class WeightedTreePaths(TreePaths):
     A weight of 0.5 samples half of the path's trees in each epoch.
     """
 
-    # Copies of each tree per epoch, by path.
-    weights: list[Annotated[float, Field(gt=0, le=1000)]] | None = None
+    weights: list[Weight] | None = None  # copies of each tree per epoch, by path
 
     @model_validator(mode="after")
     def _check_weight_counts(self):
