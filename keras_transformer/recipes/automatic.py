@@ -82,11 +82,13 @@ def automatic_keys(values: dict) -> list[str]:
         values: Sections by name.
 
     Raises:
-        RecipeError: If there are such keys and `data.kind` is not one of `TEXT_KINDS`.
+        RecipeError: If there are such keys and `data.kind` is valid, but not one of
+            `TEXT_KINDS`.
     """
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
+    # The check of the whole recipe reports an unknown kind.
     is_known = isinstance(kind, str) and kind in DATA_KINDS
     if found and is_known and kind not in TEXT_KINDS:
         raise RecipeError(
