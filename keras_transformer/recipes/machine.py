@@ -26,7 +26,7 @@ class Gpu(NamedTuple):
 class Machine(NamedTuple):
     """Hardware that training can use."""
 
-    cores: int
+    cores: int  # at most a container's CPU quota
     memory: int | None  # bytes, at most a container's limit; `None` if unknown
     gpus: tuple[Gpu, ...] = ()
 
@@ -58,6 +58,7 @@ def find_machine() -> Machine:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
+    cores = min(cores, _container_cores() or cores)
     memory = psutil.virtual_memory().total
     limit = _container_limit()
     return Machine(cores, min(memory, limit) if limit else memory, _find_gpus())
@@ -73,6 +74,18 @@ def free_memory() -> int:
     if limit is None:
         return free
     return max(0, min(free, limit - _container_usage()))
+
+
+def _container_cores():
+    """Returns the CPU quota of a container in whole cores, or `None`."""
+    quota, _, period = (_read("cpu.max") or "").strip().partition(" ")
+    if not quota:
+        quota = _read_number("cpu/cpu.cfs_quota_us")
+        period = _read_number("cpu/cpu.cfs_period_us")
+    try:
+        return max(1, int(quota) // int(period))
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None  # no quota
 
 
 def _container_limit():

@@ -10,7 +10,6 @@ from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import automatic
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import machine as machines
 from keras_transformer.recipes.machine import Gpu
 from keras_transformer.recipes.machine import Machine
 from keras_transformer.recipes.training_text import TextSize
@@ -328,66 +327,3 @@ def test_started_run_may_change_its_stages(load, tmp_path):
         found = load(29_000, recipe=path, run=run)
         assert found.training.steps == steps
         dump_recipe(found, run / "config.yaml")
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "memory.max": "3000",
-            "memory.current": "2000",
-            "memory.stat": "anon 900\nfile 1100\nactive_file 400\ninactive_file 600",
-        },
-        {
-            "memory/memory.limit_in_bytes": "3000",
-            "memory/memory.usage_in_bytes": "2000",
-            "memory/memory.stat": "cache 7\nactive_file 3\ninactive_file 4\n"
-            "total_cache 1100\ntotal_active_file 400\ntotal_inactive_file 600",
-        },
-    ],
-    ids=["cgroup_v2", "cgroup_v1"],
-)
-def test_free_memory_subtracts_what_the_container_uses(monkeypatch, tmp_path, files):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    # Of the 2,000 bytes in use, 1,000 are cached files.
-    assert machines.free_memory() == 2000
-    assert machines.find_machine().memory == 3000
-
-
-def test_free_memory_is_never_negative(monkeypatch, tmp_path):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("3000")
-    (tmp_path / "memory.current").write_text("3100")
-    assert machines.free_memory() == 0
-
-
-def test_free_memory_outside_a_container(monkeypatch, tmp_path):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("max")
-    assert machines.free_memory() > 2**28
-
-
-@pytest.mark.parametrize(
-    ("gpus", "text"),
-    [
-        ((Gpu(40 << 30, 8.0),), "1 GPU(s) with 40.0 GiB"),
-        ((Gpu(40 << 30, 8.0),) * 2, "2 GPU(s) with at least 40.0 GiB each"),
-        ((Gpu(None, None),) * 2, "2 GPU(s)"),
-    ],
-)
-def test_machine_describes_its_gpus(gpus, text):
-    machine = Machine(4, 8 << 30, gpus)
-    assert str(machine) == f"4 CPU core(s), 8.0 GiB of memory, {text}"
-
-
-def test_find_machine_respects_the_limit_of_a_container(monkeypatch):
-    monkeypatch.setattr(machines, "_container_limit", lambda: 3 << 30)
-    assert machines.find_machine().memory == 3 << 30
-    assert machines.free_memory() <= 3 << 30
-    monkeypatch.setattr(machines, "_container_limit", lambda: None)
-    assert machines.find_machine().memory > 2**28
-    assert machines.find_machine().cores >= 1
