@@ -4,7 +4,6 @@ While TensorFlow waits for workers, it holds the GIL, and the signal handler tha
 installs ignores SIGTERM. Workers therefore wait here first, where signals end the wait.
 """
 
-import contextlib
 import socket
 import time
 
@@ -27,10 +26,15 @@ def wait_for_workers(addresses, index, seconds):
 
     Returns:
         Indices of the workers that did not answer in time.
+
+    Raises:
+        OSError: If this worker could not listen at its port in time, for example
+            because another process does.
     """
     missing = {*range(len(addresses))} - {index}
     deadline = time.monotonic() + seconds
-    with _accept_connections(addresses[index]):
+    _, port = _host_and_port(addresses[index])
+    with _listen(port, deadline):
         while True:
             missing = {each for each in missing if not _is_reachable(addresses[each])}
             if not missing or time.monotonic() > deadline:
@@ -38,21 +42,23 @@ def wait_for_workers(addresses, index, seconds):
             time.sleep(_PAUSE)
 
 
-@contextlib.contextmanager
-def _accept_connections(address):
-    """Listens at an address inside the context.
+def _listen(port, deadline):
+    """Returns a server at a port, for IPv6 too where available.
 
-    The kernel completes connections, although no code accepts them.
+    The kernel completes connections, although no code accepts them. The process of an
+    earlier run may still use the port, so this tries again until the deadline.
     """
-    host, port = _host_and_port(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # If the address is in use, TensorFlow reports it later.
-        with contextlib.suppress(OSError):
-            server.bind(("", port))
-            server.listen(128)
-        yield
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    while True:
+        try:
+            return socket.create_server(
+                ("", port), family=family, backlog=128, dualstack_ipv6=both
+            )
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _is_reachable(address):

@@ -49,7 +49,8 @@ class Workers:
 
     Raises:
         WorkersError: If `TF_CONFIG` cannot be used.
-        WorkerLost: If the other workers did not start in time.
+        WorkerLost: If the other workers did not start in time, or if another process
+            used this worker's port all the time.
     """
 
     def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
@@ -61,22 +62,27 @@ class Workers:
             return
         from keras_transformer.distributed import multi_worker
 
-        multi_worker.patch_fit()
-        multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
         logger.warning(
             "worker %s waits for all %s workers, at most %s seconds",
             self.index,
             self.count,
             start_seconds,
         )
-        missing = wait_for_workers(
-            [*chain(*cluster.values())], self.index, start_seconds
-        )
+        addresses = [*chain(*cluster.values())]
+        try:
+            missing = wait_for_workers(addresses, self.index, start_seconds)
+        except OSError as error:
+            raise WorkerLost(
+                f"worker {self.index}: cannot listen at its port in `TF_CONFIG`, "
+                f"{addresses[self.index]}: {error.strerror or error}"
+            ) from error
         if missing:
             raise WorkerLost(
                 f"worker {self.index}: {_worker_names(missing)} did not start within "
                 f"{start_seconds} seconds"
             )
+        multi_worker.patch_fit()
+        multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
         # TensorFlow waits again, with the GIL held, so only faulthandler can end the
         # process. The chief's wait has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)

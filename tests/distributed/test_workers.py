@@ -5,11 +5,9 @@ A worker is one process of a multi-worker TensorFlow cluster, described by the v
 adds a test to the table in docs/results/reliability.md.
 """
 
-import contextlib
 import json
 import re
 import signal
-import socket
 import threading
 import time
 
@@ -20,7 +18,6 @@ from phrases_run import DATA_AND_MODEL
 from waiting import wait_until
 
 from keras_transformer.distributed import workers
-from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import WorkersError
 from keras_transformer.experiments.train import train
@@ -249,31 +246,6 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
             process.send_signal(number)
             assert process.wait(20) == 128 + number
             assert "Traceback" not in each.text(0)
-
-
-def test_workers_meet_and_report_missing_ones():
-    """A worker that has met all others starts a server on its port, as TensorFlow does.
-
-    Slower workers then connect to this server and still meet all others.
-    """
-    addresses = worker_processes.cluster(3)
-    missing = {}
-    with contextlib.ExitStack() as servers:
-
-        def meet(index):
-            missing[index] = wait_for_workers(addresses, index, 30.0)
-            port = int(addresses[index].rpartition(":")[2])
-            servers.enter_context(socket.create_server(("127.0.0.1", port)))
-
-        threads = [threading.Thread(target=meet, args=(index,)) for index in range(3)]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.1)
-        for thread in threads:
-            thread.join()
-    assert missing == {0: [], 1: [], 2: []}
-    # The servers are closed now, so worker 1 is alone.
-    assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Workers wait for each other before TensorFlow starts."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+import worker_processes
+
+from keras_transformer.distributed.rendezvous import wait_for_workers
+from keras_transformer.distributed.workers import Workers
+from keras_transformer.errors import WorkerLost
+
+
+def test_workers_meet_and_report_missing_ones():
+    """A worker that has met all others starts a server on its port, as TensorFlow does.
+
+    Slower workers then connect to this server and still meet all others.
+    """
+    addresses = worker_processes.cluster(3)
+    missing = {}
+    with contextlib.ExitStack() as servers:
+
+        def meet(index):
+            missing[index] = wait_for_workers(addresses, index, 30.0)
+            port = int(addresses[index].rpartition(":")[2])
+            servers.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        threads = [threading.Thread(target=meet, args=(index,)) for index in range(3)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+        for thread in threads:
+            thread.join()
+    assert missing == {0: [], 1: [], 2: []}
+    # The servers are closed now, so worker 1 is alone.
+    assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_workers_are_reached_over_ipv6():
+    """Host names have only IPv6 addresses in some Kubernetes clusters."""
+    here, there = worker_processes.cluster(2)
+    _, _, port = here.rpartition(":")
+    # This worker knows its own host by name, and the other worker never starts.
+    addresses = [f"localhost:{port}", there]
+    waiting = threading.Thread(target=wait_for_workers, args=(addresses, 0, 2.0))
+    waiting.start()
+    assert wait_for_workers([f"[::1]:{port}", there], 1, 30.0) == []
+    waiting.join()
+
+
+def test_port_in_use_is_reported(monkeypatch):
+    here, there = worker_processes.cluster(2)
+    cluster = {"worker": [here, there]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    host, _, port = here.rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(WorkerLost, match=rf"worker 0: cannot listen .*{port}: Address"),
+    ):
+        Workers(start_seconds=0.3)
+
+
+def test_port_that_becomes_free_is_used():
+    here, there = worker_processes.cluster(2)
+    other = socket.create_server(("127.0.0.1", int(here.rpartition(":")[2])))
+    threading.Timer(0.5, other.close).start()
+    second = socket.create_server(("127.0.0.1", int(there.rpartition(":")[2])))
+    with second:
+        assert wait_for_workers([here, there], 0, 30.0) == []
+    assert other.fileno() == -1
