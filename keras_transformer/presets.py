@@ -19,6 +19,7 @@ def _base(**changes):
     return {"key_dim": head_dim, "value_dim": head_dim, **preset}
 
 
+WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
 PRESETS = {
     # Transformer-Tiny of Wu et al. (2021), for small data.
     "tiny": _base(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3),
@@ -139,6 +140,8 @@ class PresetMixin:
 
     def push_to_hub(self, name, tokenizer=None, private=False, **options):
         """Uploads a preset to the Hugging Face Hub. Requires the extra `hub`.
+
+        An earlier preset in the repository is replaced, except for its `README.md`.
 
         Args:
             name: `OWNER/NAME` of the repository, which is created if necessary.

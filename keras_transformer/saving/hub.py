@@ -8,6 +8,8 @@ from keras_transformer.errors import ModelError
 from keras_transformer.errors import install_hint
 from keras_transformer.saving.preset import EXTRA_FILES
 from keras_transformer.saving.preset import FILES
+from keras_transformer.saving.preset import README
+from keras_transformer.saving.preset import TASK
 from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.untrusted import shorten
 
@@ -21,11 +23,14 @@ A Transformer of the package keras_transformer (`keras-transformer-seq2seq`):
 
     import keras_transformer as kt
 
-    kt.open_model("hf://{}").translate(["..."])
+    {call}
 """
+_TRANSLATE = 'kt.open_model("hf://{}").translate(["..."])'
+_LOAD_MODEL = 'model = kt.Transformer.from_preset("hf://{}")'  # without a tokenizer
+_PATTERNS = (*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)
 
 
-def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
+def download(name, patterns=_PATTERNS):
     """Downloads a repository's files into the cache of huggingface_hub.
 
     Args:
@@ -53,10 +58,13 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
 
 
 def upload(folder, name, private=False):
-    """Uploads a folder to a repository, which is created if necessary.
+    """Uploads a preset to a repository, which is created if necessary.
+
+    An earlier preset in the repository is replaced. If neither the folder nor the
+    repository has a `README.md`, one is written.
 
     Args:
-        folder: Folder of a preset. If it contains no `README.md`, one is written.
+        folder: Folder of the preset.
         name: `OWNER/NAME` or `hf://OWNER/NAME`. The suffix `@BRANCH` selects a branch.
         private: Whether a new repository is private.
 
@@ -65,22 +73,25 @@ def upload(folder, name, private=False):
 
     Raises:
         ModelError: If the name is invalid, huggingface_hub is not installed, or the
-            repository cannot be written, for instance without a login.
-        OSError: If `README.md` cannot be written.
+            repository or `README.md` cannot be written, for instance without a login.
     """
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)
-    readme = pathlib.Path(folder) / "README.md"
-    if not os.path.lexists(readme):
-        readme.write_text(_README.format(repository), encoding="utf-8")
+    folder = pathlib.Path(folder)
+    call = (_TRANSLATE if (folder / TASK).exists() else _LOAD_MODEL).format(repository)
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
+        kept = hub.file_exists(repository, README, revision=revision)
+        if not kept and not os.path.lexists(folder / README):
+            (folder / README).write_text(_README.format(call=call), encoding="utf-8")
         return str(
             hub.upload_folder(
                 repo_id=repository,
                 folder_path=str(folder),
                 revision=revision,
                 commit_message="Upload a preset of keras_transformer",
+                # Files of an earlier preset that this one does not have.
+                delete_patterns=[each for each in _PATTERNS if each != README],
             )
         )
     except Exception as error:

@@ -24,6 +24,7 @@ from keras_transformer.saving import hub
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.names import packaged_models
+from keras_transformer.saving.preset import FILES
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=1.0, extra_length=7)
 
@@ -317,14 +318,19 @@ def fake_hub(monkeypatch, preset, tmp_path):
     def create_repo(repository, private, exist_ok):
         calls.append(("create", repository, private))
 
-    def upload_folder(repo_id, folder_path, revision, commit_message):
-        shutil.copytree(folder_path, tmp_path / "uploaded")
+    def upload_folder(repo_id, folder_path, revision, commit_message, delete_patterns):
+        remote = tmp_path / "uploaded"
+        for pattern in delete_patterns:
+            for path in remote.glob(pattern):
+                path.unlink()
+        shutil.copytree(folder_path, remote, dirs_exist_ok=True)
         calls.append(("upload", repo_id, revision))
         return "https://huggingface.co/commit"
 
     module = types.SimpleNamespace(
         snapshot_download=snapshot_download,
         create_repo=create_repo,
+        file_exists=lambda _, name, revision: (tmp_path / "uploaded" / name).exists(),
         upload_folder=upload_folder,
     )
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
@@ -362,6 +368,20 @@ def test_push_to_hub_uploads_a_preset(fake_hub, tiny_model, tmp_path):
     assert readme.startswith("---\nlibrary_name: keras_transformer\n")
     assert 'kt.open_model("hf://me/tiny")' in readme
     assert kt.open_model(tmp_path / "uploaded").tokenizer.vocabulary_size == 300
+
+
+def test_push_to_hub_replaces_all_but_the_readme(fake_hub, tiny_model, tmp_path):
+    model, tokenizer = tiny_model
+    remote = tmp_path / "uploaded"
+    model.push_to_hub("me/tiny")
+    assert 'from_preset("hf://me/tiny")' in (remote / "README.md").read_text()
+    model.push_to_hub("me/tiny", tokenizer)
+    for name in ("README.md", "MODEL_CARD.md", "figure.png"):
+        (remote / name).write_text("mine")
+    model.push_to_hub("me/tiny")
+    names = {path.name for path in remote.rglob("*") if path.is_file()}
+    assert names == {*FILES[:3], "README.md", "figure.png"}
+    assert (remote / "README.md").read_text() == "mine"
 
 
 def test_upload_error_is_one_line(fake_hub, preset, monkeypatch):

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from keras_transformer.errors import RecipeError
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import TRAINING_PRESETS
+from keras_transformer.presets import WIDTHS
 from keras_transformer.recipes import Recipe
-
-WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
 
 
 class PaperRow(NamedTuple):
