@@ -1,6 +1,7 @@
 """keras-transformer serve"""
 
 import contextlib
+import os
 import pathlib
 import tempfile
 from typing import Annotated
@@ -153,7 +154,7 @@ def _export_if_preset(model, name=None):
     if not is_preset(model):
         yield model
         return
-    name = name or model.resolve().name  # "." has no name
+    name = name or pathlib.Path(os.path.abspath(model)).name  # "." has no name
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator

@@ -103,20 +103,21 @@ def _add_model_routes(app, name, limits):
     version_path = f"{path}/versions/{{version}}"
     batcher, versions = app.state.batcher, app.state.versions
 
-    def find(version):
+    def find(request):
         """Returns the current model.
 
         Raises:
-            RequestError: If the request names another version.
+            RequestError: If the request's path names another version.
         """
+        version = request.path_params.get("version")
         if version not in (None, str(versions.model.version)):
             raise _missing_version_error(name, version)
         return versions.model
 
     @app.post(f"{path}:predict")
     @app.post(f"{version_path}:predict")
-    async def predict(request: Request, version: str | None = None):
-        model = find(version)
+    async def predict(request: Request):
+        model = find(request)
         body = await _read_body(request, limits)
         parsed = parse_request(body, model.inputs, limits)
         if model.estimate_values(parsed.signature, parsed.columns) > limits.max_values:
@@ -130,8 +131,8 @@ def _add_model_routes(app, name, limits):
 
     @app.get(path)
     @app.get(version_path)
-    async def status(version: str | None = None):
-        model = find(version)
+    async def status(request: Request):
+        model = find(request)
         state = "AVAILABLE" if versions.is_warm else "LOADING"
         return {
             "model_version_status": [
@@ -145,8 +146,8 @@ def _add_model_routes(app, name, limits):
 
     @app.get(f"{path}/metadata")
     @app.get(f"{version_path}/metadata")
-    async def metadata(version: str | None = None):
-        model = find(version)
+    async def metadata(request: Request):
+        model = find(request)
         return {
             "model_spec": {
                 "name": model.name,

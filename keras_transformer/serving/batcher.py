@@ -131,6 +131,7 @@ class Batcher:
         self._max_values = max_values
         self._observe = observe or (lambda *_: None)
         self._jobs = collections.deque()
+        self._batch = []  # (job, rows) pairs of the running batch
         self._changed = threading.Condition()
         # Set by `drain`: time at which `close` gives up on unfinished requests.
         self._close_by = None
@@ -188,8 +189,7 @@ class Batcher:
     def drain(self, timeout=math.inf):
         """Refuses new requests. Queued requests still run.
 
-        Requests that are still unfinished `timeout` seconds after the first call of
-        `drain` are failed by `close`.
+        `close` waits at most until `timeout` seconds after the first call of `drain`.
         """
         with self._changed:
             if self._close_by is None:
@@ -201,31 +201,39 @@ class Batcher:
         self.drain(timeout)
         remaining = self._close_by - time.monotonic()
         self._worker.join(None if remaining == math.inf else max(remaining, 0))
+        self.abandon()
+
+    def abandon(self):
+        """Refuses new requests and fails all others, also in the running batch."""
+        self.drain()
         with self._changed:
-            for job in self._jobs:
+            for job in {*self._jobs, *(job for job, _ in self._batch)}:
                 job.fail(shutting_down())
             self._jobs.clear()
 
     def _work(self):
-        while (batch := self._next_batch()) is not None:
-            if batch:
-                self._run_batch(batch)
+        while self._wait_for_batch():
+            if self._batch:
+                self._run_batch(self._batch)
+            self._batch = []  # frees the version of the model
 
-    def _next_batch(self):
-        """Waits for requests and takes the next batch.
+    def _wait_for_batch(self):
+        """Waits for requests and moves the next batch to `self._batch`.
+
+        The batch is empty if all requests were dropped.
 
         Returns:
-            List of (job, rows) pairs, empty if all requests were dropped, or `None`
-            once closed.
+            False once the queue is closed and empty.
         """
         with self._changed:
             while not self._jobs:
                 if self._close_by is not None:
-                    return None
+                    return False
                 self._changed.wait()
             self._wait_for_more()
             self._drop_stale()
-            return self._take()
+            self._batch = self._take()
+            return True
 
     def _wait_for_more(self):
         """Waits up to `max_wait` seconds for the next batch to fill up."""
@@ -251,7 +259,11 @@ class Batcher:
                 self._jobs.remove(job)
 
     def _take(self):
-        """Takes rows of the first request and of others that can share its batch."""
+        """Takes rows of the first request and of others that can share its batch.
+
+        Returns:
+            List of (job, rows) pairs.
+        """
         if not self._jobs:
             return []
         first = self._jobs[0]

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import math
+import os
+import pathlib
 import re
 
 from google.protobuf import json_format
@@ -58,7 +60,14 @@ class ServedModel:
         is_version = named.name.isdecimal()
         self.version = int(named.name) if is_version else 1
         self._folder = folder
-        self.name = name or (named.parent if is_version else named).resolve().name
+        # A link to the folder keeps its name when it changes.
+        own = named.parent if is_version and path == folder else os.path.abspath(folder)
+        self.name = name or pathlib.Path(own).name
+        if not re.fullmatch(r"[^/:{}]+", self.name):
+            raise ModelError(
+                f"{self.name}: a model's name in URLs must not contain / : {{ or }}. "
+                "Set another one with --name"
+            )
         limits = read_limits(path)
         self.max_batch_size = limits and limits.max_batch_size
         self._max_source_length = limits and limits.max_source_length
@@ -130,11 +139,12 @@ class ServedModel:
 
     def _estimate_length(self, column):
         """Returns the length of the longest row, in ids or in words of a text."""
+        # Exports truncate longer rows.
+        limit = self._max_source_length
         if isinstance(column[0], list):
-            return len(column[0])
+            return min(len(column[0]), limit or len(column[0]))
         length = max(len(text.split()) for text in column)
-        # Exports truncate longer texts, with room for the end id.
-        return min(length, (self._max_source_length or 2) - 1)
+        return min(length, (limit or 2) - 1)  # with room for the end id
 
     def warm_up_requests(self):
         """Yields (signature, columns) of small requests for the supported signatures.

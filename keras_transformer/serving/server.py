@@ -12,6 +12,9 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.slow_clients import slow_client_protocol
 
+# Minimum number of seconds to send responses at shutdown.
+_RESPONSE_SECONDS = 2.0
+
 
 def serve(
     model,
@@ -60,9 +63,10 @@ def listen(host, port):
         except OSError:
             listening.close()
             raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(error.errno or 1, reason, f"{host}:{port}") from None
+    # A host name that cannot be encoded is a `UnicodeError`.
+    except (OSError, UnicodeError) as error:
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise OSError(number or 1, reason or str(error), f"{host}:{port}") from None
     return listening
 
 
@@ -96,6 +100,11 @@ class _Server(uvicorn.Server):
         batcher.drain(seconds)
         while batcher.is_working and not self.force_exit and time.monotonic() < until:
             await asyncio.sleep(0.02)
+        batcher.abandon()
+        # uvicorn waits this long for the responses to be sent.
+        self.config.timeout_graceful_shutdown = max(
+            until - time.monotonic(), _RESPONSE_SECONDS
+        )
         await super().shutdown(sockets)
 
 

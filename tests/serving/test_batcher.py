@@ -86,6 +86,22 @@ def test_batcher_waits_up_to_max_wait(model):
     batcher.close(20)
 
 
+def test_abandoned_requests_fail_at_once(model):
+    """Also those in the running batch, whose result comes too late."""
+    batcher = Batcher(model, max_wait=0)
+    futures = [hold(model, batcher), submit(batcher, 1)]
+    batcher.abandon()
+    for future in futures:
+        with pytest.raises(RequestError, match="shutting down"):
+            future.result(20)
+    with pytest.raises(RequestError, match="shutting down"):
+        submit(batcher, 2)
+    model.gate.set()
+    batcher.close(20)
+    assert not batcher.is_working
+    assert [rows for _, rows in model.batches] == [[0]]
+
+
 def test_batcher_runs_unmergeable_requests_alone(model):
     batcher = Batcher(model, lambda name: name != "b", max_batch_size=2, max_wait=0)
     hold(model, batcher)

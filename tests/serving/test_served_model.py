@@ -131,6 +131,12 @@ def test_estimated_values_are_exact_for_encode(model):
     assert model.estimate_values("encode", columns) == output.size
 
 
+def test_estimated_values_of_encode_respect_the_limit_of_the_export(model):
+    columns = {"source_ids": [[7] * 3_000 + [3]]}
+    (output,) = model.run("encode", columns).values()
+    assert model.estimate_values("encode", columns) == output.size
+
+
 @pytest.mark.parametrize("text", ["der Hund läuft", "", "Hund " * 9_000])
 def test_estimated_values_are_a_lower_bound_for_attend(model, text):
     """Subwords are at least as many as words, and long texts are truncated."""
@@ -206,6 +212,19 @@ def test_served_model_finds_the_name_of_the_current_folder(
     monkeypatch.chdir(tmp_path / "mine" / inside)
     model = ServedModel(pathlib.Path("."))
     assert (model.name, model.version) == ("mine", 2)
+
+
+def test_served_model_keeps_the_name_of_a_link(tiny_export, tmp_path):
+    shutil.copytree(tiny_export, tmp_path / "release-42" / "3")
+    (tmp_path / "current").symlink_to("release-42")
+    model = ServedModel(tmp_path / "current")
+    assert (model.name, model.version) == ("current", 3)
+
+
+@pytest.mark.parametrize("name", ["a{b}", "a/b", "a:b"])
+def test_names_that_urls_cannot_contain_are_refused(tiny_export, name):
+    with pytest.raises(ModelError, match=r"must not contain / : \{ or \}"):
+        ServedModel(tiny_export, name)
 
 
 def test_server_follows_the_newest_version(tiny_export, tmp_path):

@@ -315,3 +315,14 @@ def test_serve_applies_its_limits_and_accepts_its_hosts():
     serve(FakeModel(), "127.0.0.1", 0, limits, started, hosts)
     names = {"localhost": 200, "www.example.org": 200, "other.example.org": 403}
     assert answers == {**names, 3: 200, 4: 400}
+
+
+def test_parameters_of_the_url_select_no_version():
+    with served(FakeModel(), Limits()) as port:
+        assert ask(port, "GET", f"{PATH}?version=3")[0] == 200
+        assert ask(port, "GET", f"{PATH}/versions/3")[0] == 404
+
+
+def test_host_names_that_cannot_be_encoded_are_reported():
+    with pytest.raises(OSError, match=r"a\.\.b:0"):
+        listen("a..b", 0)

@@ -8,8 +8,13 @@ import time
 
 import prepared
 import pytest
+from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
+from fake_model import served
+from waiting import wait_until
+
+from keras_transformer.serving import Limits
 
 CODE = """
 import sys
@@ -48,3 +53,23 @@ def test_signals_finish_requests_in_flight(number, tmp_path):
     finally:
         process.kill()
         output.close()
+
+
+def test_requests_unfinished_at_the_deadline_get_503():
+    found, model = [], FakeModel(seconds=8)
+    with served(model, Limits(shutdown_timeout=0.5, max_batch_size=1)) as port:
+        asking = [
+            threading.Thread(
+                target=lambda: found.append(predict(port, {"inputs": ["a"]}))
+            )
+            for _ in range(2)
+        ]
+        for thread in asking:
+            thread.start()
+        wait_until(lambda: model.batches, "the start of the batch")
+        time.sleep(0.3)  # the other request is now in the queue
+        started = time.monotonic()
+    assert time.monotonic() - started < 6
+    for thread in asking:
+        thread.join(20)
+    assert found == [(503, {"error": "The server is shutting down"})] * 2
