@@ -41,7 +41,7 @@ def export_ctranslate2(
         folder: Folder to write. It appears once all files are on disk.
         quantization: Type of the weights, one of `QUANTIZATIONS`. `"none"` is float32.
         max_length: Number of positions to store. CTranslate2 rejects longer sentences.
-        replace: Whether to replace an existing folder.
+        replace: Whether to replace an existing export of CTranslate2.
 
     Returns:
         Path of the folder.
@@ -49,8 +49,8 @@ def export_ctranslate2(
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
             is an ensemble, the quantization is unknown, `max_length` is below 1, a
-            vocabulary contains a subword twice, or the folder exists and `replace` is
-            false.
+            vocabulary contains a subword twice, or the folder exists and may not be
+            replaced.
     """
     folder = pathlib.Path(folder)
     reject_ensemble(model)
@@ -61,8 +61,7 @@ def export_ctranslate2(
         )
     if max_length < 1:
         raise ExportError(f"max_length must be at least 1. Received: {max_length}")
-    if folder.exists() and not replace:
-        raise ExportError(f"{folder}: already exists. Choose another folder")
+    _check_folder(folder, replace)
     target = target_of(tokenizer)
     # The decoder's vocabulary needs all ids that can be predicted, and the start id.
     num_targets = max(model.num_outputs, target.start_id + 1)
@@ -83,6 +82,16 @@ def export_ctranslate2(
         spec.save(str(temporary))
         tokenizer.save(temporary)
     return folder
+
+
+def _check_folder(folder, replace):
+    """Raises `ExportError` if `folder` exists and may not be replaced."""
+    if not folder.exists():
+        return
+    if not replace:
+        raise ExportError(f"{folder}: already exists. Choose another folder")
+    if not (folder / "model.bin").is_file():
+        raise ExportError(f"{folder}: not replaced, because it has no model.bin")
 
 
 def _tokens(tokenizer, size):

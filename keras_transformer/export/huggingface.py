@@ -21,6 +21,7 @@ from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import find_repeated
+from keras_transformer.export.supported import reject_forbidden
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
@@ -37,6 +38,8 @@ _VARIATIONS = (
 _BIAS = "final_logits_bias"
 # Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
+# Maximum number of subwords in a translation.
+_MAX_LENGTH = 512
 _NOTES = """## Differences
 
 transformers computes almost the same results from these weights as keras_transformer.
@@ -71,6 +74,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             model, or `dtype` is unknown or too small for a weight.
         StorageError: If the disk is full.
     """
+    reject_forbidden(translator)
     model, tokenizer = translator.model, translator.tokenizer
     if dtype not in DTYPES:
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
@@ -152,7 +156,17 @@ def _notes(translator):
             "Layer normalizations add 1e-5 to the variance. In training, they added "
             f"{norm.layer_norm_epsilon:g}."
         )
-    notes += length_penalty_notes(translator.search, "transformers")
+    search = translator.search
+    notes += length_penalty_notes(search, "transformers")
+    if search.patience not in (None, 1):
+        notes.append(
+            f"The search stops once {search.beam_size} hypotheses have finished. In "
+            f"keras_transformer, it stops once {search.patience:g} times as many have."
+        )
+    notes.append(
+        f"Translations have at most {_MAX_LENGTH} subwords. In keras_transformer, they "
+        f"have at most {search.extra_length} more than their source."
+    )
     if translator.tokenizer.kind == "bpe":
         notes += [
             "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
@@ -318,7 +332,7 @@ def _generation_config(model, tokenizer, search):
         "length_penalty": search.length_penalty,
         # Like this package, "never" searches until no better hypothesis is possible.
         "early_stopping": "never" if search.patience is None else True,
-        "max_length": 512,
+        "max_length": _MAX_LENGTH,
         "bad_words_ids": [[number] for number in excluded_ids],
         "pad_token_id": pad_id,
         "decoder_start_token_id": pad_id,

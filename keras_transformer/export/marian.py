@@ -24,6 +24,7 @@ from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
+from keras_transformer.export.supported import reject_forbidden
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
@@ -76,6 +77,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
             tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
     """
+    reject_forbidden(translator)
     model = translator.model
     sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}
     _check(model, *sides.values())
@@ -299,7 +301,15 @@ def _yaml(settings):
 def _notes(translator):
     """Returns the section of the model card about using the export with Marian."""
     tokenizer = translator.tokenizer
-    notes = length_penalty_notes(translator.search, "Marian")
+    search = translator.search
+    notes = length_penalty_notes(search, "Marian")
+    if search.patience is not None:
+        notes.append(f"Marian has no setting for the patience {search.patience:g}.")
+    notes.append(
+        "Translations have at most 3 times as many subwords as their source, the "
+        "default of Marian's `max-length-factor`. In keras_transformer, they have at "
+        f"most {search.extra_length} more."
+    )
     if tokenizer.kind == "bpe":
         notes += [
             "The padding and start ids are omitted, so they have no logits.",
@@ -311,8 +321,6 @@ def _notes(translator):
             notes.append(f"Texts must be normalized first: {tokenizer.normalization}.")
         if tokenizer.language is not None:
             notes.append(f"`>>{tokenizer.language}<<` must precede each text.")
-    if not notes:
-        return _NOTES
     items = "".join(f"- {note}\n" for note in notes)
     return f"{_NOTES}\nAlso note:\n\n{items}"
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import pathlib
 
 from keras_transformer.decoding.batches import target_of
@@ -199,12 +200,26 @@ def _export_rows(tokenizer_ops, parallel_parts, jit_compile):
 def _data_rows(recipe):
     for key, value in recipe.data.model_dump().items():
         if isinstance(value, dict):
-            sides = (f"{side} {_base_names(paths)}" for side, paths in value.items())
+            sides = (
+                f"{side} {_base_names(paths)}"
+                for side, paths in value.items()
+                if paths is not None
+            )
             value = "; ".join(sides)
-        elif isinstance(value, list) or pathlib.PurePath(str(value)).is_absolute():
+        elif isinstance(value, list) or _is_path(recipe.data.kind, key, value):
             value = _base_names(value)
         if value is not None and key != "data_dir":
             yield key, value
+
+
+def _is_path(kind, key, value):
+    """Returns whether a string is the path of a file or folder."""
+    if (kind, key) == ("records", "train"):
+        return True
+    path = pathlib.PurePath(str(value))
+    # A dataset `OWNER/NAME` of the Hub may also be a folder.
+    is_folder = (kind, key) == ("hf", "name") and os.path.isdir(path)
+    return is_folder or path.is_absolute()
 
 
 def _base_names(paths):

@@ -1,8 +1,8 @@
 """Export to a preset: a folder with the model, its tokenizer and search settings."""
 
-from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.supported import reject_ensemble
+from keras_transformer.export.supported import reject_forbidden
 from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
 
@@ -35,12 +35,13 @@ def export_preset(
         Path of the folder.
 
     Raises:
-        ExportError: If the model is an ensemble.
+        ExportError: If the model is an ensemble, or the translator has forbidden
+            phrases.
         ModelError: If the folder contains anything but a preset.
         StorageError: If the disk is full.
     """
-    if isinstance(translator.model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    reject_ensemble(translator.model)
+    reject_forbidden(translator)
     card = describe_translator(translator, scores, license)
     return save_preset(
         translator.model,

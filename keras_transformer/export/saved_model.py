@@ -21,6 +21,7 @@ from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.supported import reject_ensemble
+from keras_transformer.export.supported import reject_forbidden
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable
 from keras_transformer.files import convert_disk_full_errors
@@ -208,10 +209,11 @@ def export_translator(
         Path of the new version's folder.
 
     Raises:
-        ExportError: If the model is an ensemble, or `tokenizer_ops` is `"core"` and
-            the tokenizer is not BPE.
+        ExportError: If the model is an ensemble, the translator has forbidden phrases,
+            or `tokenizer_ops` is `"core"` and the tokenizer is not BPE.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
+    reject_forbidden(translator)
     path, tokenizer = translator.path, translator.tokenizer
     export = {
         "tokenizer_ops": tokenizer_ops,
@@ -291,5 +293,7 @@ def _remove_abandoned(folder):
     """Removes the temporary folders of exports that were killed."""
     for path in folder.glob(".writing-*"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+            files = (path, *path.rglob("*"))
+            last_change = max(each.stat().st_mtime for each in files)
+            if time.time() - last_change > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)

@@ -14,6 +14,15 @@ def reject_ensemble(model):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
 
 
+def reject_forbidden(translator):
+    """Raises `ExportError` if a `Translator` has forbidden phrases."""
+    if translator.forbidden:
+        raise ExportError(
+            "forbidden phrases cannot be exported. Export the translator without them. "
+            f"Received: forbidden={list(translator.forbidden)}"
+        )
+
+
 def reject_quantized(model):
     """Raises `ExportError` if Keras has quantized the model.
 

@@ -223,7 +223,13 @@ def test_card_lists_only_notes_that_apply(golden, exported, tmp_path):
     imported = import_marian(golden / "base")
     same = open_translator(imported.model, imported.tokenizer, SEARCH)
     card = (export_marian(same, tmp_path / "same") / "MODEL_CARD.md").read_text()
-    assert "floating-point\nrounding" in card and "Also note" not in card
+    assert "floating-point\nrounding" in card
+    *_, notes = card.partition("Also note:")
+    # Only the limit on lengths differs.
+    assert notes.count("- ") == 1 and "at most 50 more" in notes
+    patient = same.with_search(patience=2)
+    card = (export_marian(patient, tmp_path / "patient") / "MODEL_CARD.md").read_text()
+    assert "no setting for the patience 2" in card
 
 
 def test_axes_are_in_marians_order(exported):

@@ -1,0 +1,40 @@
+"""What exports must not do: drop constraints, or remove the files of others."""
+
+import os
+
+import pytest
+from tiny_export import SEARCH
+from tiny_export import open_translator
+
+from keras_transformer.errors import ExportError
+from keras_transformer.export import export_huggingface
+from keras_transformer.export import export_marian
+from keras_transformer.export import export_preset
+from keras_transformer.export import export_saved_model
+from keras_transformer.export import export_translator
+
+
+def test_export_removes_only_abandoned_temporary_folders(
+    tiny_model, export_only, tmp_path
+):
+    """A folder is in use if any file in it was written recently."""
+    for name in ("killed", "running"):
+        file = tmp_path / f".writing-{name}" / "variables" / "data"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        if name == "killed":
+            os.utime(file, (0, 0))
+        for path in file.parents[:2]:
+            os.utime(path, (0, 0))
+    export_only("encode")
+    export_saved_model(*tiny_model, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".writing-running", "1"}
+
+
+def test_forbidden_phrases_are_not_dropped_in_silence(tiny_model, tmp_path):
+    translator = open_translator(*tiny_model, SEARCH["search"])
+    translator = translator.with_search(forbidden=["Hund"])
+    for export in (export_translator, export_preset, export_huggingface, export_marian):
+        with pytest.raises(ExportError, match="forbidden phrases cannot be exported"):
+            export(translator, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
