@@ -10,6 +10,8 @@ from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.recipes import AdaptiveRecipe
+from keras_transformer.presets import PRESETS
+from keras_transformer.presets import WIDTHS
 
 
 @console.command
@@ -31,14 +33,16 @@ def ablate(
     """Train the model variations of the paper's Table 3.
 
     DIR/table.md compares the results with the paper. Run the same command again to
-    train the missing rows. Several processes with the same --output share the rows.
+    train the missing rows. Several processes with the same --output share the rows. In
+    all rows, keys of the recipe that are auto have the value for the row base.
 
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
     console.refuse_workers("ablate")
     console.require_folder_path(output)
-    loaded = AdaptiveRecipe(recipe, overrides).adapt()
+    overrides = [*overrides, *_base_sizes(scale)]
+    loaded = AdaptiveRecipe(recipe, overrides, None, output).adapt()
     from keras_transformer.experiments import table3
 
     names = table3.expand_rows(rows)
@@ -67,3 +71,10 @@ def ablate(
             "because other processes are still training them"
         )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)
+
+
+def _base_sizes(scale):
+    """Yields overrides with the sizes of the row `base`, for which `auto` chooses."""
+    for name, value in PRESETS["base"].items():
+        size = max(1, value // scale) if name in WIDTHS else value
+        yield f"model.{name}={size}"

@@ -161,7 +161,7 @@ def _values_of_run(run):
     Returns `None` before the first checkpoint, or if the recipe cannot be read or lacks
     a section.
     """
-    if run is None or not _has_checkpoint(pathlib.Path(run)):
+    if run is None or not _has_begun(pathlib.Path(run)):
         return None
     try:
         label, values = _read(pathlib.Path(run, "config.yaml"))
@@ -173,9 +173,10 @@ def _values_of_run(run):
     return values if is_complete else None
 
 
-def _has_checkpoint(folder):
-    """Returns whether a run folder, or a `seed-*` run inside it, has a checkpoint."""
-    patterns = ("checkpoints/ckpt-*.index", "seed-*/checkpoints/ckpt-*.index")
+def _has_begun(folder):
+    """Returns whether a run, or the folder of `repeat` or `ablate`, has begun."""
+    checkpoint = "checkpoints/ckpt-*.index"
+    patterns = (checkpoint, f"seed-*/{checkpoint}", "runs/*/config.yaml")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 

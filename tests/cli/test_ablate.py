@@ -7,6 +7,8 @@ import pytest
 
 from keras_transformer.experiments import table3
 from keras_transformer.experiments.table3.rows import PAPER
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.saving.names import CONFIG
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def ablate(run_command, monkeypatch, tmp_path):
         (output / "table.md").write_text("the table\n")
         return rows[:2]
 
-    def run(*options):
-        command = ["ablate", "phrases", "--output", tmp_path, *options]
+    def run(*options, recipe="phrases"):
+        command = ["ablate", recipe, "--output", tmp_path, *options]
         return run_command(*command), calls
 
     monkeypatch.setattr(table3, "ablate", train)
@@ -58,3 +60,25 @@ def test_ablate_names_an_unknown_row(ablate):
     result, calls = ablate("--rows", "base,F")
     assert (result.exit_code, calls) == (2, [])
     assert "Received: 'F'" in result.stderr
+
+
+def test_automatic_values_fit_the_row_base_and_are_kept(ablate, tmp_path):
+    """0.0007 is the rate for d_model 512, and 0.005 the rate for 64."""
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("a b c\n" * 500)
+    data = f"data.train={{source: {tmp_path}/source, target: {tmp_path}/target}}"
+
+    def chosen(*options):
+        result, calls = ablate("--set", data, *options, recipe="files")
+        assert result.exit_code == 0, result.stderr
+        return calls[-1][0]
+
+    assert chosen().training.learning_rate == 0.0007
+    recipe = chosen("--scale", 8)
+    assert recipe.training.learning_rate == 0.005
+    # A row has begun, possibly on another machine.
+    changed = recipe.training.model_copy(update={"learning_rate": 0.003})
+    dump_recipe(recipe.model_copy(update={"training": changed}), tmp_path / CONFIG)
+    (tmp_path / "runs" / "base-seed1").mkdir(parents=True)
+    dump_recipe(recipe, tmp_path / "runs" / "base-seed1" / CONFIG)
+    assert chosen("--scale", 8).training.learning_rate == 0.003

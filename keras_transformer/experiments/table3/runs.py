@@ -21,6 +21,8 @@ from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
 from keras_transformer.recipes import Recipe
 from keras_transformer.recipes import changed_keys
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.saving.names import CONFIG
 from keras_transformer.untrusted import read_json
 
 
@@ -81,6 +83,10 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         for seed in range(1, seeds + 1)
     ]
     _read_results(jobs)
+    if not any(output.glob(f"runs/*/{CONFIG}")):
+        # Later calls, also on other machines, read values of keys that were `auto`.
+        output.mkdir(parents=True, exist_ok=True)
+        dump_recipe(recipe, output / CONFIG)
     busy = None
     for row, seed, folder, job in jobs:
         try:
