@@ -48,7 +48,9 @@ def print_status(message: str) -> None:
 
 def print_error(message: str) -> None:
     """Like `print_status`, but also with --quiet."""
-    typer.echo(escape_controls(message), err=True)
+    # The terminal or the reader of a pipe may be gone. The work goes on.
+    with contextlib.suppress(OSError):
+        typer.echo(escape_controls(message), err=True)
 
 
 def warn(message: str) -> None:

@@ -3,6 +3,7 @@
 A run may consist of several stages, each with its own training settings.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -15,9 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn
 from rich.progress import MofNCompleteColumn
 from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn
 from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.names import FINAL
@@ -129,7 +133,8 @@ class TrainingLog(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
-        if progress.step % self.every:
+        # If all updates since the last line were skipped, the metrics are empty.
+        if progress.step % self.every or not float(self.model.loss_metric.tokens):
             return
         seconds = progress.seconds - self._seconds
         tokens = float(self.model.token_counter.result())
@@ -157,10 +162,18 @@ def restore_metric_sums(model, sums):
             variable.assign(value)
 
 
+class _MetricsColumn(ProgressColumn):
+    """The only column that is cut off if the terminal is too narrow."""
+
+    def render(self, task):
+        return Text(task.fields["metrics"], no_wrap=True, overflow="ellipsis")
+
+
 class ProgressBar(keras.callbacks.Callback):
     """Shows loss, target tokens per second and remaining time on standard error.
 
-    A terminal shows a bar. Otherwise, a line is printed every `line_seconds`.
+    A terminal shows a bar. Otherwise, a line is printed every `line_seconds`. If
+    standard error is closed, as after `train ... 2>&1 | head`, nothing is shown.
 
     Args:
         progress: The run's `Progress`.
@@ -183,12 +196,14 @@ class ProgressBar(keras.callbacks.Callback):
         if console.is_terminal:
             self._bar = Bar(
                 TextColumn(self._stage or "training"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[metrics]}"),
-                TimeElapsedColumn(),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
+                _MetricsColumn(),
+                TimeElapsedColumn(table_column=Column(no_wrap=True)),
                 TextColumn("left"),
-                TimeRemainingColumn(elapsed_when_finished=False),
+                TimeRemainingColumn(
+                    elapsed_when_finished=False, table_column=Column(no_wrap=True)
+                ),
                 console=console,
             )
 
@@ -196,18 +211,22 @@ class ProgressBar(keras.callbacks.Callback):
         self._first_step, self._start = self.progress.step, time.monotonic()
         self._shown = self._start
         if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task(
-                "training",
-                total=self.steps,
-                completed=self.progress.step,
-                metrics="starting",
-            )
+            try:
+                self._bar.start()
+                self._task = self._bar.add_task(
+                    "training",
+                    total=self.steps,
+                    completed=self.progress.step,
+                    metrics="starting",
+                )
+            except OSError:
+                self._bar = None
         return self
 
     def __exit__(self, *_):
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def on_train_begin(self, logs=None):
         self._tokens = float(self.model.token_counter.result())
@@ -230,12 +249,12 @@ class ProgressBar(keras.callbacks.Callback):
         done = self.progress.step - self._first_step
         left = (now - self._start) / done * (self.steps - self.progress.step)
         stage = f" ({self._stage})" if self._stage else ""
-        print(
+        line = (
             f"step {self.progress.step:,} of {self.steps:,}{stage}: {metrics}, "
-            f"{_clock(left)} left",
-            file=sys.stderr,
-            flush=True,
+            f"{_clock(left)} left"
         )
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
 
     def show_validation(self, metrics):
         """Appends the metrics of a validation to later progress messages."""

@@ -1,14 +1,11 @@
 """Callbacks, with a clock that the test controls."""
 
-import io
 import json
 import math
 import signal
-import types
 
 import numpy as np
 import pytest
-from rich.console import Console
 from training_samples import ResettableModel
 from training_samples import dataset
 from training_samples import tiny_training_model
@@ -17,26 +14,7 @@ from training_samples import weights_of
 
 from keras_transformer import training
 from keras_transformer.training import callbacks
-from keras_transformer.training import reporting
 from keras_transformer.training import signals
-
-
-class Clock:
-    """Replaces the module `time`."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(callbacks, "time", clock)
-    monkeypatch.setattr(reporting, "time", clock)
-    return clock
 
 
 def steps_saved(progress, clock, minutes_per_step, **settings):
@@ -226,140 +204,6 @@ def test_validation_time_is_not_training_time(resettable, tmp_path, clock):
     # Only validations advance the clock.
     assert clock.now == 100 + 3 * 1000
     assert trainer.progress.seconds == 0
-
-
-class Model:
-    """The part of a model that the progress bar and the log use."""
-
-    metrics = ()
-    optimizer = types.SimpleNamespace(learning_rate=0.5)
-
-    def __init__(self):
-        self.tokens = 0.0
-        self.token_counter = types.SimpleNamespace(result=lambda: self.tokens)
-
-
-def test_progress_bar_prints_lines_without_terminal(clock, capsys):
-    """A run is resumed at step 3 and has two steps of 10 s and 700 tokens each."""
-    progress = callbacks.Progress(step=3)
-    bar = reporting.ProgressBar(progress, 20, line_seconds=20.0)
-    model = Model()
-    model.tokens = 1e9  # counted by an earlier `fit`
-    bar.set_model(model)
-    with bar:
-        bar.on_train_begin()
-        for _ in range(2):
-            clock.now += 10
-            progress.step += 1
-            model.tokens += 700
-            bar.on_train_batch_end(0, {"loss": 4.5678})
-        bar.show_validation({"bleu": 12.345, "perplexity": 6.7})
-        clock.now += 400
-        progress.step = 20
-        bar.on_train_batch_end(0, {"loss": 1.25})
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    first, last = captured.err.splitlines()
-    # 15 steps of 10 s remain.
-    assert first == "step 5 of 20: loss 4.568, 70 target tokens/s, 2:30 left"
-    assert last == (
-        "step 20 of 20: loss 1.250, 0 target tokens/s, "
-        "validation bleu 12.35 perplexity 6.70, 0:00 left"
-    )
-
-
-def test_progress_bar_names_the_stage(clock, capsys):
-    bar = reporting.ProgressBar(callbacks.Progress(step=4, stage=2), 20, num_stages=3)
-    bar.set_model(Model())
-    with bar:
-        bar.on_train_begin()
-        bar.progress.step += 1
-        clock.now += 30
-        bar.on_train_batch_end(0, {"loss": 1.0})
-    assert capsys.readouterr().err.startswith("step 5 of 20 (stage 2 of 3): loss 1.0")
-
-
-def test_progress_bar_draws_on_terminal(monkeypatch):
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(reporting, "Console", lambda stderr: console)
-    progress = callbacks.Progress(step=3)
-    bar = reporting.ProgressBar(progress, 20)
-    bar.set_model(Model())
-    with bar:
-        bar.on_train_begin()
-        progress.step = 20
-        bar.on_train_batch_end(0, {"loss": 4.5678})
-    for text in ("20/20", "loss 4.568", "target tokens/s", "left"):
-        assert text in screen.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7384, "2:03:04")],
-)
-def test_progress_bar_formats_the_remaining_time(clock, capsys, seconds, text):
-    """After one of two steps, the time of one step remains."""
-    bar = reporting.ProgressBar(callbacks.Progress(), 2, line_seconds=0.0)
-    bar.set_model(Model())
-    with bar:
-        bar.on_train_begin()
-        bar.progress.step += 1
-        clock.now += seconds
-        bar.on_train_batch_end(0, {"loss": 1.0})
-    assert capsys.readouterr().err.endswith(f", {text} left\n")
-
-
-def log_of(folder, step=0):
-    return reporting.MetricsLog(folder, callbacks.Progress(step=step, seconds=12.34))
-
-
-def test_training_log_writes_the_rate_since_the_last_line(tmp_path):
-    log, model = log_of(tmp_path), Model()
-    model.tokens = 1e9  # counted by an earlier `fit`
-    callback = reporting.TrainingLog(log, every=2)
-    callback.set_model(model)
-    callback.on_train_begin()
-    for tokens, seconds in ((100, 5), (200, 10), (700, 10), (200, 20)):
-        log.progress.step += 1
-        log.progress.seconds += seconds
-        model.tokens += tokens
-        callback.on_train_batch_end(0, {"loss": 1.0})
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    # 300 tokens in 15 s, and 900 tokens in 30 s.
-    assert [json.loads(line)["tokens_per_second"] for line in lines] == [20, 30]
-
-
-def test_metrics_log_writes_null_for_infinity(tmp_path):
-    log_of(tmp_path, 7).write("validation", {"perplexity": math.inf, "bleu": 1 / 3})
-    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line, parse_constant=pytest.fail) == {
-        "split": "validation",
-        "step": 7,
-        "seconds": 12.3,
-        "perplexity": None,
-        "bleu": 0.333333,
-    }
-
-
-def test_metrics_log_rewind_drops_later_steps(tmp_path):
-    for step in (100, 200, 300):
-        log_of(tmp_path, step).write("train", {"loss": 1.0})
-    # A resumed run writes the scores of its final model again.
-    log_of(tmp_path, 200).write("final", {"loss": 3.0})
-    path = tmp_path / "metrics.jsonl"
-    with open(path, "a") as file:
-        file.write('{"split": "train", "ste')  # killed while writing
-    log = log_of(tmp_path, 200)
-    log.rewind()
-    log.progress.step = 300
-    log.write("train", {"loss": 2.0})
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(row["step"], row["loss"]) for row in rows] == [
-        (100, 1.0),
-        (200, 1.0),
-        (300, 2.0),
-    ]
 
 
 def test_save_on_signal_raises_after_last_step():

@@ -1,0 +1,24 @@
+"""A clock that tests of callbacks set."""
+
+import pytest
+
+from keras_transformer.training import callbacks
+from keras_transformer.training import reporting
+
+
+class Clock:
+    """Replaces the module `time`."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(callbacks, "time", clock)
+    monkeypatch.setattr(reporting, "time", clock)
+    return clock
