@@ -25,6 +25,7 @@ from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
+from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import CURVES
@@ -275,6 +276,7 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ from the one in the folder.
 
     Raises:
+        CheckpointError: If all checkpoints are lost.
         RunError: If the folder contains a model but no trace of checkpoints, or its
             checkpoints do not fit the recipe's architecture, vocabulary or optimizer.
             Unless `allow_changes` is true, also if the folder's recipe is damaged, or
@@ -289,6 +291,8 @@ def claim(folder, recipe, allow_changes=False):
             "cannot resume and would replace it. Choose another --output. To start "
             f"from the weights of this model, add --from {folder}"
         )
+    # Before their vocabulary and recipe are replaced.
+    refuse_lost_checkpoints(folder / _CHECKPOINTS)
     if path.is_file():
         old = _stored_recipe(path, allow_changes)
         changed, fixed = (["all keys"], []) if old is None else _changes(old, recipe)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.files import require_readable_path
+from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.untrusted import escape_controls
 from keras_transformer.untrusted import parse_json
@@ -170,6 +171,15 @@ def _reason(path):
 
 # Exceptions raised by reading a truncated, altered, or half-deleted checkpoint.
 DAMAGE = (tf.errors.OpError, IndexError)
+
+
+def refuse_lost_checkpoints(folder):
+    """Raises `CheckpointError` if checkpoints were written, but none is left."""
+    if (folder / SAVED).is_file() and not checkpoint_paths(folder):
+        raise CheckpointError(
+            f"{folder}: checkpoints were written, but none is left. Restore them, or "
+            "start over with --restart"
+        )
 
 
 def checkpoint_files(path):

@@ -17,6 +17,7 @@ from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_files
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import path_in_model
+from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.checkpoints import regular_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
@@ -211,11 +212,7 @@ class Checkpoints:
             return progress
         if paths:
             raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
-        if (self.folder / SAVED).is_file():
-            raise CheckpointError(
-                f"{self.folder}: checkpoints were written, but none is left. Restore "
-                "them, or start over with --restart"
-            )
+        refuse_lost_checkpoints(self.folder)
         return None
 
     def _stored_seeds(self, path):
