@@ -64,8 +64,12 @@ def evaluate(
         ),
     ] = None,
     language: Annotated[
-        str, Option(help="Target language for the Moses tokenizer of compound_bleu.")
-    ] = "de",
+        str | None,
+        Option(
+            help="Target language for the Moses tokenizer of compound_bleu (default: "
+            "de)."
+        ),
+    ] = None,
     lowercase: Annotated[
         bool | None,
         Option(
@@ -140,7 +144,7 @@ def evaluate(
         results = [
             _perplexity(translator, sources, references[0], warnings)
             if one is Metric.perplexity
-            else _score(one, outputs, references, language, **scoring)
+            else _score(one, outputs, references, language or "de", **scoring)
             for one in metrics
         ]
     seconds = time.monotonic() - started
@@ -175,7 +179,9 @@ def _check_metrics(metrics, references, language):
         )
     if len(references) > 1 and not {Metric.f1, Metric.perplexity}.isdisjoint(metrics):
         raise UserError("--metric perplexity and f1: need a single --reference")
-    if Metric.compound_bleu in metrics:
+    if language is not None:
+        if Metric.compound_bleu not in metrics:
+            raise UserError("--language needs --metric compound_bleu")
         check_moses_language(language)
 
 

@@ -188,7 +188,7 @@ def _read_scores(path):
     console.require_exists(path)
     optional = (int | None, None)
     result = create_model(
-        "Result", name=str, signature=str, score=float, max_words=optional
+        "Result", name=str, signature=str, score=float | None, max_words=optional
     )
     output = create_model("Output", results=list[result])
     try:
@@ -198,6 +198,7 @@ def _read_scores(path):
     return [
         {"name": _result_name(each), "signature": each.signature, "score": each.score}
         for each in results
+        if each.score is not None  # an infinite perplexity
     ]
 
 

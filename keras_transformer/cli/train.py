@@ -113,8 +113,7 @@ def train(
     given = loaded.training.initial_path
     if allow_unsafe and given and initial_model is None:
         console.warn_unsafe(given)
-    checkpoints = output / "checkpoints"
-    with console.resume_hint(f"resume from the last checkpoint in {checkpoints}"):
+    with console.resume_hint(f"continue {output}"):
         summary = keras_transformer.train(
             loaded,
             output,

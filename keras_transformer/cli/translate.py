@@ -127,8 +127,11 @@ def translate(
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
     total = None
-    if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
-        total = line_count(input_path)
+    if is_seekable_file(input_path):
+        if prefix_file is not None and is_seekable_file(prefix_file):
+            _check_line_counts(input_path, prefix_file)
+        if resume or sys.stderr.isatty():
+            total = line_count(input_path)
 
     needs = {
         "sample": sampling,
@@ -305,6 +308,15 @@ def _record(job, search_options, extra, input_path, prefix_file):
         "set of options": options_used,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
+
+
+def _check_line_counts(input_path, prefix_file):
+    """Raises `UserError` if there is not one prefix per line of the input."""
+    count, expected = line_count(prefix_file), line_count(input_path)
+    if count != expected:
+        raise UserError(
+            f"{prefix_file}: has {count:,} lines, but {input_path} has {expected:,}"
+        )
 
 
 def _pair_with_prefixes(lines, prefix, prefix_file):

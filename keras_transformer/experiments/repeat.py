@@ -29,6 +29,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.machine import find_machine
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import REPORT
 from keras_transformer.saving.names import final_scores_of_run
@@ -97,10 +98,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         UserError: If there are fewer cores than `jobs`.
     """
     output = pathlib.Path(output)
-    if jobs > len(_cores()):
-        raise UserError(
-            f"--jobs {jobs}: must be at most the number of cores, {len(_cores())}"
-        )
+    cores = find_machine().cores
+    if jobs > cores:
+        raise UserError(f"--jobs {jobs}: must be at most the number of cores, {cores}")
     if recipe.data.kind == "trees":
         raise RecipeError("`repeat` cannot be used with data.kind: trees")
     if getattr(recipe.data, "test", True) is None:

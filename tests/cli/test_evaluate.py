@@ -128,6 +128,12 @@ def test_compound_bleu_uses_the_tokenizer_of_the_language(
     assert found["signature"] == expected[language].signature
 
 
+def test_language_needs_compound_bleu(run_command, model_path, files):
+    result = run_command("evaluate", model_path, *files, "--language", "fr")
+    assert result.exit_code == 2
+    assert "--language needs --metric compound_bleu" in result.stderr
+
+
 @pytest.mark.parametrize("language", ["french", "de-DE", "zz", ""])
 def test_compound_bleu_rejects_unknown_languages(
     run_command, model_path, files, translator, language

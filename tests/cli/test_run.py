@@ -115,6 +115,7 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
         {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"},
         {"name": "F", "score": 70, "signature": "s", "max_words": None},
         {"name": "F", "score": 75, "signature": "s", "max_words": 40},
+        {"name": "perplexity", "score": None, "signature": "infinite"},
     ]
     (folder / "scores.json").write_text(json.dumps({"results": results}))
     command = ["export", trained[0], folder / "described", "--license", "CC0-1.0"]
@@ -128,6 +129,7 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
     assert "| TF-Serving | yes |" in card
     assert "| BLEU | 12.35 | a\\|b:c |" in card
     assert "| F | 70.00 | s |\n| F, at most 40 words | 75.00 | s |" in card
+    assert "infinite" not in card
     assert "| warmup_steps | 3 |" in card
     assert card.endswith("## License\n\nCC0-1.0\n")
     assert "| beam_size | " in card and "patience" not in card

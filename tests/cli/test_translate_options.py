@@ -124,6 +124,15 @@ def test_prefix_file_has_a_prefix_per_line(translate, free, tmp_path):
         assert result.stdout == ""
 
 
+def test_prefix_file_is_checked_before_the_translation(translate, tmp_path):
+    source, prefixes = tmp_path / "source", tmp_path / "prefixes"
+    source.write_text("a\nb\n")
+    prefixes.write_text("a\n")
+    result = translate("--input", source, "--prefix-file", prefixes)
+    assert result.exit_code == 2
+    assert f"prefixes: has 1 lines, but {source} has 2" in result.stderr
+
+
 def test_prefixed_score_is_at_least_the_model_score(folders):
     opened = models.open_model(folders[0])
     searching = opened.with_search(beam_size=3, length_penalty=0.0)
