@@ -141,7 +141,7 @@ class PresetMixin:
     def push_to_hub(self, name, tokenizer=None, private=False, **options):
         """Uploads a preset to the Hugging Face Hub. Requires the extra `hub`.
 
-        An earlier preset in the repository is replaced, except for its `README.md`.
+        Replaces an earlier preset in the repository, but keeps the `README.md`.
 
         Args:
             name: `OWNER/NAME` of the repository, which is created if necessary.

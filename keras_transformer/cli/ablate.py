@@ -33,8 +33,8 @@ def ablate(
     """Train the model variations of the paper's Table 3.
 
     DIR/table.md compares the results with the paper. Run the same command again to
-    train the missing rows. Several processes with the same --output share the rows. In
-    all rows, keys of the recipe that are auto have the value for the row base.
+    train the missing rows. Several processes with the same --output share the rows.
+    Recipe keys set to auto get values that fit the row base, and all rows use them.
 
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
@@ -74,7 +74,9 @@ def ablate(
 
 
 def _base_sizes(scale):
-    """Yields overrides with the sizes of the row `base`, for which `auto` chooses."""
+    """Yields overrides that set the sizes of row `base`, so that `auto` fits it."""
+    yield "model.preset=base"
     for name, value in PRESETS["base"].items():
+        # `row_recipe` reports widths that are not divisible.
         size = max(1, value // scale) if name in WIDTHS else value
         yield f"model.{name}={size}"

@@ -24,8 +24,8 @@ def average(
 ):
     """Average the last checkpoints of a run into one model.
 
-    If this replaces RUN/model.keras, the validation scores of the old model are removed
-    from RUN/metrics.jsonl.
+    If the command replaces RUN/model.keras, it removes the old model's validation
+    scores from RUN/metrics.jsonl.
 
     \b
     keras-transformer average runs/mine --last 5

@@ -48,7 +48,7 @@ def print_status(message: str) -> None:
 
 def print_error(message: str) -> None:
     """Like `print_status`, but also with --quiet."""
-    # The terminal or the reader of a pipe may be gone. The work goes on.
+    # A closed terminal or pipe must not stop the command.
     with contextlib.suppress(OSError):
         typer.echo(escape_controls(message), err=True)
 

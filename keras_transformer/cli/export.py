@@ -198,7 +198,7 @@ def _read_scores(path):
     return [
         {"name": _result_name(each), "signature": each.signature, "score": each.score}
         for each in results
-        if each.score is not None  # an infinite perplexity
+        if each.score is not None  # `null` stands for an infinite perplexity
     ]
 
 

@@ -154,7 +154,8 @@ def _export_if_preset(model, name=None):
     if not is_preset(model):
         yield model
         return
-    name = name or pathlib.Path(os.path.abspath(model)).name  # "." has no name
+    # Unlike `resolve`, `abspath` keeps the name of a symbolic link. "." has no name.
+    name = name or pathlib.Path(os.path.abspath(model)).name
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator

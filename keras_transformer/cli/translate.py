@@ -123,15 +123,11 @@ def translate(
     require_output(output, prefix_file, forbid_file, input_path)
     if resume:
         output = _resumable_output(input_path, output)
-    forbidden = [*forbid]
-    if forbid_file is not None:
-        forbidden += [line for line in input_lines(forbid_file) if line.strip()]
+    forbidden = [*forbid, *_nonblank_lines(forbid_file)]
+    _check_line_counts(input_path, prefix_file)
     total = None
-    if is_seekable_file(input_path):
-        if prefix_file is not None and is_seekable_file(prefix_file):
-            _check_line_counts(input_path, prefix_file)
-        if resume or sys.stderr.isatty():
-            total = line_count(input_path)
+    if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
+        total = line_count(input_path)
 
     needs = {
         "sample": sampling,
@@ -310,12 +306,23 @@ def _record(job, search_options, extra, input_path, prefix_file):
     }
 
 
+def _nonblank_lines(path):
+    """Returns the lines of a file, or an empty list if `path` is `None`."""
+    return [line for line in input_lines(path) if line.strip()] if path else []
+
+
 def _check_line_counts(input_path, prefix_file):
-    """Raises `UserError` if there is not one prefix per line of the input."""
+    """Raises `UserError` if there is not one prefix per line of the input.
+
+    Only files can be counted in advance.
+    """
+    if prefix_file is None or not all(map(is_seekable_file, (input_path, prefix_file))):
+        return
     count, expected = line_count(prefix_file), line_count(input_path)
     if count != expected:
         raise UserError(
-            f"{prefix_file}: has {count:,} lines, but {input_path} has {expected:,}"
+            f"{prefix_file}: must have one prefix per line of {input_path}. Received: "
+            f"{count:,} and {expected:,} line(s)"
         )
 
 

@@ -4,8 +4,12 @@ While TensorFlow waits for workers, it holds the GIL, and the signal handler tha
 installs ignores SIGTERM. Workers therefore wait here first, where signals end the wait.
 """
 
+import errno
+import logging
 import socket
 import time
+
+logger = logging.getLogger(__name__)
 
 # Seconds between two attempts to reach a worker, and seconds until one times out.
 _PAUSE = 0.2
@@ -28,8 +32,8 @@ def wait_for_workers(addresses, index, seconds):
         Indices of the workers that did not answer in time.
 
     Raises:
-        OSError: If this worker could not listen at its port in time, for example
-            because another process does.
+        OSError: If this worker cannot listen on its port, or another process still uses
+            it after `seconds`.
     """
     missing = {*range(len(addresses))} - {index}
     deadline = time.monotonic() + seconds
@@ -43,21 +47,25 @@ def wait_for_workers(addresses, index, seconds):
 
 
 def _listen(port, deadline):
-    """Returns a server at a port, for IPv6 too where available.
+    """Returns a socket that listens on a port, over IPv4 and, if available, IPv6.
 
     The kernel completes connections, although no code accepts them. The process of an
-    earlier run may still use the port, so this tries again until the deadline.
+    earlier run may still use the port, so the function retries until the deadline.
     """
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    is_dual_stack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual_stack else socket.AF_INET
+    is_first = True
     while True:
         try:
             return socket.create_server(
-                ("", port), family=family, backlog=128, dualstack_ipv6=both
+                ("", port), family=family, backlog=128, dualstack_ipv6=is_dual_stack
             )
-        except OSError:
-            if time.monotonic() > deadline:
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise
+        if is_first:
+            logger.warning("port %s is in use; waiting for it", port)
+        is_first = False
         time.sleep(_PAUSE)
 
 

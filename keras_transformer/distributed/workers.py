@@ -49,8 +49,8 @@ class Workers:
 
     Raises:
         WorkersError: If `TF_CONFIG` cannot be used.
-        WorkerLost: If the other workers did not start in time, or if another process
-            used this worker's port all the time.
+        WorkerLost: If the other workers did not start in time, or another process used
+            this worker's port until the end of the wait.
     """
 
     def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
@@ -73,8 +73,9 @@ class Workers:
             missing = wait_for_workers(addresses, self.index, start_seconds)
         except OSError as error:
             raise WorkerLost(
-                f"worker {self.index}: cannot listen at its port in `TF_CONFIG`, "
-                f"{addresses[self.index]}: {error.strerror or error}"
+                f"worker {self.index}: cannot listen on its address in `TF_CONFIG`, "
+                f"{addresses[self.index]}: {error.strerror or error}. Stop the process "
+                "that uses the port, or change the port in `TF_CONFIG` of all workers"
             ) from error
         if missing:
             raise WorkerLost(

@@ -291,7 +291,7 @@ def claim(folder, recipe, allow_changes=False):
             "cannot resume and would replace it. Choose another --output. To start "
             f"from the weights of this model, add --from {folder}"
         )
-    # Before their vocabulary and recipe are replaced.
+    # Restored checkpoints need their recipe and vocabulary, which are replaced below.
     refuse_lost_checkpoints(folder / _CHECKPOINTS)
     if path.is_file():
         old = _stored_recipe(path, allow_changes)

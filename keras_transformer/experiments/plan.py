@@ -53,8 +53,8 @@ def plan_training(recipe):
     check_model(recipe)
     check_lengths(recipe)
     settings = recipe.training
-    configure_threads(settings.parallel_parts)
     machine = find_machine()
+    configure_threads(settings.parallel_parts, machine.cores)
     size = _text_size(recipe.data)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()

@@ -34,6 +34,7 @@ from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import END
@@ -101,7 +102,8 @@ def train(
     """
     if isinstance(recipe, str | os.PathLike):
         existing = None if restart else output
-        recipe = load_recipe(recipe, run=existing, report=_print if progress else None)
+        report = functools.partial(print, file=sys.stderr) if progress else None
+        recipe = load_recipe(recipe, run=existing, report=report)
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
@@ -113,14 +115,10 @@ def train(
         return run.finish(data, trainer, validate)
 
 
-def _print(line):
-    print(line, file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
 def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
-    training.configure_threads(recipe.training.parallel_parts)
+    training.configure_threads(recipe.training.parallel_parts, find_machine().cores)
     workers = Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (

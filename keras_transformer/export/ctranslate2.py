@@ -41,7 +41,7 @@ def export_ctranslate2(
         folder: Folder to write. It appears once all files are on disk.
         quantization: Type of the weights, one of `QUANTIZATIONS`. `"none"` is float32.
         max_length: Number of positions to store. CTranslate2 rejects longer sentences.
-        replace: Whether to replace an existing export of CTranslate2.
+        replace: Whether to replace an existing CTranslate2 export.
 
     Returns:
         Path of the folder.
@@ -49,8 +49,8 @@ def export_ctranslate2(
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
             is an ensemble, the quantization is unknown, `max_length` is below 1, a
-            vocabulary contains a subword twice, or the folder exists and may not be
-            replaced.
+            vocabulary contains a subword twice, or the folder exists and either
+            `replace` is false or it is not a CTranslate2 export.
     """
     folder = pathlib.Path(folder)
     reject_ensemble(model)
@@ -85,13 +85,16 @@ def export_ctranslate2(
 
 
 def _check_folder(folder, replace):
-    """Raises `ExportError` if `folder` exists and may not be replaced."""
+    """Raises `ExportError` if `folder` exists and must not be replaced."""
     if not folder.exists():
         return
     if not replace:
         raise ExportError(f"{folder}: already exists. Choose another folder")
-    if not (folder / "model.bin").is_file():
-        raise ExportError(f"{folder}: not replaced, because it has no model.bin")
+    if any(folder.iterdir()) and not (folder / "model.bin").is_file():
+        raise ExportError(
+            f"{folder}: is not a CTranslate2 export, because it contains no model.bin. "
+            "Choose another folder"
+        )
 
 
 def _tokens(tokenizer, size):

@@ -21,7 +21,7 @@ from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import find_repeated
-from keras_transformer.export.supported import reject_forbidden
+from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
@@ -38,7 +38,7 @@ _VARIATIONS = (
 _BIAS = "final_logits_bias"
 # Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
-# Maximum number of subwords in a translation.
+# Maximum number of ids in a translation, including the start and end ids.
 _MAX_LENGTH = 512
 _NOTES = """## Differences
 
@@ -74,7 +74,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             model, or `dtype` is unknown or too small for a weight.
         StorageError: If the disk is full.
     """
-    reject_forbidden(translator)
+    reject_forbidden_phrases(translator)
     model, tokenizer = translator.model, translator.tokenizer
     if dtype not in DTYPES:
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
@@ -160,12 +160,14 @@ def _notes(translator):
     notes += length_penalty_notes(search, "transformers")
     if search.patience not in (None, 1):
         notes.append(
-            f"The search stops once {search.beam_size} hypotheses have finished. In "
-            f"keras_transformer, it stops once {search.patience:g} times as many have."
+            f"transformers stops a search once {search.beam_size} hypotheses have "
+            "finished. keras_transformer stops it at "
+            f"{search.patience * search.beam_size:g} (patience {search.patience:g})."
         )
     notes.append(
-        f"Translations have at most {_MAX_LENGTH} subwords. In keras_transformer, they "
-        f"have at most {search.extra_length} more than their source."
+        f"transformers limits translations to {_MAX_LENGTH - 1} ids with the end id. "
+        "keras_transformer limits them to the length of the source plus "
+        f"{search.extra_length}."
     )
     if translator.tokenizer.kind == "bpe":
         notes += [

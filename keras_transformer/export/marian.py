@@ -24,7 +24,7 @@ from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.model_card import length_penalty_notes
 from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
-from keras_transformer.export.supported import reject_forbidden
+from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
@@ -77,7 +77,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
             tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
     """
-    reject_forbidden(translator)
+    reject_forbidden_phrases(translator)
     model = translator.model
     sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}
     _check(model, *sides.values())
@@ -304,11 +304,14 @@ def _notes(translator):
     search = translator.search
     notes = length_penalty_notes(search, "Marian")
     if search.patience is not None:
-        notes.append(f"Marian has no setting for the patience {search.patience:g}.")
+        notes.append(
+            f"Marian has no setting like patience, which is {search.patience:g} here, "
+            "so its search can stop at another point."
+        )
     notes.append(
-        "Translations have at most 3 times as many subwords as their source, the "
-        "default of Marian's `max-length-factor`. In keras_transformer, they have at "
-        f"most {search.extra_length} more."
+        "Marian limits translations to 3 times the number of source subwords, its "
+        "default for `max-length-factor`. keras_transformer limits them to the length "
+        f"of the source plus {search.extra_length}."
     )
     if tokenizer.kind == "bpe":
         notes += [

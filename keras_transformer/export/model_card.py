@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import os
 import pathlib
 
 from keras_transformer.decoding.batches import target_of
@@ -206,20 +205,10 @@ def _data_rows(recipe):
                 if paths is not None
             )
             value = "; ".join(sides)
-        elif isinstance(value, list) or _is_path(recipe.data.kind, key, value):
+        elif isinstance(value, list) or pathlib.PurePath(str(value)).is_absolute():
             value = _base_names(value)
         if value is not None and key != "data_dir":
             yield key, value
-
-
-def _is_path(kind, key, value):
-    """Returns whether a string is the path of a file or folder."""
-    if (kind, key) == ("records", "train"):
-        return True
-    path = pathlib.PurePath(str(value))
-    # A dataset `OWNER/NAME` of the Hub may also be a folder.
-    is_folder = (kind, key) == ("hf", "name") and os.path.isdir(path)
-    return is_folder or path.is_absolute()
 
 
 def _base_names(paths):

@@ -2,7 +2,7 @@
 
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.supported import reject_ensemble
-from keras_transformer.export.supported import reject_forbidden
+from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
 
@@ -41,7 +41,7 @@ def export_preset(
         StorageError: If the disk is full.
     """
     reject_ensemble(translator.model)
-    reject_forbidden(translator)
+    reject_forbidden_phrases(translator)
     card = describe_translator(translator, scores, license)
     return save_preset(
         translator.model,

@@ -21,7 +21,7 @@ from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.supported import reject_ensemble
-from keras_transformer.export.supported import reject_forbidden
+from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable
 from keras_transformer.files import convert_disk_full_errors
@@ -213,7 +213,7 @@ def export_translator(
             or `tokenizer_ops` is `"core"` and the tokenizer is not BPE.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
-    reject_forbidden(translator)
+    reject_forbidden_phrases(translator)
     path, tokenizer = translator.path, translator.tokenizer
     export = {
         "tokenizer_ops": tokenizer_ops,

@@ -14,7 +14,7 @@ def reject_ensemble(model):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
 
 
-def reject_forbidden(translator):
+def reject_forbidden_phrases(translator):
     """Raises `ExportError` if a `Translator` has forbidden phrases."""
     if translator.forbidden:
         raise ExportError(

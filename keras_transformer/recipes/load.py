@@ -75,9 +75,9 @@ def load_recipe(
         name_or_path: The name of a shipped recipe or the path of a YAML file.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
-        run: Folder that `train` or `repeat` writes. If it has a checkpoint, missing
-            keys (see above) and keys that are `auto` take their values from its
-            `config.yaml`.
+        run: Folder that `train`, `repeat` or `ablate` writes. Once training has begun,
+            missing keys (see above) and keys that are `auto` take their values from
+            its `config.yaml`.
         report: Called with each line of a report on the values chosen for `auto`: a
             heading, then a line per value.
         stored: `Recipe` to use instead of the one stored in `run`.
@@ -158,7 +158,7 @@ def _read(name_or_path):
 def _values_of_run(run):
     """Returns the stored recipe of a run as a mapping.
 
-    Returns `None` before the first checkpoint, or if the recipe cannot be read or lacks
+    Returns `None` before the run has begun, or if the recipe cannot be read or lacks
     a section.
     """
     if run is None or not _has_begun(pathlib.Path(run)):
@@ -174,9 +174,9 @@ def _values_of_run(run):
 
 
 def _has_begun(folder):
-    """Returns whether a run, or the folder of `repeat` or `ablate`, has begun."""
+    """Returns whether a run, or one inside a folder of `repeat` or `ablate`, began."""
     checkpoint = "checkpoints/ckpt-*.index"
-    patterns = (checkpoint, f"seed-*/{checkpoint}", "runs/*/config.yaml")
+    patterns = (checkpoint, f"seed-*/{checkpoint}", "runs/*-seed*/config.yaml")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 

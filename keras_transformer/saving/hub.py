@@ -60,8 +60,8 @@ def download(name, patterns=_PATTERNS):
 def upload(folder, name, private=False):
     """Uploads a preset to a repository, which is created if necessary.
 
-    An earlier preset in the repository is replaced. If neither the folder nor the
-    repository has a `README.md`, one is written.
+    Replaces an earlier preset in the repository, but keeps the repository's `README.md`
+    unless the folder has one. If neither has one, it is written.
 
     Args:
         folder: Folder of the preset.
@@ -72,8 +72,9 @@ def upload(folder, name, private=False):
         URL of the commit.
 
     Raises:
-        ModelError: If the name is invalid, huggingface_hub is not installed, or the
-            repository or `README.md` cannot be written, for instance without a login.
+        ModelError: If the name is invalid, huggingface_hub is not installed, the
+            repository cannot be written, for instance without a login, or `README.md`
+            cannot be written to the folder.
     """
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)
@@ -81,8 +82,8 @@ def upload(folder, name, private=False):
     call = (_TRANSLATE if (folder / TASK).exists() else _LOAD_MODEL).format(repository)
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
-        kept = hub.file_exists(repository, README, revision=revision)
-        if not kept and not os.path.lexists(folder / README):
+        has_readme = hub.file_exists(repository, README, revision=revision)
+        if not has_readme and not os.path.lexists(folder / README):
             (folder / README).write_text(_README.format(call=call), encoding="utf-8")
         return str(
             hub.upload_folder(
@@ -90,7 +91,7 @@ def upload(folder, name, private=False):
                 folder_path=str(folder),
                 revision=revision,
                 commit_message="Upload a preset of keras_transformer",
-                # Files of an earlier preset that this one does not have.
+                # Deletes files of an earlier preset that this preset lacks.
                 delete_patterns=[each for each in _PATTERNS if each != README],
             )
         )

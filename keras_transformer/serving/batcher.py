@@ -189,7 +189,8 @@ class Batcher:
     def drain(self, timeout=math.inf):
         """Refuses new requests. Queued requests still run.
 
-        `close` waits at most until `timeout` seconds after the first call of `drain`.
+        `close` stops waiting for unfinished requests `timeout` seconds after the first
+        call of `drain`.
         """
         with self._changed:
             if self._close_by is None:
@@ -204,8 +205,8 @@ class Batcher:
         self.abandon()
 
     def abandon(self):
-        """Refuses new requests and fails all others, also in the running batch."""
-        self.drain()
+        """Refuses new requests and fails all others, even in the running batch."""
+        self.drain(0)
         with self._changed:
             for job in {*self._jobs, *(job for job, _ in self._batch)}:
                 job.fail(shutting_down())
@@ -215,7 +216,7 @@ class Batcher:
         while self._wait_for_batch():
             if self._batch:
                 self._run_batch(self._batch)
-            self._batch = []  # frees the version of the model
+            self._batch = []  # its jobs keep a version of the model in memory
 
     def _wait_for_batch(self):
         """Waits for requests and moves the next batch to `self._batch`.

@@ -60,13 +60,14 @@ class ServedModel:
         is_version = named.name.isdecimal()
         self.version = int(named.name) if is_version else 1
         self._folder = folder
-        # A link to the folder keeps its name when it changes.
-        own = named.parent if is_version and path == folder else os.path.abspath(folder)
-        self.name = name or pathlib.Path(own).name
+        # A symbolic link gives its own name, which its target does not change.
+        is_alone = is_version and path == folder
+        named_folder = named.parent if is_alone else os.path.abspath(folder)
+        self.name = name or pathlib.Path(named_folder).name
         if not re.fullmatch(r"[^/:{}]+", self.name):
             raise ModelError(
-                f"{self.name}: a model's name in URLs must not contain / : {{ or }}. "
-                "Set another one with --name"
+                f"model name {self.name!r}: must not be empty or contain / : {{ or }}, "
+                "because it is part of URLs. Choose another name with --name"
             )
         limits = read_limits(path)
         self.max_batch_size = limits and limits.max_batch_size

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import time
@@ -63,10 +64,12 @@ def listen(host, port):
         except OSError:
             listening.close()
             raise
-    # A host name that cannot be encoded is a `UnicodeError`.
+    # A host name that cannot be encoded raises `UnicodeError`.
     except (OSError, UnicodeError) as error:
         number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
-        raise OSError(number or 1, reason or str(error), f"{host}:{port}") from None
+        raise OSError(
+            number or errno.EINVAL, reason or str(error), f"{host}:{port}"
+        ) from None
     return listening
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
 
 
-def configure_threads(parallel_parts):
+def configure_threads(parallel_parts, cores=None):
     """Divides the cores among the parts of a batch that are computed in parallel.
 
     The operations of a small model are too small to benefit from several threads. On
@@ -22,6 +22,8 @@ def configure_threads(parallel_parts):
     Args:
         parallel_parts: Number of parts that are computed in parallel, as in
             `TrainingModel`.
+        cores: Number of cores to use, such as a container's quota. If `None`, all cores
+            of the process are used.
 
     Returns:
         Whether the thread pools suit `parallel_parts`. With several parts, the result
@@ -35,7 +37,7 @@ def configure_threads(parallel_parts):
     try:
         tf.config.threading.set_inter_op_parallelism_threads(parallel_parts)
         tf.config.threading.set_intra_op_parallelism_threads(
-            max(1, _num_cores() // parallel_parts)
+            max(1, (cores or _num_cores()) // parallel_parts)
         )
     except RuntimeError:
         return False

@@ -133,11 +133,12 @@ class TrainingLog(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
-        # If all updates since the last line were skipped, the metrics are empty.
-        if progress.step % self.every or not float(self.model.loss_metric.tokens):
+        if progress.step % self.every:
             return
-        seconds = progress.seconds - self._seconds
         tokens = float(self.model.token_counter.result())
+        if tokens == self._tokens:
+            return  # all updates since the last row were skipped
+        seconds = progress.seconds - self._seconds
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
         # Keras has already counted this update, so `learning_rate` is the rate of the
@@ -162,8 +163,15 @@ def restore_metric_sums(model, sums):
             variable.assign(value)
 
 
+class _Console(Console):
+    """Console that, unlike rich's, does not end the process after a broken pipe."""
+
+    def on_broken_pipe(self):
+        self.quiet = True
+
+
 class _MetricsColumn(ProgressColumn):
-    """The only column that is cut off if the terminal is too narrow."""
+    """Column of metrics, the only one that is truncated in a narrow terminal."""
 
     def render(self, task):
         return Text(task.fields["metrics"], no_wrap=True, overflow="ellipsis")
@@ -190,7 +198,7 @@ class ProgressBar(keras.callbacks.Callback):
         if progress.stage is not None:
             self._stage = f"stage {progress.stage} of {num_stages}"
         self.validation = ""
-        console = Console(stderr=True)
+        console = _Console(stderr=True)
         self._interval = 0.5 if console.is_terminal else line_seconds
         self._bar = None
         if console.is_terminal:
@@ -220,6 +228,7 @@ class ProgressBar(keras.callbacks.Callback):
                     metrics="starting",
                 )
             except OSError:
+                self.__exit__()
                 self._bar = None
         return self
 

@@ -62,8 +62,8 @@ def test_ablate_names_an_unknown_row(ablate):
     assert "Received: 'F'" in result.stderr
 
 
-def test_automatic_values_fit_the_row_base_and_are_kept(ablate, tmp_path):
-    """0.0007 is the rate for d_model 512, and 0.005 the rate for 64."""
+def test_ablate_keeps_auto_values_that_fit_the_row_base(ablate, tmp_path):
+    """The learning rate is 0.0007 for d_model 512 and 0.005 for 64."""
     for name in ("source", "target"):
         (tmp_path / name).write_text("a b c\n" * 500)
     data = f"data.train={{source: {tmp_path}/source, target: {tmp_path}/target}}"
@@ -76,7 +76,7 @@ def test_automatic_values_fit_the_row_base_and_are_kept(ablate, tmp_path):
     assert chosen().training.learning_rate == 0.0007
     recipe = chosen("--scale", 8)
     assert recipe.training.learning_rate == 0.005
-    # A row has begun, possibly on another machine.
+    # A row has started, possibly on another machine.
     changed = recipe.training.model_copy(update={"learning_rate": 0.003})
     dump_recipe(recipe.model_copy(update={"training": changed}), tmp_path / CONFIG)
     (tmp_path / "runs" / "base-seed1").mkdir(parents=True)

@@ -130,7 +130,8 @@ def test_prefix_file_is_checked_before_the_translation(translate, tmp_path):
     prefixes.write_text("a\n")
     result = translate("--input", source, "--prefix-file", prefixes)
     assert result.exit_code == 2
-    assert f"prefixes: has 1 lines, but {source} has 2" in result.stderr
+    message = f"must have one prefix per line of {source}. Received: 1 and 2 line(s)"
+    assert message in result.stderr
 
 
 def test_prefixed_score_is_at_least_the_model_score(folders):

@@ -1,4 +1,4 @@
-"""A run folder whose checkpoints were lost, for example on another disk."""
+"""A run folder whose checkpoints were lost, for example with another disk."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from keras_transformer.recipes import load_recipe
 
 
 def test_claim_keeps_the_vocabulary_of_lost_checkpoints(tmp_path):
-    """The user may restore the checkpoints, which need it."""
+    """Checkpoints that the user restores need the vocabulary."""
     claim(tmp_path, load_recipe("phrases"))
     before = (tmp_path / "config.yaml").read_bytes()
     (tmp_path / "tokenizer").mkdir()

@@ -1,4 +1,4 @@
-"""What exports must not do: drop constraints, or remove the files of others."""
+"""Exports keep the files of other exports, and drop no constraint in silence."""
 
 import os
 
@@ -31,7 +31,7 @@ def test_export_removes_only_abandoned_temporary_folders(
     assert {path.name for path in tmp_path.iterdir()} == {".writing-running", "1"}
 
 
-def test_forbidden_phrases_are_not_dropped_in_silence(tiny_model, tmp_path):
+def test_exports_reject_forbidden_phrases(tiny_model, tmp_path):
     translator = open_translator(*tiny_model, SEARCH["search"])
     translator = translator.with_search(forbidden=["Hund"])
     for export in (export_translator, export_preset, export_huggingface, export_marian):

@@ -226,10 +226,10 @@ def test_card_lists_only_notes_that_apply(golden, exported, tmp_path):
     assert "floating-point\nrounding" in card
     *_, notes = card.partition("Also note:")
     # Only the limit on lengths differs.
-    assert notes.count("- ") == 1 and "at most 50 more" in notes
+    assert notes.count("- ") == 1 and "of the source plus 50" in notes
     patient = same.with_search(patience=2)
     card = (export_marian(patient, tmp_path / "patient") / "MODEL_CARD.md").read_text()
-    assert "no setting for the patience 2" in card
+    assert "no setting like patience, which is 2 here" in card
 
 
 def test_axes_are_in_marians_order(exported):

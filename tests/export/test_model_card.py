@@ -1,4 +1,4 @@
-"""Model cards: what they state, and which folders they do not name."""
+"""Contents of model cards, without private folder names."""
 
 import json
 import shutil
@@ -83,29 +83,11 @@ def test_model_card_of_records_names_no_folder(tmp_path, tiny_model):
     assert "/home/x" not in card
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ({"kind": "records", "train": "client/ids"}, {"train": "ids"}),
-        (
-            {"kind": "hf", "name": "client/set", "train": "train[:9%]"},
-            {"name": "set", "train": "train[:9%]"},
-        ),
-        ({"kind": "hf", "name": "owner/set"}, {"name": "owner/set"}),
-        (
-            {"kind": "trees", "train": {"trees": ["client/a.mrg"]}},
-            {"train": "trees a.mrg"},
-        ),
-    ],
-)
-def test_model_card_names_no_relative_folder(
-    tmp_path, tiny_model, monkeypatch, data, expected
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "client" / "set").mkdir(parents=True)
+def test_model_card_omits_unset_values_of_data(tiny_model):
+    data = {"kind": "trees", "train": {"trees": ["a.mrg"]}}
     recipe = load_recipe("phrases", [f"data={json.dumps(data)}"])
     table = card_tables(model_card(*tiny_model, {}, recipe))["Data"]
-    assert {name: table[name] for name in expected} == expected
+    assert table["train"] == "trees a.mrg"
 
 
 def test_card_tables_restores_the_values_of_a_model_card(tiny_model):
@@ -120,7 +102,7 @@ def test_card_tables_restores_the_values_of_a_model_card(tiny_model):
     assert sections["License"] == "not stated"
 
 
-def test_card_of_transformers_lists_settings_that_it_lacks(tiny_model, tmp_path):
+def test_huggingface_card_lists_unsupported_search_settings(tiny_model, tmp_path):
     translator = open_translator(*tiny_model, SEARCH["search"])
 
     def card(**changes):
@@ -128,7 +110,9 @@ def test_card_of_transformers_lists_settings_that_it_lacks(tiny_model, tmp_path)
         export_huggingface(translator.with_search(**changes), folder)
         return (folder / "MODEL_CARD.md").read_text()
 
-    assert "once 4 hypotheses have finished. In" in card(patience=0.5)
+    assert "4 hypotheses have finished. keras_transformer stops it at 2" in card(
+        patience=0.5
+    )
     text = card(length_penalty=1.0, patience=1)
     assert "have finished" not in text
-    assert "512 subwords" in text and "at most 7 more than their source" in text
+    assert "511 ids" in text and "the length of the source plus 7" in text

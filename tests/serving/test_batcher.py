@@ -87,7 +87,7 @@ def test_batcher_waits_up_to_max_wait(model):
 
 
 def test_abandoned_requests_fail_at_once(model):
-    """Also those in the running batch, whose result comes too late."""
+    """Requests in the running batch fail too, because their results come too late."""
     batcher = Batcher(model, max_wait=0)
     futures = [hold(model, batcher), submit(batcher, 1)]
     batcher.abandon()
@@ -97,8 +97,7 @@ def test_abandoned_requests_fail_at_once(model):
     with pytest.raises(RequestError, match="shutting down"):
         submit(batcher, 2)
     model.gate.set()
-    batcher.close(20)
-    assert not batcher.is_working
+    wait_until(lambda: not batcher.is_working, "the end of the worker")
     assert [rows for _, rows in model.batches] == [[0]]
 
 

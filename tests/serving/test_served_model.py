@@ -222,8 +222,8 @@ def test_served_model_keeps_the_name_of_a_link(tiny_export, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a{b}", "a/b", "a:b"])
-def test_names_that_urls_cannot_contain_are_refused(tiny_export, name):
-    with pytest.raises(ModelError, match=r"must not contain / : \{ or \}"):
+def test_served_model_rejects_names_invalid_in_urls(tiny_export, name):
+    with pytest.raises(ModelError, match=r"must not be empty or contain / : \{"):
         ServedModel(tiny_export, name)
 
 

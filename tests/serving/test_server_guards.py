@@ -317,7 +317,7 @@ def test_serve_applies_its_limits_and_accepts_its_hosts():
     assert answers == {**names, 3: 200, 4: 400}
 
 
-def test_parameters_of_the_url_select_no_version():
+def test_query_parameters_do_not_select_a_version():
     with served(FakeModel(), Limits()) as port:
         assert ask(port, "GET", f"{PATH}?version=3")[0] == 200
         assert ask(port, "GET", f"{PATH}/versions/3")[0] == 404

@@ -11,6 +11,7 @@ import pytest
 from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
+from fake_model import queue_rows
 from fake_model import served
 from waiting import wait_until
 
@@ -67,7 +68,7 @@ def test_requests_unfinished_at_the_deadline_get_503():
         for thread in asking:
             thread.start()
         wait_until(lambda: model.batches, "the start of the batch")
-        time.sleep(0.3)  # the other request is now in the queue
+        wait_until(lambda: queue_rows(port) == 1, "the other request")
         started = time.monotonic()
     assert time.monotonic() - started < 6
     for thread in asking:

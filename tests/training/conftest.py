@@ -1,4 +1,4 @@
-"""A clock that tests of callbacks set."""
+"""A fake clock, which tests of callbacks advance."""
 
 import pytest
 

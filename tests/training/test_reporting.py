@@ -23,7 +23,6 @@ class Model:
     def __init__(self):
         self.tokens = 0.0
         self.token_counter = types.SimpleNamespace(result=lambda: self.tokens)
-        self.loss_metric = types.SimpleNamespace(tokens=1.0)
 
 
 def test_progress_bar_prints_lines_without_terminal(clock, capsys):
@@ -69,7 +68,7 @@ def test_progress_bar_names_the_stage(clock, capsys):
 def test_progress_bar_draws_on_terminal(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(reporting, "Console", lambda stderr: console)
+    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
     progress = callbacks.Progress(step=3)
     bar = reporting.ProgressBar(progress, 20)
     bar.set_model(Model())
@@ -85,7 +84,7 @@ def test_progress_bar_fits_a_narrow_terminal(monkeypatch):
     """Only the metrics are cut off."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(reporting, "Console", lambda stderr: console)
+    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
     bar = reporting.ProgressBar(callbacks.Progress(step=11_999), 100_000)
     bar.set_model(Model())
     with bar:
@@ -99,28 +98,39 @@ def test_progress_bar_fits_a_narrow_terminal(monkeypatch):
     )
 
 
-class Closed(io.StringIO):
-    """A pipe without a reader, as in `train ... 2>&1 | head`, or a closed terminal."""
+class Pipe(io.StringIO):
+    """A pipe or a terminal, which raises the error `number` once that is set."""
 
-    def __init__(self, number):
-        super().__init__()
-        self.number = number
+    number = None
 
     def write(self, text):
-        raise OSError(self.number, os.strerror(self.number))
+        if self.number is not None:
+            raise OSError(self.number, os.strerror(self.number))
+        return super().write(text)
 
-    flush = isatty = write
+    def flush(self):
+        self.write("")
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_training_goes_on_without_a_reader(monkeypatch, clock, is_terminal):
-    console = Console(file=io.StringIO(), force_terminal=is_terminal)
-    console.file = Closed(errno.EIO) if is_terminal else io.StringIO()
-    monkeypatch.setattr(reporting, "Console", lambda stderr: console)
-    monkeypatch.setattr("sys.stderr", Closed(errno.EPIPE))
+@pytest.mark.parametrize("closed_at_start", [False, True])
+@pytest.mark.parametrize(
+    ("is_terminal", "number"),
+    [(False, errno.EPIPE), (True, errno.EPIPE), (True, errno.EIO)],
+)
+def test_progress_bar_ignores_closed_standard_error(
+    monkeypatch, clock, is_terminal, number, closed_at_start
+):
+    """With FORCE_COLOR, a pipe counts as a terminal."""
+    pipe = Pipe()
+    console = reporting._Console(file=pipe, force_terminal=is_terminal)
+    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
+    monkeypatch.setattr("sys.stderr", pipe)
     bar = reporting.ProgressBar(callbacks.Progress(), 2, line_seconds=0.0)
     bar.set_model(Model())
+    if closed_at_start:
+        pipe.number = number
     with bar:
+        pipe.number = number
         bar.on_train_begin()
         for _ in range(2):
             bar.progress.step += 1
@@ -164,15 +174,15 @@ def test_training_log_writes_the_rate_since_the_last_line(tmp_path):
     assert [json.loads(line)["tokens_per_second"] for line in lines] == [20, 30]
 
 
-def test_training_log_has_no_line_for_skipped_updates_only(tmp_path):
-    """The metrics of no token would read as loss 0 and perplexity 1."""
+def test_training_log_omits_rows_without_tokens(tmp_path):
+    """Without tokens, the metrics would be loss 0 and perplexity 1."""
     log, model = log_of(tmp_path), Model()
     callback = reporting.TrainingLog(log, every=1)
     callback.set_model(model)
     callback.on_train_begin()
     for tokens in (0.0, 3.0):
         log.progress.step += 1
-        model.loss_metric.tokens = tokens
+        model.tokens += tokens
         callback.on_train_batch_end(0, {"loss": tokens})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["step"] == 2

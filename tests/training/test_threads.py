@@ -8,17 +8,18 @@ import os
 import prepared
 import pytest
 
-# Arguments: the number of parallel parts, and whether TensorFlow has computed before.
+# Arguments: the number of parallel parts, whether TensorFlow has computed before, and
+# the number of cores to use, or 0 for all.
 # Prints the result of `configure_threads` and the inter-op and intra-op thread counts.
 SCRIPT = """
 import os, sys
 os.sched_getaffinity = lambda process: set(range(6))
 import tensorflow as tf
 from keras_transformer import training
-parts, computed = map(int, sys.argv[1:])
+parts, computed, cores = map(int, sys.argv[1:])
 if computed:
     tf.constant(1.0) + 1.0
-done = training.configure_threads(parts)
+done = training.configure_threads(parts, cores or None)
 threads = tf.config.threading
 print(
     done,
@@ -29,18 +30,19 @@ print(
 
 
 @pytest.mark.parametrize(
-    ("parts", "computed", "variables", "expected"),
+    ("parts", "computed", "cores", "variables", "expected"),
     [
-        (2, 0, {}, "True 2 3"),
-        pytest.param(8, 0, {}, "True 8 1", marks=pytest.mark.slow),
-        pytest.param(1, 1, {}, "True 0 0", marks=pytest.mark.slow),
-        (2, 1, {}, "False 0 0"),
-        (2, 0, {"TF_NUM_INTRAOP_THREADS": "5"}, "False 0 0"),
+        (2, 0, 0, {}, "True 2 3"),
+        (2, 0, 2, {}, "True 2 1"),
+        pytest.param(8, 0, 0, {}, "True 8 1", marks=pytest.mark.slow),
+        pytest.param(1, 1, 0, {}, "True 0 0", marks=pytest.mark.slow),
+        (2, 1, 0, {}, "False 0 0"),
+        (2, 0, 0, {"TF_NUM_INTRAOP_THREADS": "5"}, "False 0 0"),
     ],
 )
 def test_configure_threads_divides_the_cores(
-    tmp_path, parts, computed, variables, expected
+    tmp_path, parts, computed, cores, variables, expected
 ):
     env = {name: None for name in os.environ if "TF_NUM" in name} | variables
-    found = prepared.run(SCRIPT, parts, computed, folder=tmp_path, env=env)
+    found = prepared.run(SCRIPT, parts, computed, cores, folder=tmp_path, env=env)
     assert found.stdout.strip() == expected, found.stderr

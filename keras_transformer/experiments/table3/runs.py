@@ -43,7 +43,8 @@ class _Result(BaseModel):
 def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     """Trains rows on a recipe's data and compares them with the paper.
 
-    Finished rows are not trained again, and interrupted rows resume. The tables are
+    The recipe is stored in `output`. Finished rows are not trained again, and
+    interrupted rows resume. The tables are
     rewritten after each row. Several processes may share an `output`: each skips the
     rows that another process is training.
 
@@ -84,7 +85,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     ]
     _read_results(jobs)
     if not any(output.glob(f"runs/*/{CONFIG}")):
-        # Later calls, also on other machines, read values of keys that were `auto`.
+        # Later calls, also on other machines, must use the values chosen for `auto`.
         output.mkdir(parents=True, exist_ok=True)
         dump_recipe(recipe, output / CONFIG)
     busy = None

@@ -105,6 +105,7 @@ def test_row_recipe_rejects_indivisible_scale():
 @pytest.mark.slow
 def test_ablate_trains_each_row_once(tmp_path):
     table3.ablate(recipe(), ["C1"], tmp_path, scale=32, progress=False)
+    assert load_recipe(tmp_path / "config.yaml") == recipe()
     model = tmp_path / "runs" / "C1-seed1" / "model.keras"
     before = model.stat().st_mtime_ns
     finished = []
