@@ -307,7 +307,7 @@ def _record(job, search_options, extra, input_path, prefix_file):
 
 
 def _nonblank_lines(path):
-    """Returns the lines of a file, or an empty list if `path` is `None`."""
+    """Returns the lines of a file that are not blank, or none if `path` is `None`."""
     return [line for line in input_lines(path) if line.strip()] if path else []
 
 
