@@ -135,11 +135,12 @@ class TrainingLog(keras.callbacks.Callback):
         progress = self.log.progress
         if progress.step % self.every:
             return
-        tokens = float(self.model.token_counter.result())
-        if tokens == self._tokens:
-            return  # all updates since the last row were skipped
         seconds = progress.seconds - self._seconds
+        tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
+        if tokens == self._tokens:
+            # All updates were skipped. Without tokens, Keras's metrics would be 0.
+            metrics = dict.fromkeys(metrics, math.nan)
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
         # Keras has already counted this update, so `learning_rate` is the rate of the
         # next update.

@@ -174,8 +174,8 @@ def test_training_log_writes_the_rate_since_the_last_line(tmp_path):
     assert [json.loads(line)["tokens_per_second"] for line in lines] == [20, 30]
 
 
-def test_training_log_omits_rows_without_tokens(tmp_path):
-    """Without tokens, the metrics would be loss 0 and perplexity 1."""
+def test_training_log_has_null_metrics_without_tokens(tmp_path):
+    """All updates were skipped. The metrics would be loss 0 and perplexity 1."""
     log, model = log_of(tmp_path), Model()
     callback = reporting.TrainingLog(log, every=1)
     callback.set_model(model)
@@ -184,8 +184,8 @@ def test_training_log_omits_rows_without_tokens(tmp_path):
         log.progress.step += 1
         model.tokens += tokens
         callback.on_train_batch_end(0, {"loss": tokens})
-    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line)["step"] == 2
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == [None, 3.0]
 
 
 def test_metrics_log_writes_null_for_infinity(tmp_path):
