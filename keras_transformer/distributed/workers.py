@@ -278,7 +278,8 @@ def _cluster_and_index(text):
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
-        addresses = {job: [*each] for job, each in cluster.items() if each}
+        # Sorting puts `chief` before `worker`, as in `_worker_index`.
+        addresses = {job: [*each] for job, each in sorted(cluster.items()) if each}
         if not addresses:
             return {}, 0
         for address in chain(*addresses.values()):

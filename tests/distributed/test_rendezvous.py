@@ -63,10 +63,13 @@ def test_workers_are_reached_over_ipv6():
         waiting.join()
 
 
-def test_port_in_use_is_reported(monkeypatch):
+@pytest.mark.parametrize("job", ["worker", "chief"])
+def test_port_in_use_is_reported(monkeypatch, job):
     here, there = worker_processes.cluster(2)
     cluster = {"worker": [here, there]}
-    task = {"type": "worker", "index": 0}
+    if job == "chief":  # The chief is worker 0 in any order.
+        cluster = {"worker": [there], "chief": [here]}
+    task = {"type": job, "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     host, _, port = here.rpartition(":")
     with (
