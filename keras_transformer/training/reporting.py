@@ -121,6 +121,7 @@ class TrainingLog(keras.callbacks.Callback):
         super().__init__()
         self.log = log
         self.every = every
+        self._has_restored_sums = False
 
     def on_train_begin(self, logs=None):
         self._seconds = self.log.progress.seconds
@@ -129,7 +130,9 @@ class TrainingLog(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has just reset the metrics. A resumed run continues with the sums that
         # its checkpoint stored.
-        restore_metric_sums(self.model, self.log.progress.metrics)
+        sums = self.log.progress.metrics
+        restore_metric_sums(self.model, sums)
+        self._has_restored_sums = any(sums)
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
@@ -138,7 +141,7 @@ class TrainingLog(keras.callbacks.Callback):
         seconds = progress.seconds - self._seconds
         tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
-        if tokens == self._tokens:
+        if tokens == self._tokens and not self._has_restored_sums:
             # All updates were skipped. Without tokens, Keras's metrics would be 0.
             metrics = dict.fromkeys(metrics, math.nan)
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
@@ -148,6 +151,7 @@ class TrainingLog(keras.callbacks.Callback):
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)
         self._seconds, self._tokens = progress.seconds, tokens
+        self._has_restored_sums = False
         for metric in self.model.metrics:
             metric.reset_state()
 
@@ -242,7 +246,6 @@ class ProgressBar(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        # Reading a metric waits for the device, so metrics are read only when shown.
         now = time.monotonic()
         if now - self._shown < self._interval and self.progress.step < self.steps:
             return

@@ -109,6 +109,21 @@ def test_resumed_log_line_includes_earlier_steps(make_trainer, tmp_path):
     assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
 
 
+def test_resumed_log_line_has_a_loss_if_later_steps_are_skipped(make_trainer, tmp_path):
+    """Steps 5 and 6 have no labels, so the line of step 6 covers steps 1 to 4."""
+    make_trainer(tmp_path / "short").fit(dataset(), 4, log_steps=4, bar=False)
+    make_trainer(tmp_path / "interrupted").fit(dataset(), 4, log_steps=6, bar=False)
+    resumed = make_trainer(tmp_path / "interrupted", seed=8)
+    resumed.restore()
+    without_labels = dataset(4).map(lambda inputs, labels: (inputs, 0 * labels))
+    options = {"log_steps": 6, "bar": False, "max_consecutive_skips": 2}
+    resumed.fit(without_labels, 6, **options)
+    (expected,), found = rows(tmp_path / "short"), rows(tmp_path / "interrupted")
+    assert [row["split"] for row in found] == ["skipped", "skipped", "train"]
+    for name in ("loss", "perplexity", "accuracy"):
+        assert found[-1][name] == expected[name]
+
+
 def test_log_line_counts_the_steps_of_its_stage_only(make_trainer, tmp_path):
     """Stage 2 begins after step 3, so the line of step 4 has the loss of step 4."""
     lines = []
