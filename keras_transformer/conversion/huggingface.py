@@ -5,8 +5,6 @@ docs/how-to/import-a-marian-model.md).
 """
 
 import pathlib
-import re
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +13,9 @@ from keras_transformer.conversion.array_names import huggingface_names
 from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_safetensors
 from keras_transformer.conversion.arrays import read_torch
+from keras_transformer.conversion.huggingface_settings import read_decoding
+from keras_transformer.conversion.huggingface_settings import read_license
+from keras_transformer.conversion.huggingface_settings import read_mapping
 from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
 from keras_transformer.conversion.imported import choose_engine
@@ -22,16 +23,9 @@ from keras_transformer.conversion.imported import model_arguments
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
-from keras_transformer.errors import RecipeError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
-from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import shorten
 
-_MAX_JSON_BYTES = 16 << 20
-# The front matter of a README.md may list the scores of hundreds of language pairs.
-_MAX_README_CHARACTERS = 1 << 18
 _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
@@ -72,7 +66,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     """
     engine = choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
-    config = _read_json(folder / "config.json")
+    config = read_mapping(folder / "config.json")
     _check_supported(folder / "config.json", config)
     tokenizer = _tokenizer(folder, config, language, normalization)
     arrays = _read_arrays(folder)
@@ -90,8 +84,8 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
             "import with --engine marian, for Marian's normalization epsilon and "
             "frequencies of the sinusoids"
         )
-    decoding = _decoding(folder, config)
-    return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))
+    decoding = read_decoding(folder, config, tokenizer.target.end_id)
+    return ImportedModel(model, tokenizer, decoding, card_rows, read_license(folder))
 
 
 # Values of the row "logits match" in the model card.
@@ -104,11 +98,6 @@ _ENGINE_NAMES = {
 def is_huggingface_folder(path):
     """Returns whether a folder has Hugging Face's format rather than Marian's."""
     return (pathlib.Path(path) / "config.json").is_file()
-
-
-def _read_json(path):
-    """Returns the mapping in a JSON file."""
-    return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
 
 
 def _check_supported(path, config):
@@ -149,7 +138,7 @@ def _tokenizer(folder, config, language, normalization):
 
     settings = {}
     if (folder / "tokenizer_config.json").is_file():
-        settings = _read_json(folder / "tokenizer_config.json")
+        settings = read_mapping(folder / "tokenizer_config.json")
     names = ["vocab.json", "vocab.json"]
     if settings.get("separate_vocabs"):
         names[1] = "target_vocab.json"
@@ -203,7 +192,7 @@ def _read_arrays(folder):
 
 def _shard_names(index):
     """Returns the sorted names of the files in `weight_map` of an index."""
-    files = _read_json(index).get("weight_map")
+    files = read_mapping(index).get("weight_map")
     names = list(files.values()) if isinstance(files, dict) else [None]
     # Only files in the folder of the index are read.
     if not all(
@@ -335,50 +324,3 @@ def _layer_reader(arrays, side):
         return kernel, arrays.take(bias, (shape[-1],))
 
     return read
-
-
-def _decoding(folder, config):
-    """Converts settings of transformers' `generate` to a recipe's `decoding`."""
-    settings, path = config, folder / "config.json"
-    if (folder / "generation_config.json").is_file():
-        path = folder / "generation_config.json"
-        settings = {**config, **_read_json(path)}
-    beam_size, length_penalty = (
-        1 if settings.get(name) is None else settings[name]
-        for name in ("num_beams", "length_penalty")
-    )
-    for name, value, kinds, least, limit in (
-        ("num_beams", beam_size, (int,), 1, 1000),
-        ("length_penalty", length_penalty, (int, float), 0, 100),
-    ):
-        if type(value) not in kinds or not least <= value <= limit:
-            noun = "a number" if float in kinds else "an integer"
-            raise ModelError(
-                f"{path}: {name} must be {noun} from {least} to {limit}. Received: "
-                f"{value!r:.80}"
-            )
-    return {
-        "beam_size": beam_size,
-        "length_penalty": float(length_penalty),
-        "length_penalty_kind": "power",
-    }
-
-
-def _license(folder):
-    """Returns the license or licenses in the front matter of README.md, or `None`."""
-    path = folder / "README.md"
-    if not path.is_file():
-        return None
-    # This codec removes a byte order mark.
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        head = file.read(_MAX_README_CHARACTERS)
-    front_matter = re.match(r"---[ \t]*\n(.*?\n)---[ \t]*(\n|\Z)", head, re.DOTALL)
-    try:
-        settings = read_yaml(front_matter[1]) if front_matter else None
-    except RecipeError:
-        return None
-    licenses = settings.get("license") if isinstance(settings, dict) else None
-    licenses = licenses if isinstance(licenses, list) else [licenses]
-    if not licenses or not all(isinstance(each, str) and each for each in licenses):
-        return None
-    return shorten(", ".join(licenses))

@@ -125,7 +125,18 @@ def _text_entries(suffix, text):
         return _json_entries(text)
     if suffix in (".yml", ".yaml"):
         return _yaml_entries(text)
-    return enumerate(_split_lines(text.removesuffix("\n")))
+    return _line_entries(text)
+
+
+def _line_entries(text):
+    """Yields the (id, piece) pairs of a text with one piece per line."""
+    lines = _split_lines(text.removesuffix("\n")) if text else []
+    for number, piece in enumerate(lines):
+        if not piece:
+            raise ModelError(
+                f"line {number + 1} is empty. Each line must have one piece"
+            )
+        yield number, piece
 
 
 def _split_lines(text):

@@ -86,6 +86,17 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
     assert "--engine marian" in imported.card_rows["closer to Marian"]
 
 
+def test_generation_config_takes_precedence(folder):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"num_beams": 2, "early_stopping": True}))
+    decoding = import_huggingface(folder).decoding
+    assert (decoding["beam_size"], decoding["length_penalty"]) == (2, 0.5)
+    assert decoding["patience"] == 1
+    path.write_text(json.dumps({"eos_token_id": 3}))
+    message = f"{path}: eos_token_id must be 0, the id of </s>. Received: 3"
+    assert message in import_error(import_huggingface, folder)
+
+
 def test_license_comes_from_the_front_matter_only(tmp_path):
     folder = write_huggingface(tmp_path / "m", random_arrays())
     readme = "---\nlanguage: de\n---\nlicense: GPL-3.0 for the scripts only\n"
@@ -256,6 +267,18 @@ def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
     np.testing.assert_array_equal(found[2], expected)
 
 
+def test_import_warns_about_settings_without_an_equivalent(folder, caplog):
+    neutral = {"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None}
+    settings = {**neutral, "no_repeat_ngram_size": 3, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    import_huggingface(folder)
+    (message,) = caplog.messages
+    assert message == (
+        f"{folder}: settings without an equivalent are ignored: do_sample=True, "
+        "no_repeat_ngram_size=3"
+    )
+
+
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     """Folder of a valid model, which tests must not change."""
@@ -284,6 +307,7 @@ def folder(good, tmp_path):
         ({"decoder_ffn_dim": 4}, "encoder_ffn_dim 12, decoder_ffn_dim 4"),
         ({"activation_function": "mish"}, "activation_function must be one of"),
         ({"decoder_start_token_id": 0}, "decoder_start_token_id must be 11"),
+        ({"eos_token_id": 3}, "eos_token_id must be 0, the id of </s>. Received: 3"),
         ({"encoder_layers": 2**30}, "more weights than the file contains"),
         ({"encoder_layers": "2"}, "num_layers"),
         ({"d_model": -8}, "d_model"),

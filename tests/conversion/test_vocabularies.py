@@ -84,6 +84,22 @@ def test_vocabulary_may_have_windows_line_ends_and_byte_order_mark(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
+        ("", "contains no pieces"),
+        ("a\n\nb\n", "line 2 is empty"),
+        ("a\nb\n\n", "line 3 is empty"),
+    ],
+)
+def test_text_vocabulary_rejects_empty_lines(tmp_path, content, reason):
+    """Marian also aborts on empty lines."""
+    path = tmp_path / "vocab.txt"
+    path.write_text(content)
+    with pytest.raises(ModelError, match=rf"vocab\.txt: {reason}"):
+        read_vocabulary(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
         ("a: 0\nb: 2\n", "no piece has the id 1"),
         ("a: 0\nb: 0\n", "the id 0 belongs to 'a' and 'b'"),
         ("a: 0\na: 1\n", "the piece 'a' has the ids 0 and 1"),
