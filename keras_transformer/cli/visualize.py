@@ -2,6 +2,7 @@
 
 import enum
 import pathlib
+import re
 from typing import Annotated
 
 import typer
@@ -56,7 +57,11 @@ def visualize(
     for option, text in (("--source", source), ("--target", target)):
         if text is not None and not text.strip():
             raise UserError(f"{option}: must not be blank")
-    if not output.name:
+        if text is not None and re.search("[\n-\r\x85\u2028\u2029]", text.strip()):
+            raise UserError(
+                f"{option}: must be one line, because lines are translated separately"
+            )
+    if output.name in ("", ".."):
         raise UserError(f"--output {output}: must be a file name, not a folder")
     if output.suffix in (".png", ".html"):
         output = output.with_suffix("")
@@ -79,7 +84,15 @@ def visualize(
         attention = attention_of_export(opened, source, target)
     else:
         limit = opened.max_source_length
-        attention = attention_of(opened.model, opened.tokenizer, source, target, limit)
+        attention = attention_of(
+            opened.model,
+            opened.tokenizer,
+            source,
+            target,
+            limit,
+            # A translation may have `extra_length` more subwords than its source.
+            limit + opened.search.extra_length,
+        )
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

@@ -103,7 +103,9 @@ class Attention(NamedTuple):
         ]
 
 
-def attention_of(model, tokenizer, source, target, max_length=None):
+def attention_of(
+    model, tokenizer, source, target, max_length=None, max_target_length=None
+):
     """Computes the `Attention` of a sentence and a translation of it.
 
     Args:
@@ -111,12 +113,14 @@ def attention_of(model, tokenizer, source, target, max_length=None):
         tokenizer: Tokenizer of both sides.
         source: A text.
         target: A translation of the text, not necessarily the model's.
-        max_length: Maximum number of subwords of a text, including the end symbol. If
-            `None`, there is no limit.
+        max_length: Maximum number of subwords of the source, including the end symbol.
+            If `None`, there is no limit.
+        max_target_length: Like `max_length`, but for the target, including the start
+            symbol.
 
     Raises:
-        ModelError: If a text is blank, or too long for `max_length` or for the model's
-            learned positions, or the model is an ensemble.
+        ModelError: If a text is blank, exceeds its maximum, or is too long for the
+            model's learned positions, or if the model is an ensemble.
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
@@ -127,11 +131,14 @@ def attention_of(model, tokenizer, source, target, max_length=None):
     source_ids = [*rows[0], tokenizer.end_id]
     target_ids = [target_of(tokenizer).start_id, *rows[1]]
     check_positions(model, (source_ids, target_ids), (source, target))
-    for name, ids in (("source", source_ids), ("target", target_ids)):
-        if max_length is not None and len(ids) > max_length:
+    for name, ids, symbol, limit in (
+        ("source", source_ids, "end", max_length),
+        ("target", target_ids, "start", max_target_length),
+    ):
+        if limit is not None and len(ids) > limit:
             raise ModelError(
-                f"the {name} has {len(ids)} subwords, including the end symbol, but at "
-                f"most {max_length} are translated together. Pass a shorter text"
+                f"the {name} has {len(ids)} subwords, including the {symbol} symbol, "
+                f"but at most {limit} are allowed. Pass a shorter text"
             )
     subword_scores = model.attention_scores(
         {
@@ -170,7 +177,7 @@ def attention_of(model, tokenizer, source, target, max_length=None):
             )
             for kind, scores in subword_scores.items()
         },
-        texts=(source, target),
+        texts=_replace_surrogates(source, target),
     )
 
 
@@ -199,9 +206,14 @@ def attention_of_export(translator, source, target):
         read=[],
         predicted=target_pieces,
         scores={"cross": scores[None, None]},
-        texts=(source, target),
+        texts=_replace_surrogates(source, target),
         is_mean=True,
     )
+
+
+def _replace_surrogates(*texts):
+    """Replaces unpaired surrogates with question marks, as `encode_texts` does."""
+    return tuple(text.encode("utf-8", "replace").decode() for text in texts)
 
 
 def _check_texts(source, target):

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.saving import open as models
 
@@ -29,6 +30,7 @@ class ReversingTranslator:
     """
 
     max_source_length = 256
+    search = BeamSearch()
 
     def __init__(self):
         self.opened = []

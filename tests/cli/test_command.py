@@ -353,10 +353,11 @@ def test_visualize_accepts_a_name_with_a_suffix(
     assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"
 
 
-def test_visualize_requires_a_file_name(run_command, model_path):
-    result = run_command("visualize", model_path, "--source", "x", "--output", ".")
+@pytest.mark.parametrize("path", [".", ".."])
+def test_visualize_requires_a_file_name(run_command, model_path, path):
+    result = run_command("visualize", model_path, "--source", "x", "--output", path)
     assert result.exit_code == 2
-    assert "--output .: must be a file name, not a folder" in result.stderr
+    assert f"--output {path}: must be a file name, not a folder" in result.stderr
 
 
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):

@@ -74,9 +74,10 @@ def test_visualize_refuses_an_absent_layer_or_head(
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("option", ["--source", "--target"])
+# A translation may have 50 subwords more than its source.
+@pytest.mark.parametrize(("option", "limit"), [("--source", 256), ("--target", 306)])
 def test_visualize_refuses_a_text_that_is_not_translated_as_a_whole(
-    run_command, tiny_model_file, tmp_path, option
+    run_command, tiny_model_file, tmp_path, option, limit
 ):
     texts = {"--source": SOURCE, "--target": TARGET, option: " ".join(["Hund"] * 400)}
     options = [each for pair in texts.items() for each in pair]
@@ -84,8 +85,18 @@ def test_visualize_refuses_a_text_that_is_not_translated_as_a_whole(
     result = run_command("visualize", tiny_model_file, *options, "--output", output)
     assert result.exit_code == 2
     assert f"the {option.removeprefix('--')} has 401 subwords" in result.stderr
-    assert "at most 256 are translated together" in result.stderr
+    assert f"at most {limit} are allowed. Pass a shorter text" in result.stderr
     assert [*tmp_path.iterdir()] == []
+
+
+def test_visualize_shows_a_translation_longer_than_any_source(
+    run_command, tiny_model_file, tmp_path
+):
+    texts = ["--source", SOURCE, "--target", " ".join(["Hund"] * 280)]
+    chosen = ["--layer", 1, "--head", 1, "--output", tmp_path / "out"]
+    result = run_command("visualize", tiny_model_file, *texts, *chosen)
+    assert result.exit_code == 0
+    assert (tmp_path / "out.png").is_file()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,10 @@ def test_visualize_refuses_a_text_that_is_not_translated_as_a_whole(
     [
         (["--source", " "], "--source: must not be blank"),
         (["--source", "x", "--target", ""], "--target: must not be blank"),
+        (
+            ["--source", "x\ny"],
+            "--source: must be one line, because lines are translated separately",
+        ),
         (["--source", "x"], "the translation is empty. Pass another one with --target"),
     ],
 )

@@ -179,6 +179,14 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
     np.testing.assert_allclose(found.scores["cross"][..., 0, 0], expected, rtol=1e-5)
 
 
+def test_unpaired_surrogates_are_drawn_as_question_marks(model_and_tokenizer, tmp_path):
+    texts = "\ud800 ein Hund", "a dog \udfff"
+    attention = visualization.attention_of(*model_and_tokenizer, *texts)
+    assert attention.texts == ("? ein Hund", "a dog ?")
+    visualization.write_page(attention, tmp_path / "a.html")
+    visualization.write_figure(attention, tmp_path / "a.png", layer=1, head=1)
+
+
 def test_attention_of_rejects_text_beyond_the_learned_positions(model_and_tokenizer):
     _, tokenizer = model_and_tokenizer
     sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1}
