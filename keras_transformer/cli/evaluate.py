@@ -114,11 +114,12 @@ def evaluate(
         _refuse_search(search)
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference[0], source)
-        unit, origin = "sentences", f"{reference[0]}: tree line"
+        unit, origin = "sentences", f"{reference[0]}: sentence"
     else:
         if source is None:
             raise UserError("give the text to translate with --source")
-        scoring = _scoring(model, {"tokenize": tokenize, "lowercase": lowercase})
+        given = {"tokenize": tokenize, "lowercase": lowercase}
+        scoring = _scoring(model, given, metrics)
         sources, *references = read_parallel_lines(source, *reference)
         unit, origin = "lines", f"{source}: line"
 
@@ -161,14 +162,14 @@ def evaluate(
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
 
 
-def _scoring(model, given):
-    """Returns the settings of BLEU: those in `given`, then those of the recipe."""
+def _scoring(model, given, metrics):
+    """Returns the scoring settings in `given`, with the recipe's as defaults."""
     from keras_transformer.recipes.schema import EvaluationSettings
     from keras_transformer.saving.open import read_recipe
 
     recipe = read_recipe(model)
     stored = recipe.evaluation if recipe else EvaluationSettings()
-    return complete_scoring(given, stored.model_dump())
+    return complete_scoring(given, stored.model_dump(), metrics)
 
 
 def _check_metrics(metrics, references, language):

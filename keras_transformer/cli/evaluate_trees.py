@@ -91,14 +91,14 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Scores the trees of all sentences and, separately, of the short ones.
+    """Scores the trees of all sentences and, if there are any, of the short ones.
 
     Args:
         references: List of `Tree`.
         trees: List of `Tree`, the parses of the same sentences.
 
     Returns:
-        List of two dicts of scores: for all sentences, and for sentences of up to
+        List of dicts of scores: for all sentences, and for sentences of up to
         `SHORT_LENGTH` words.
     """
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
@@ -107,6 +107,8 @@ def score_parses(references, trees):
     results = []
     for max_words in (None, SHORT_LENGTH):
         score = bracketing_score(references, trees, max_words)
+        if not score.sentences:
+            continue
         results.append(
             {
                 "metric": "f1",

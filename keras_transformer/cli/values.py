@@ -41,8 +41,11 @@ def _check_links(path):
             raise UserError(f"{path}: {error.strerror}") from None
 
 
-def check_bleu_tokenizer(name):
-    """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
+def check_bleu_tokenizer(name, label):
+    """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies.
+
+    The message begins with `label`.
+    """
     from sacrebleu.metrics import BLEU
 
     from keras_transformer.recipes.schema import BLEU_EXTRAS
@@ -50,27 +53,31 @@ def check_bleu_tokenizer(name):
 
     if name not in BLEU_TOKENIZERS:
         known = ", ".join(BLEU_TOKENIZERS)
-        raise UserError(f"--tokenize {name}: must be one of {known}")
+        raise UserError(f"{label}: must be one of {known}")
     try:
         BLEU(tokenize=name)
     except (ImportError, RuntimeError, OSError) as error:
         # A package is missing, or sacreBLEU could not download a file.
         is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
         reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
-        raise UserError(f"--tokenize {name}: {reason}") from None
+        raise UserError(f"{label}: {reason}") from None
 
 
-def complete_scoring(given, defaults):
-    """Returns the settings of BLEU in `given`, with `defaults` in place of `None`.
+def complete_scoring(given, defaults, metrics=("bleu",)):
+    """Returns the scoring settings in `given`, with `defaults` in place of `None`.
 
     Raises:
-        UserError: If sacreBLEU cannot use the tokenizer.
+        UserError: If `metrics` contains BLEU and sacreBLEU cannot use the tokenizer.
     """
     scoring = {
         name: defaults[name] if value is None else value
         for name, value in given.items()
     }
-    check_bleu_tokenizer(scoring["tokenize"])
+    if "bleu" in metrics:
+        is_given = given["tokenize"] is not None
+        setting = "--tokenize " if is_given else "evaluation.tokenize="
+        name = scoring["tokenize"]
+        check_bleu_tokenizer(name, label=f"{setting}{name}")
     return scoring
 
 

@@ -1,5 +1,6 @@
 """Filter for noisy parallel corpora, by rules and by a model's score."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -54,7 +55,8 @@ class PairFilter:
             pairs: List of (source, target), each a str, or `None` if it is not UTF-8.
 
         Returns:
-            float32 `[len(pairs)]`, NaN for pairs that break a rule.
+            float32 `[len(pairs)]`, NaN for pairs that break a rule. If the model
+            computes NaN for a pair, the score is minus infinity.
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         remaining = [i for i, reason in enumerate(reasons) if reason is None]
@@ -75,7 +77,8 @@ class PairFilter:
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
         scores = self.translator.score(sources, targets)
         for i, score in zip(scored, scores, strict=True):
-            log_probs[i] = score.log_prob / score.num_tokens
+            mean = score.log_prob / score.num_tokens
+            log_probs[i] = -math.inf if math.isnan(mean) else mean
         return log_probs
 
     def select_above(self, scores, threshold):
@@ -86,9 +89,10 @@ class PairFilter:
             threshold: Natural log-probability per target subword.
 
         Returns:
-            bool `[len(scores)]`, whether each pair is selected.
+            bool `[len(scores)]`, whether each pair is selected. Pairs with the score
+            minus infinity never are.
         """
-        passed = scores >= threshold  # false for NaN
+        passed = (scores >= threshold) & np.isfinite(scores)
         self._count(scores, passed)
         return passed
 
@@ -97,7 +101,8 @@ class PairFilter:
 
         Args:
             scores: Results of `score` for all pairs, concatenated.
-            fraction: Fraction of the pairs with a score to select, in (0, 1].
+            fraction: Fraction of the pairs with a score to select, in (0, 1]. Pairs
+                with the score minus infinity are never selected.
 
         Returns:
             `(passed, threshold)`: bool `[len(scores)]`, whether each pair is selected,
@@ -109,7 +114,9 @@ class PairFilter:
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: {fraction}.")
         order = np.argsort(-scores, kind="stable")  # NaN comes last
+        num_finite = np.count_nonzero(np.isfinite(scores))
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))
+        count = min(count, num_finite)
         passed = np.zeros(len(scores), bool)
         passed[order[:count]] = True
         self._count(scores, passed)

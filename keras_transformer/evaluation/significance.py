@@ -76,7 +76,7 @@ def compare_systems(
         test: "bootstrap" (Koehn) or "randomization" (Riezler and Maxwell).
         num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
             and 10,000 for randomization.
-        seed: Seed of the resampling, an int of at least 0.
+        seed: Seed of the resampling, an int of at least 1.
         tokenize: Name of the sacreBLEU tokenizer for BLEU.
         lowercase: Whether BLEU and chrF ignore case.
 
@@ -85,7 +85,7 @@ def compare_systems(
 
     Raises:
         ValueError: If there are fewer than two systems, if lengths differ, if a metric
-            or the test is unknown, or if `num_samples` is below 1.
+            or the test is unknown, or if `num_samples` or `seed` is below 1.
     """
     unknown = {*metrics} - {"bleu", "chrf", "ter"}
     if unknown or test not in _TESTS:
@@ -105,6 +105,9 @@ def compare_systems(
     kind, default_samples = _TESTS[test]
     if num_samples is not None:
         check_num_samples(num_samples)
+    if seed < 1:
+        # For seed 0, sacreBLEU would draw a random seed in each call.
+        raise ValueError(f"`seed` must be at least 1. Received: {seed}.")
     metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
     built = {name: metric_classes[name](references=references) for name in metrics}

@@ -188,6 +188,8 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
     with pytest.raises(ValueError, match=r"\[1, 2\] translations and 1"):
         compare_systems({"a": ["x"], "b": ["x", "y"]}, ["x"])
     systems = {"a": ["x"], "b": ["y"]}
+    with pytest.raises(ValueError, match=r"`seed` must be at least 1\. Received: 0"):
+        compare_systems(systems, ["x"], seed=0)
     for unknown in ({"metrics": ["bleu", "rouge"]}, {"test": "sign"}):
         with pytest.raises(ValueError, match=r"Metrics must be .*: .*(rouge|sign)"):
             compare_systems(systems, ["x"], **unknown)

@@ -227,6 +227,21 @@ def test_evaluate_reports_a_missing_tokenizer_package(
     assert result.stderr == f"error: --tokenize ja-mecab: first run {install}\n"
 
 
+def test_evaluate_checks_the_tokenizer_of_the_run_only_for_bleu(
+    run_command, model_path, files, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    config = pathlib.Path(model_path, "config.yaml")
+    config.write_text(
+        "data: {train: {source: a, target: b}}\nevaluation: {tokenize: ja-mecab}\n"
+    )
+    result = run_command("evaluate", model_path, *files, "-m", "chrf")
+    assert result.exit_code == 0 and result.stdout.startswith("chrF2 = ")
+    result = run_command("evaluate", model_path, *files)
+    assert result.exit_code == 2
+    assert "error: evaluation.tokenize=ja-mecab: first run pip" in result.stderr
+
+
 def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(
     run_command, model_path, files, monkeypatch
 ):

@@ -248,6 +248,18 @@ def test_pair_filter_can_drop_all_pairs():
     assert not pair_filter.select_above(scores, -99).any()
 
 
+def test_pair_filter_counts_nan_scores_as_improbable():
+    """A diverged model computes NaN."""
+    pair_filter = PairFilter(Scored())
+    scores = pair_filter.score([("x", each) for each in ("-3", "nan", "-1")])
+    assert pair_filter.select_above(scores, -99).tolist() == [True, False, True]
+    assert (pair_filter.num_kept, pair_filter.dropped) == (2, {"improbable": 1})
+    passed, least = pair_filter.select_best(scores, 1)
+    assert (passed.tolist(), least) == ([True, False, True], -3)
+    passed, least = pair_filter.select_best(scores[1:2], 1)
+    assert (passed.tolist(), least) == ([False], None)
+
+
 def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_export):
     (files / "short").write_text("x\n")
     for arguments, message in (

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import keras
 import pytest
 
+from keras_transformer.cli import evaluate_trees
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.parsing.parser import repair_report
@@ -296,6 +297,16 @@ def test_parsing_errors_are_one_line(
 class Output(NamedTuple):
     text: str
     score: float = 0.0
+
+
+def test_score_parses_omits_short_sentences_if_there_are_none():
+    words = [f"(NN w{number})" for number in range(41)]
+    long, short = parse_tree(f"(S {' '.join(words)})"), parse_tree("(S (NN w))")
+    for trees, lengths in (([long], [None]), ([long, short], [None, 40])):
+        found = evaluate_trees.score_parses(trees, trees)
+        assert [(each["max_words"], each["f1"]) for each in found] == [
+            (length, 100) for length in lengths
+        ]
 
 
 def test_parser_uses_the_first_valid_output():
