@@ -82,7 +82,7 @@ def parameter_row(names, text):
         names = names.partition(" <")[0]  # The name of an argument implies its type.
     names = re.sub(r"<list\[(.*)\]>", r"<\1>", names)
     for old, new in TYPES.items():
-        names = re.sub(f"<{old}( range)?>", new, names)
+        names = re.sub(f"(?i)<{old}( range)?>", new, names)
     names = re.sub("<(.*)>", lambda match: f"{{{match[1].replace('|', ',')}}}", names)
     return [f"`{cell(names)}`", cell(default), cell(text)]
 

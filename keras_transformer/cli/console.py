@@ -368,11 +368,12 @@ def open_translator(
         warn_unsafe(path, *ensemble)
     load_tensorflow()
     with quiet_libraries():
+        from keras_transformer.recipes.machine import find_cores
         from keras_transformer.saving.open import open_model
         from keras_transformer.saving.saved_model import ExportedTranslator
         from keras_transformer.training import configure_threads
 
-        configure_threads(parallel_parts)
+        configure_threads(parallel_parts, find_cores())
         opened = open_model(
             path,
             ensemble=ensemble,

@@ -261,7 +261,7 @@ def clean(folder, restart=False):
 
 def _has_begun(folder):
     """Returns whether the run has a checkpoint."""
-    return any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+    return bool(checkpoint_paths(folder / _CHECKPOINTS))
 
 
 def claim(folder, recipe, allow_changes=False):
@@ -296,32 +296,47 @@ def claim(folder, recipe, allow_changes=False):
     if path.is_file():
         old = _stored_recipe(path, allow_changes)
         changed, fixed = (["all keys"], []) if old is None else _changes(old, recipe)
-        if changed and begun and not allow_changes:
-            raise RunError(
-                f"{folder} contains a run with a different recipe "
-                f"({', '.join(changed)}). Choose another --output, or pass "
-                "--allow-changes or --restart"
-            )
-        if fixed and begun:
-            raise RunError(
-                f"{folder} contains a run whose checkpoints do not fit these changes: "
-                f"{', '.join(fixed)}. Choose another --output, or pass --restart"
-            )
-        if changed and not begun:
+        if begun:
+            _check_changes(folder, changed, fixed, allow_changes)
+            if old is not None:
+                _warn_of_cooldown(folder, old.training, recipe.training)
+            if changed:
+                _warn_of_start_keys(folder, changed)
+                return
+        elif changed:
             # The vocabulary of a failed start may belong to different text.
             _remove(folder / TOKENIZER)
-        if begun and old is not None:
-            _warn_of_cooldown(folder, old.training, recipe.training)
-        unused = [key for key in changed if key in _START_KEYS]
-        if begun and unused:
-            logger.warning(
-                "%s: a run reads %s only at its start, so the change has no effect",
-                folder,
-                " and ".join(unused),
-            )
-        if changed and begun:
-            return
     dump_recipe(recipe, path)
+
+
+def _check_changes(folder, changed, fixed, allow_changes):
+    """Checks that a run may resume with changes to its recipe.
+
+    Raises:
+        RunError: If a key in `fixed` has changed, or any key without `allow_changes`.
+    """
+    if changed and not allow_changes:
+        raise RunError(
+            f"{folder} contains a run with a different recipe "
+            f"({', '.join(changed)}). Choose another --output, or pass "
+            "--allow-changes or --restart"
+        )
+    if fixed:
+        raise RunError(
+            f"{folder} contains a run whose checkpoints do not fit these changes: "
+            f"{', '.join(fixed)}. Choose another --output, or pass --restart"
+        )
+
+
+def _warn_of_start_keys(folder, changed):
+    """Warns if one of the changed keys has an effect only at the start of a run."""
+    unused = [key for key in changed if key in _START_KEYS]
+    if unused:
+        logger.warning(
+            "%s: a run reads %s only at its start, so the change has no effect",
+            folder,
+            " and ".join(unused),
+        )
 
 
 def _warn_of_cooldown(folder, old, new):

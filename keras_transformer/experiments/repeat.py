@@ -29,7 +29,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.machine import find_machine
+from keras_transformer.recipes.machine import find_cores
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import REPORT
 from keras_transformer.saving.names import final_scores_of_run
@@ -98,7 +98,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         UserError: If there are fewer cores than `jobs`.
     """
     output = pathlib.Path(output)
-    cores = find_machine().cores
+    cores = find_cores()
     if jobs > cores:
         raise UserError(f"--jobs {jobs}: must be at most the number of cores, {cores}")
     if recipe.data.kind == "trees":
@@ -307,20 +307,13 @@ def _failure_message(seed, code, log):
     return f"{message}: {reason} (see {log})"
 
 
-def _cores():
-    """Returns the numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
-
-
 @contextlib.contextmanager
 def _restrict_cores(slot, jobs):
     """Restricts processes started in the context to an equal share of the cores."""
     if jobs == 1 or not hasattr(os, "sched_setaffinity"):
         yield
         return
-    cores = _cores()
+    cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[slot::jobs])
     try:
         yield

@@ -34,12 +34,11 @@ from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.machine import find_machine
+from keras_transformer.recipes.machine import find_cores
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
@@ -48,8 +47,9 @@ from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
+from keras_transformer.saving.names import checkpoint_paths
 
-_logger = logging.getLogger("keras_transformer")
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -71,8 +71,8 @@ def train(
         recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
         output: The run folder, which is created if it does not exist.
         progress: Whether to show progress on standard error.
-        allow_changes: Whether to resume even if the recipe, the training text or the
-            number of replicas has changed.
+        allow_changes: Whether to resume even if the recipe, the training or validation
+            text, or the number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker counts as lost.
         allow_unsafe: Whether to read `training.initial_model` without safety checks.
@@ -96,7 +96,7 @@ def train(
         TrainingFault: If too many consecutive steps are invalid, for example because
             the loss is not finite (see `training.on_nonfinite`).
         KeyboardInterrupt: On Ctrl-C, after saving.
-        SystemExit: On SIGTERM, after saving, with code 143.
+        SystemExit: On SIGTERM (code 143) or SIGHUP (code 129), after saving.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """
@@ -118,7 +118,7 @@ def train(
 @contextlib.contextmanager
 def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
-    training.configure_threads(recipe.training.parallel_parts, find_machine().cores)
+    training.configure_threads(recipe.training.parallel_parts, find_cores())
     workers = Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
@@ -179,7 +179,7 @@ class _Run:
         if not self.has_begun and self.workers.is_chief:
             for name, corpus in corpora.items():
                 if any(reason["count"] for reason in corpus.dropped.values()):
-                    _logger.warning("data.%s: %s", name, corpus.report)
+                    logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 
     def _load_initial_model(self, allow_unsafe):
@@ -229,10 +229,10 @@ class _Run:
             check_targets(trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
         fingerprint = unchanged.join_fingerprints(fingerprints.values())
-        run, allowed = (self.folder, trainer.progress), self.allow_changes
-        unchanged.check_text(*run, fingerprint, allowed)
-        unchanged.check_validation(*run, data.corpora, self.recipe, allowed)
-        unchanged.check_replicas(*run, self._num_replicas, allowed)
+        folder, progress, allowed = self.folder, trainer.progress, self.allow_changes
+        unchanged.check_text(folder, progress, fingerprint, allowed)
+        unchanged.check_validation(folder, progress, data.corpora, self.recipe, allowed)
+        unchanged.check_replicas(folder, progress, self._num_replicas, allowed)
 
     def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""

@@ -52,16 +52,20 @@ def format_bytes(number):
     return f"{number / 2**10:.1f} KiB"
 
 
-def find_machine() -> Machine:
-    """Returns the cores, memory and GPUs that this process may use."""
+def find_cores() -> int:
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    cores = min(cores, _container_cores() or cores)
+    return min(cores, _container_cores() or cores)
+
+
+def find_machine() -> Machine:
+    """Returns the cores, memory and GPUs that this process may use."""
     memory = psutil.virtual_memory().total
     limit = _container_limit()
-    return Machine(cores, min(memory, limit) if limit else memory, _find_gpus())
+    return Machine(find_cores(), min(memory, limit) if limit else memory, _find_gpus())
 
 
 def free_memory() -> int:

@@ -278,7 +278,7 @@ class TrainingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """sacreBLEU settings for validation."""
+    """sacreBLEU settings for validation, and for commands that compute BLEU or chrF."""
 
     tokenize: Literal[BLEU_TOKENIZERS] = "13a"
     lowercase: bool = False
