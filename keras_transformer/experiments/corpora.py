@@ -10,13 +10,13 @@ import shutil
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
-from keras_transformer.experiments.folder import TOKENIZER
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
+from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder. It contains the fingerprint of the text from which

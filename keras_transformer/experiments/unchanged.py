@@ -8,7 +8,7 @@ import logging
 from keras_transformer.errors import RunError
 from keras_transformer.experiments.validation import validation_settings
 
-logger = logging.getLogger("keras_transformer")
+logger = logging.getLogger(__name__)
 
 
 def join_fingerprints(fingerprints):

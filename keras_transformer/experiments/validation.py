@@ -44,12 +44,14 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         max_source_length=recipe.data.max_length,
         parallel_parts=settings.parallel_parts,
     )
-    metric = "f1" if recipe.data.kind == "trees" else "bleu"
     special_ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
     pair_scorer = PairScorer(model, *special_ids)
     score_outputs = None
-    if getattr(settings, f"validation_{metric}"):
-        score_outputs = _SCORERS[metric](recipe, translator, pairs)
+    if recipe.data.kind == "trees":
+        if settings.validation_f1:
+            score_outputs = _f1_scorer(recipe, translator, pairs)
+    elif settings.validation_bleu:
+        score_outputs = _text_scorer(recipe, translator, pairs)
 
     def validate():
         metrics = {"perplexity": evaluation.perplexity(pair_scorer, dataset)}
@@ -116,9 +118,6 @@ def _f1_scorer(recipe, translator, pairs):
         return {"f1": bracketing_score(trees, [parse.tree for parse in parses]).f1}
 
     return score
-
-
-_SCORERS = {"bleu": _text_scorer, "f1": _f1_scorer}
 
 
 def _sample(items, size):

@@ -3,6 +3,7 @@
 import os
 import pathlib
 from typing import Any
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from pydantic import ConfigDict
@@ -40,13 +41,21 @@ class _Result(BaseModel):
     recipe: dict[str, Any]
 
 
+class _Job(NamedTuple):
+    """A row of Table 3 to train with one seed."""
+
+    row: str
+    seed: int
+    folder: pathlib.Path
+    recipe: Recipe
+
+
 def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     """Trains rows on a recipe's data and compares them with the paper.
 
     The recipe is stored in `output`. Finished rows are not trained again, and
-    interrupted rows resume. The tables are
-    rewritten after each row. Several processes may share an `output`: each skips the
-    rows that another process is training.
+    interrupted rows resume. The tables are rewritten after each row. Several processes
+    may share an `output`: each skips the rows that another process is training.
 
     Args:
         recipe: A `Recipe` with validation data.
@@ -74,7 +83,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         raise RecipeError("data.kind must not be trees: Table 3 is about translation")
     # All recipes and stored results are checked before hours of training.
     jobs = [
-        (
+        _Job(
             row,
             seed,
             output / "runs" / f"{row}-seed{seed}",
@@ -89,15 +98,15 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         output.mkdir(parents=True, exist_ok=True)
         dump_recipe(recipe, output / CONFIG)
     busy = None
-    for row, seed, folder, job in jobs:
+    for job in jobs:
         try:
-            result = _train_row(folder, job, row, seed, progress)
+            result = _train_row(job, progress)
         except RunBusy as error:
             busy = error
             continue
         write_tables(_read_results(jobs), output, scale)
         if on_row is not None:
-            on_row(row, seed, result)
+            on_row(job.row, job.seed, result)
     results = _read_results(jobs)
     if busy is not None and not results:
         raise busy
@@ -105,27 +114,27 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     return results
 
 
-def _train_row(folder, job, row, seed, progress):
+def _train_row(job, progress):
     """Returns the stored result of a row, training it first if necessary.
 
     Raises:
         RunBusy: If another process is training it.
     """
-    result = _read_result(folder, job)
+    result = _read_result(job.folder, job.recipe)
     if result is not None:
         return result
     # `train` releases its lock before the row is evaluated, so a second lock is needed.
-    with run_folder.create_and_lock(folder, ".row.lock"):
-        result = _read_result(folder, job)
+    with run_folder.create_and_lock(job.folder, ".row.lock"):
+        result = _read_result(job.folder, job.recipe)
         if result is None:
-            summary = train(job, folder, progress=progress)
-            result = _evaluate(folder, job, row, seed, summary["training seconds"])
+            summary = train(job.recipe, job.folder, progress=progress)
+            result = _evaluate(job, summary["training seconds"])
         return result
 
 
 def _read_results(jobs):
     """Returns the stored results, including results of other processes."""
-    found = [_read_result(folder, job) for *_, folder, job in jobs]
+    found = [_read_result(job.folder, job.recipe) for job in jobs]
     return [result for result in found if result is not None]
 
 
@@ -154,19 +163,19 @@ def _read_result(folder, recipe):
     return stored
 
 
-def _evaluate(folder, recipe, row, seed, seconds):
+def _evaluate(job, seconds):
     """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
-    pairs = load_scored_pairs(recipe, "validation")
-    scores = score_model(folder, *pairs, **recipe.evaluation.model_dump())
+    pairs = load_scored_pairs(job.recipe, "validation")
+    scores = score_model(job.folder, *pairs, **job.recipe.evaluation.model_dump())
     result = {
-        "row": row,
-        "seed": seed,
+        "row": job.row,
+        "seed": job.seed,
         "parameters": scores.parameters,
         "perplexity": scores.perplexity,
         "bleu": scores.bleu.score,
         "signature": scores.bleu.signature,
         "seconds": seconds,
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe": job.recipe.model_dump(mode="json"),
     }
-    write_result(folder, result)
+    write_result(job.folder, result)
     return result
