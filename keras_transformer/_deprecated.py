@@ -1,7 +1,8 @@
 """Import paths of version 0.1, kept for one release with a `DeprecationWarning`.
 
 After that release, delete the old paths and `install_old_paths`, the uses of
-`warn_deprecated`, `renamed_attribute` and `renamed_arguments`, and then this module.
+`warn_deprecated`, `take_renamed`, `renamed_attribute` and `renamed_arguments`, and then
+this module.
 """
 
 import functools
@@ -231,6 +232,18 @@ def warn_deprecated(old, new):
     )
 
 
+def take_renamed(arguments, old, new, value):
+    """Removes the argument `old` from `arguments`, warns, and returns its value.
+
+    If `arguments` does not contain `old`, returns `value`. The warning names `new`, the
+    code that replaces the argument.
+    """
+    if old not in arguments:
+        return value
+    warn_deprecated(f"{old}=", new)
+    return arguments.pop(old)
+
+
 def renamed_attribute(old, new):
     """Returns a property that warns and returns the attribute `new`."""
 
@@ -243,6 +256,9 @@ def renamed_attribute(old, new):
 
 def renamed_arguments(**names):
     """Decorates a function so that it also accepts old names of keyword arguments.
+
+    Constructors of Keras classes call `take_renamed` instead, because Keras inspects
+    their signatures.
 
     Args:
         **names: `old_name="new_name"` for each argument.

@@ -91,7 +91,7 @@ class Transformer(PresetMixin, keras.Model):
     ):
         score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
-        self.autocast = False  # would round float ids, as in `TokenEmbedding`
+        self.autocast = False  # as in `TokenEmbedding`: autocast would round float ids
         _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
@@ -113,7 +113,7 @@ class Transformer(PresetMixin, keras.Model):
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
         self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
-        # The remaining arguments of the layers, such as `d_model`, are read from the
+        # The remaining arguments of the layers, such as `d_ff`, are read from the
         # attributes of the model.
         options = constructor_arguments(
             self,

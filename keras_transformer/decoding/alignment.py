@@ -116,7 +116,7 @@ def count_added(row, prefix, text):
     Args:
         row: List of bytes, the surfaces of the text's subwords.
         prefix: List of bytes, the surfaces for an empty text.
-        text: The text. If it begins with the prefix, it is its own.
+        text: The text. If it begins with the prefix, the tokenizer has added nothing.
     """
     own = b"".join(prefix).strip()
     if own and text.encode("utf-8", "replace").startswith(own):

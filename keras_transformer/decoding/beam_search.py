@@ -43,9 +43,9 @@ def beam_search(
     Each step extends a sentence's alive (unfinished) hypotheses by one token and keeps
     the `beam_size` most probable unfinished continuations. A continuation that ends in
     the end id becomes a finished hypothesis if it is among the `beam_size` most
-    probable continuations, finished or not. fairseq and CTranslate2 do the same with
-    the `2 * beam_size` most probable continuations, because each hypothesis has only
-    one that is finished.
+    probable continuations, finished or not. fairseq and CTranslate2 choose the next
+    hypotheses from the `2 * beam_size` most probable continuations. The result is the
+    same, because at most `beam_size` of these end in the end id, one per hypothesis.
 
     The score of a hypothesis is `log-probability / penalty(length)`. If no hypothesis
     has finished at the maximum length, the unfinished ones are returned, scored in the
@@ -206,15 +206,14 @@ def _best_tokens(
     logits = ops.cast(logits, "float32")
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
     size = known_vocabulary_size(logits)
-    allowed = logits
+    allowed, has_largest = logits, True
     if vocabulary_size is not None and vocabulary_size < size:
         size = vocabulary_size
-        allowed = logits[:, :size]
+        allowed, has_largest = logits[:, :size], False
     # Take extra candidates so that enough remain after excluded ids are removed.
     best, tokens = top_k(allowed, min(num_tokens + len(excluded), size))
     log_probs = best
     if not are_log_probs:
-        has_largest = allowed is logits
         if has_largest and uses_softmax and size >= SOFTMAX_MIN_SIZE:
             log_probs = _normalize_by_softmax(best, tokens, logits)
         else:

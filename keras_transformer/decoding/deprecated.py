@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 
+from keras_transformer._deprecated import take_renamed
 from keras_transformer._deprecated import warn_deprecated
 from keras_transformer.decoding.loop import StepDecoder
 
@@ -18,18 +19,6 @@ _STEP = {
     "settle_cache": "compact",
     "normalized": "returns_log_probs",
 }
-
-
-def take_renamed(options, old, new, value):
-    """Removes the argument `old` from `options`, warns, and returns its value.
-
-    If `options` does not contain `old`, returns `value`. The warning names `new`, the
-    code that replaces the argument.
-    """
-    if old not in options:
-        return value
-    warn_deprecated(f"{old}=", new)
-    return options.pop(old)
 
 
 def replace_fields(settings, options, argument):

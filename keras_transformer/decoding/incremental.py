@@ -69,38 +69,25 @@ def arrange_weights(model, packed=False):
         fields are `None`. For other layers, only `qkv` is set, unless `packed` is true.
     """
 
-    def arrange(kernel):
-        return pack_kernel(kernel) if packed else kernel
-
     def cast_kernel(dense):
         # Outside `call`, Keras does not cast weights to the compute dtype.
         return ops.cast(dense.kernel, dense.compute_dtype)
 
-    def pack(dense):
-        return pack_kernel(cast_kernel(dense))
-
     def arrange_layer(layer):
-        attention = layer.self_attention
-        cross_attention, feed_forward = layer.cross_attention, layer.feed_forward
         denses = decoder_denses(layer)
-        if any(dense.quantization_mode for dense in denses) or attention.use_bias:
+        has_biases = layer.self_attention.use_bias
+        if has_biases or any(dense.quantization_mode for dense in denses):
             return LayerWeights()
-        projections = attention.query_dense, attention.key_dense, attention.value_dense
-        qkv = arrange(ops.concatenate(list(map(cast_kernel, projections)), axis=-1))
+        qkv = ops.concatenate([cast_kernel(dense) for dense in denses[:3]], axis=-1)
         if not packed:
             return LayerWeights(qkv)
-        return LayerWeights(
-            qkv=qkv,
-            attention_output=pack(attention.output_dense),
-            cross_query=pack(cross_attention.query_dense),
-            cross_output=pack(cross_attention.output_dense),
-            inner=pack(feed_forward.inner_dense),
-            outer=pack(feed_forward.outer_dense),
-        )
+        others = (pack_kernel(cast_kernel(dense)) for dense in denses[3:])
+        return LayerWeights(pack_kernel(qkv), *others)
 
+    output = model.token_embedding.output_kernel()
     return Weights(
         tuple(map(arrange_layer, model.decoder.layers)),
-        arrange(model.token_embedding.output_kernel()),
+        pack_kernel(output) if packed else output,
     )
 
 

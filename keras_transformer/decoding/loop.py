@@ -121,7 +121,7 @@ def decode_loop(
 def has_dynamic_shapes(drop_finished):
     """Returns whether finished sentences are dropped, which needs dynamic shapes."""
     if drop_finished == "auto":
-        return keras.backend.backend() != "jax"
+        return keras.config.backend() != "jax"
     return bool(drop_finished)
 
 
@@ -167,7 +167,7 @@ def resolve_lengths(max_length, buffer_length, batch_size):
     max_lengths = ops.broadcast_to(max_lengths, (batch_size,))
     if buffer_length is None:
         buffer_length = ops.max(max_lengths)
-        if keras.backend.backend() != "tensorflow":
+        if keras.config.backend() != "tensorflow":
             buffer_length = int(buffer_length)
     return ops.minimum(max_lengths, buffer_length), buffer_length
 

@@ -1,4 +1,4 @@
-"""Division of texts into segments, and joining of the segments' translations."""
+"""Segments of texts as Python objects, and functions that join translations."""
 
 import itertools
 from typing import NamedTuple

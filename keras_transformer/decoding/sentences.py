@@ -99,9 +99,9 @@ def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
     )
     # A sentence mark at the end of a line leaves an empty segment.
     is_first = _is_first(line_of)
-    kept = tf.where(is_first | (ids.row_lengths() > 0))[:, 0]
+    used = tf.where(is_first | (ids.row_lengths() > 0))[:, 0]
     ids, line_of, is_first = (
-        tf.gather(each, kept) for each in (ids, line_of, is_first)
+        tf.gather(each, used) for each in (ids, line_of, is_first)
     )
     # The segments of a line are joined by spaces.
     gaps = tf.where(is_first, tf.gather(gaps, line_of), " ")

@@ -32,7 +32,7 @@ _TRUNCATED = "lines truncated"
 # Tasks, and the name of each task's signature in the export.
 TRANSLATE, SCORE = "translate", "score"
 _SIGNATURES = {TRANSLATE: "serving_default", SCORE: "score"}
-_logger = logging.getLogger("keras_transformer")
+logger = logging.getLogger(__name__)
 
 
 class SavedModelHandler(ModelHandler):
@@ -138,7 +138,7 @@ def run_with_beam(
     counted = result.metrics().query(MetricsFilter().with_name(_TRUNCATED))["counters"]
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
-        _logger.warning(
+        logger.warning(
             "%d lines exceed the export's maximum length and were truncated", num_cut
         )
     for path in written:

@@ -3,7 +3,6 @@
 import keras
 
 from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.stack import Stack
 
 
@@ -61,7 +60,8 @@ class Decoder(Stack):
         return self.run(
             inputs,
             encoder_output,
-            source_mask=combine_masks(source_mask, encoder_output_mask),
+            source_mask=source_mask,
+            encoder_output_mask=encoder_output_mask,
             return_attention_scores=return_attention_scores,
             training=training,
         )

@@ -80,7 +80,7 @@ class DecoderLayer(TransformerLayer):
         x = inputs
         # Pre-norm normalizes in `sublayer_input`, post-norm after the sublayer.
         y = self.self_attention_add_norm.sublayer_input(x)
-        # Padding follows the tokens, so the causal mask alone hides it.
+        # Padding follows the tokens, so the causal mask hides it.
         y, self_scores = call_with_scores(
             self.self_attention, y, y, use_causal_mask=True, **options
         )

@@ -44,8 +44,9 @@ class Encoder(Stack):
         Args:
             inputs: Embeddings with positions, `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            mask: Keras mask of `inputs`, passed by Keras and combined with
-                `source_mask`.
+            mask: Keras mask of `inputs`. Keras passes it only if `source_mask` is
+                `None`. Otherwise, the attention layers get it from their inputs and
+                combine it with `source_mask`.
             return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 

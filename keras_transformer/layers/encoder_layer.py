@@ -48,8 +48,9 @@ class EncoderLayer(TransformerLayer):
             inputs: `[batch, source_length, d_model]`.
             attention_mask: `[batch, 1 or source_length, source_length]`, bool,
                 True = attend. With `attention_window`, the second axis must be 1.
-            mask: Keras mask of `inputs`, passed by Keras and combined with
-                `attention_mask`.
+            mask: Keras mask of `inputs`. Keras passes it only if `attention_mask` is
+                `None`. Otherwise, the attention layer gets it from its input and
+                combines it with `attention_mask`.
             return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 

@@ -286,7 +286,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
 
 def _check_mask(mask):
-    """Checks that a mask has an axis for queries: it would apply to heads instead."""
+    """Checks that a mask has three axes. With two, its first would apply to heads."""
     if mask is None:
         return
     shape = mask.shape if hasattr(mask, "shape") else np.shape(mask)

@@ -1,17 +1,11 @@
 """Support for `score`, the old name of `score_mode`, until the next release."""
 
-from keras_transformer._deprecated import warn_deprecated
+from keras_transformer._deprecated import take_renamed
 
 
 def take_score_mode(kwargs, score_mode):
-    """Returns the score mode, from `score_mode` or the old argument `score`.
-
-    If `kwargs` contains `score`, removes it, warns, and returns its value.
-    """
-    if "score" not in kwargs:
-        return score_mode
-    warn_deprecated("score=", "score_mode=")
-    return kwargs.pop("score")
+    """Returns the score mode, from `score_mode` or the old argument `score`."""
+    return take_renamed(kwargs, "score", "score_mode=", score_mode)
 
 
 def rename_score(config):

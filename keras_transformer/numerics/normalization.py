@@ -10,10 +10,11 @@ from keras_transformer.numerics.gradients import custom_gradient
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, but faster over the last axis.
 
-    Keras's layer writes several arrays of the input's size to memory. This layer keeps
-    the mean and the scale as one number per row. Arguments, weights and results match
-    `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
-    for float64 inputs on TensorFlow.
+    Keras's layer writes several arrays of the input's size to memory. This layer
+    computes one mean and one factor (1 / standard deviation) per row. For the gradient,
+    it stores only the normalized rows and the factors. Arguments, weights and results
+    match `keras.layers.LayerNormalization`. Statistics are computed in float32, or in
+    float64 for float64 inputs on TensorFlow.
     """
 
     def call(self, inputs, training=False):

@@ -250,7 +250,7 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
             this process trains alone.
     """
 
-    def __init__(self, progress, save, minutes=None, steps=None, workers=None):
+    def __init__(self, progress, save, minutes=10.0, steps=None, workers=None):
         super().__init__()
         self.progress = progress
         self.save = save

@@ -15,13 +15,13 @@ from keras_transformer.files import sync
 from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_files
-from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import path_in_model
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.checkpoints import regular_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.names import SAVED
+from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import require_regular

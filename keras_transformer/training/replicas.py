@@ -1,4 +1,7 @@
-"""Sums over the replicas of `tf.distribute`. Other backends have one replica."""
+"""Functions for the replicas of `tf.distribute`, and for a single process.
+
+Backends other than TensorFlow have one replica.
+"""
 
 import keras
 

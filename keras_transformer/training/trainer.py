@@ -35,8 +35,8 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of sentence pairs of a skipped batch whose locations, such as file and
-# line, a message lists, and a line of `metrics.jsonl`, so that it stays readable.
+# Maximum numbers of sentence pairs of a skipped batch whose locations, such as file and
+# line, appear in a message and in a line of `metrics.jsonl`.
 _MAX_LOCATIONS = 3
 _MAX_LOGGED_LOCATIONS = 100
 

@@ -3,10 +3,11 @@
 import keras
 import tensorflow as tf
 
-from keras_transformer._deprecated import warn_deprecated
+from keras_transformer._deprecated import take_renamed
 from keras_transformer.training import step_check
 from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
+from keras_transformer.training.losses import replace_padding
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import TokenMean
@@ -83,9 +84,9 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
-        if "clip_norm" in kwargs:  # the name of `global_clipnorm` in version 0.1
-            warn_deprecated("clip_norm=", "global_clipnorm=")
-            global_clipnorm = kwargs.pop("clip_norm")
+        global_clipnorm = take_renamed(
+            kwargs, "clip_norm", "global_clipnorm=", global_clipnorm
+        )
         parts = gradient_accumulation_steps, parallel_parts
         if min(parts) < 1:
             raise ValueError(
@@ -247,15 +248,20 @@ class TrainingModel(keras.Model):
             inputs = {**inputs, "weights": tf.broadcast_to(weights, tf.shape(labels))}
         return inputs, labels
 
-    def _token_weights(self, inputs, labels):
-        """Returns the weight of each label, 0 for padding: `[batch, target_length]`."""
-        is_token = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
-        return is_token * inputs["weights"] if "weights" in inputs else is_token
+    def _replace_padding(self, inputs, labels):
+        """Replaces padding in the labels and computes their weights.
+
+        Returns:
+            `(labels, is_token, weights)`, each `[batch, target_length]`. At padding,
+            all three are 0. `is_token` is 1 at tokens.
+        """
+        labels, is_token = replace_padding(labels, self.transformer.pad_id)
+        return labels, is_token, is_token * inputs.get("weights", 1.0)
 
     def _global_sizes(self, inputs, labels):
         """Returns the number of tokens in the global batch and their total weight."""
-        weights = [self._token_weights({}, labels), self._token_weights(inputs, labels)]
-        sizes = tf.stack([tf.reduce_sum(each) for each in weights])
+        _, *sizes = self._replace_padding(inputs, labels)
+        sizes = tf.stack([tf.reduce_sum(each) for each in sizes])
         return tf.unstack(global_sum(sizes))
 
     def _gradients(self, inputs, labels, scale):
@@ -305,10 +311,7 @@ class TrainingModel(keras.Model):
 
     def _sums(self, inputs, labels, training):
         """Returns the weighted sums of losses, NLLs and correct predictions."""
-        weights = self._token_weights(inputs, labels)
-        # The padding id may have no logit. As padding has no weight, any id will do.
-        is_padding = tf.equal(labels, self.transformer.pad_id)
-        labels = tf.where(is_padding, 0, tf.cast(labels, tf.int32))
+        labels, _, weights = self._replace_padding(inputs, labels)
         flat_labels = tf.reshape(labels, [-1])
         flat_weights = tf.reshape(weights, [-1])
         options = (self.label_smoothing, self._chunk_tokens())
