@@ -10,6 +10,7 @@ from keras_transformer.decoding.constraints import ConstrainedDecoder
 from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import EnsembleDecoder
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.loop import has_dynamic_shapes
@@ -138,12 +139,11 @@ def sample_ids(
 
 def _decoder_of(model, drop_finished):
     """Creates the decoder of a model or an ensemble."""
+    build_models(model)
     if isinstance(model, Ensemble):
         return EnsembleDecoder(
             [_decoder_of(each, drop_finished) for each in model.models]
         )
-    if not model.built:
-        model.build(None)
     # The weights are arranged in advance only for dynamic shapes: with static shapes,
     # XLA would do this again at every step.
     is_dynamic = has_dynamic_shapes(drop_finished)

@@ -232,14 +232,28 @@ def load_scored_pairs(recipe, split):
     Raises:
         DataError: If the data cannot be used, or no pair is left.
     """
+    pairs = nonempty_pairs(load_pairs(recipe)[split], split)
+    sources, references = map(list, zip(*pairs, strict=True))
+    return sources, references
+
+
+def nonempty_pairs(pairs, split):
+    """Returns a list of the pairs whose sides are both UTF-8 text and not empty.
+
+    Args:
+        pairs: `Pairs` of the split.
+        split: Name of the split, for the message.
+
+    Raises:
+        DataError: If no pair is left.
+    """
     # A line that is not UTF-8 is `None`.
-    pairs = [pair for pair in load_pairs(recipe)[split] if all(pair)]
-    if not pairs:
+    kept = [pair for pair in pairs if all(pair)]
+    if not kept:
         raise DataError(
             f"data.{split} must contain at least one pair of texts that are not empty"
         )
-    sources, references = map(list, zip(*pairs, strict=True))
-    return sources, references
+    return kept
 
 
 def load_pairs(recipe):

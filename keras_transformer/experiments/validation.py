@@ -7,6 +7,7 @@ from keras_transformer.decoding import Translator
 from keras_transformer.errors import DataError
 from keras_transformer.errors import install_hint
 from keras_transformer.evaluation.perplexity import PairScorer
+from keras_transformer.experiments.corpora import nonempty_pairs
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
@@ -79,12 +80,9 @@ def validation_settings(recipe):
 
 def _text_scorer(recipe, translator, pairs):
     """Returns a function that computes BLEU, plus chrF if it selects the best model."""
-    kept = [pair for pair in pairs if all(pair)]
-    if not kept:
-        raise DataError(
-            "data.validation must contain at least one pair of texts that are not empty"
-        )
-    kept = _sample(kept, recipe.training.validation_sentences)
+    kept = _sample(
+        nonempty_pairs(pairs, "validation"), recipe.training.validation_sentences
+    )
     sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()
     try:
