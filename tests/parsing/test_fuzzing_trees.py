@@ -1,5 +1,7 @@
 """Fuzzing of the tree reader: any input gives trees or a one-line error."""
 
+import codecs
+
 import pytest
 from fuzzing import ANY_TEXT
 from fuzzing import LONG
@@ -56,7 +58,11 @@ def check(path):
         except DataError as error:
             message = str(error)
             assert message.startswith(f"{path}:") and "\n" not in message
-            assert message[len(str(path)) + 1].isdigit() and len(message) < 400
+            assert len(message) < 400
+            if case.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                assert message.startswith(f"{path}: the text is UTF-16")
+            else:
+                assert message[len(str(path)) + 1].isdigit()
             return "refused with file and line"
         for tree in trees:
             assert len(tree.words) == len(tree.tags) > 0
@@ -83,6 +89,11 @@ def test_parse_tree_adds_a_root_to_several_words_under_one_tag():
     assert tree.constituents == (("TOP", 0, 2),)
     assert str(tree) == "(TOP (NN a) (NN b))"
     assert parse_tree("(NN a)").constituents == ()
+
+
+def test_read_trees_names_a_file_in_utf16(tmp_path):
+    """Found by fuzzing. Such a file has no lines in UTF-8, so none is named."""
+    check(tmp_path / "a.trees")("(NN a)".encode("utf-16"))
 
 
 @pytest.mark.slow
