@@ -60,7 +60,7 @@ def read_decoding(folder, config, end_id):
     if (folder / "generation_config.json").is_file():
         path = folder / "generation_config.json"
         settings = {**config, **read_mapping(path)}
-    if settings.get("eos_token_id", end_id) not in (end_id, [end_id]):
+    if settings.get("eos_token_id") not in (None, end_id, [end_id]):
         raise ModelError(
             f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
             f"{settings['eos_token_id']!r:.80}"

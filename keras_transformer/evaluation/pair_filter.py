@@ -114,9 +114,8 @@ class PairFilter:
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: {fraction}.")
         order = np.argsort(-scores, kind="stable")  # NaN comes last
-        num_finite = np.count_nonzero(np.isfinite(scores))
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))
-        count = min(count, num_finite)
+        count = min(count, np.count_nonzero(np.isfinite(scores)))
         passed = np.zeros(len(scores), bool)
         passed[order[:count]] = True
         self._count(scores, passed)
