@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import importlib.util
 import json
 import os
 import pathlib
@@ -25,6 +26,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
+# Packages of the extra `backends`.
+BACKENDS = ("jax", "scipy", "torch")
 # Timeout of a slow test in seconds.
 SLOW_TIMEOUT = 2400
 # Files that run on one worker of pytest-xdist because they open the same export.
@@ -88,7 +91,11 @@ def _path_of(nodeid):
 def pytest_collection_modifyitems(items):
     order = {file: index for index, file in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(_path_of(item.nodeid), len(order)))
+    missing = [name for name in BACKENDS if importlib.util.find_spec(name) is None]
     for item in items:
+        if missing and item.get_closest_marker("backends"):
+            reason = f"the extra backends is not installed ({', '.join(missing)})"
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
 

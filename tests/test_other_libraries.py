@@ -96,8 +96,10 @@ def torch_options(normalization):
 
 
 @NORMALIZATIONS
+@pytest.mark.backends
 def test_encoder_layer_matches_torch(normalization):
-    torch = pytest.importorskip("torch")
+    import torch
+
     ours = build_layer(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
     theirs = torch.nn.TransformerEncoderLayer(
         WIDTH, HEADS, **torch_options(normalization)
@@ -111,8 +113,10 @@ def test_encoder_layer_matches_torch(normalization):
 
 
 @NORMALIZATIONS
+@pytest.mark.backends
 def test_decoder_layer_matches_torch(normalization):
-    torch = pytest.importorskip("torch")
+    import torch
+
     ours = build_layer(
         DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE
     )
@@ -129,9 +133,11 @@ def test_decoder_layer_matches_torch(normalization):
     close(numpy(ours(TARGET, SOURCE, source_mask=MASK)), expected.detach().numpy())
 
 
+@pytest.mark.backends
 def test_stacks_match_torch_transformer():
     """`torch.nn.Transformer` always has final norms, as our pre-norm stacks do."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     model = kt.Transformer(
         50, num_layers=2, d_model=WIDTH, num_heads=HEADS, d_ff=INNER, dropout=0.0,
         normalization="pre",

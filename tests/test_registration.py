@@ -194,17 +194,20 @@ def test_table_contains_each_registered_class():
     assert sorted(table - found) == [], "in _registration.CLASSES only"
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("imports", IMPORTS)
 def test_any_order_of_imports_loads_a_model(printed, imports):
     assert printed(f"{imports}\n{LOAD}") == printed(WRITE)
 
 
+@pytest.mark.backends
 @pytest.mark.slow
 @pytest.mark.parametrize("imports", MORE_IMPORTS)
 def test_more_orders_of_imports_load_a_model(printed, folder, imports):
     assert run(f"{imports}\n{LOAD}", folder) == printed(WRITE)
 
 
+@pytest.mark.backends
 def test_keras_can_be_imported_again_after_a_failure(printed, folder):
     imports = """
 import sys, keras_transformer; sys.modules['numpy'] = None
@@ -247,19 +250,23 @@ print(float(model(inputs)[0, 0, 0]))
     assert run(read, tmp_path, "tensorflow") == written.stdout.splitlines()[-1]
 
 
+@pytest.mark.backends
 def test_custom_objects_still_work(printed):
     assert printed(WRITE_MINE) == "saved"
     assert printed(LOAD_MINE) == "FeedForward Mine FeedForward Mine"
 
 
+@pytest.mark.backends
 def test_functions_load_in_a_fresh_process(printed):
     assert printed(WRITE_FUNCTION) == "saved"
     assert printed(LOAD_FUNCTION) == "quick_gelu"
 
 
+@pytest.mark.backends
 def test_imported_classes_replace_their_placeholders(printed):
     assert printed(PLACEHOLDERS) == "keras_transformer>AddNorm"
 
 
+@pytest.mark.backends
 def test_unknown_classes_are_still_refused(printed):
     assert printed(UNKNOWN) == "True"

@@ -5,7 +5,6 @@ file written by this process, on TensorFlow, must load on every backend.
 """
 
 import functools
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -18,6 +17,8 @@ from layer_checks import randomize
 
 from keras_transformer.transformer import Transformer
 
+# The other backends are in the extra `backends`.
+pytestmark = pytest.mark.backends
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 # The TensorFlow case is a slow test, since all other tests run on TensorFlow anyway.
 BACKENDS = pytest.mark.parametrize(
@@ -37,8 +38,6 @@ for script in ("search_on_backend.py", "model_on_backend.py"):
 
 def run(backend, *command, **environment):
     """Runs Python with the arguments `command` on a backend, and waits for its end."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
     paths = [TESTS.parent, TESTS, TESTS / "decoding", os.environ.get("PYTHONPATH")]
     return subprocess.run(
         [sys.executable, *command],

@@ -8,8 +8,8 @@ agreement = load_script("huggingface_agreement")
 
 
 @pytest.mark.parametrize("options", agreement.RANDOM_MODELS, ids=str)
+@pytest.mark.backends
 def test_imported_random_model_matches_transformers(tmp_path, options):
-    pytest.importorskip("torch")
     pytest.importorskip("transformers", reason="computes the expected logits")
     encoder, decoder, *others = options
     model = agreement.write_random(tmp_path / "m", (encoder, decoder), *others)

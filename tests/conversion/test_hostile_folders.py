@@ -133,8 +133,10 @@ def test_safetensors_with_a_key_twice_are_refused(huggingface, key):
     assert f"its header has the key {key!r} twice" in message
 
 
+@pytest.mark.backends
 def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
-    torch = pytest.importorskip("torch")
+    import torch
+
     state = {
         name: torch.tensor(array)
         for name, array in huggingface_arrays(random_arrays()).items()
@@ -156,8 +158,10 @@ def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
     assert "Arrays must not be compressed" in error
 
 
+@pytest.mark.backends
 def test_arrays_of_a_bin_file_must_be_finite(huggingface):
-    torch = pytest.importorskip("torch")
+    import torch
+
     arrays = huggingface_arrays(random_arrays())
     arrays["model.shared.weight"][3, 3] = np.inf
     (huggingface / "model.safetensors").unlink()

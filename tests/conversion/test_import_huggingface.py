@@ -221,8 +221,10 @@ def test_positions_may_be_rounded_to_their_type(folder, dtype, error):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.backends
 def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
-    torch = pytest.importorskip("torch")
+    import torch
+
     stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
     (folder / "model.safetensors").unlink()
     rounded = {
@@ -242,8 +244,10 @@ def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.backends
 def test_bin_file_may_contain_parameters(folder, dtype):
-    torch = pytest.importorskip("torch")
+    import torch
+
     (folder / "model.safetensors").unlink()
     state = {
         name: torch.nn.Parameter(torch.tensor(array).to(getattr(torch, dtype)))
@@ -376,8 +380,10 @@ def test_forged_safetensors_are_refused(folder, header, reason):
     assert reason in import_error(import_huggingface, folder)
 
 
+@pytest.mark.backends
 def test_pickle_in_a_bin_file_is_not_run(folder):
-    torch = pytest.importorskip("torch")
+    import torch
+
     arrays = huggingface_arrays(random_arrays())
     state = {name: torch.tensor(array) for name, array in arrays.items()}
     (folder / "model.safetensors").unlink()

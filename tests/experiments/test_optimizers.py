@@ -28,9 +28,11 @@ def is_layer_matrix(variable):
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.backends
 def test_muon_matches_pytorch(weight_decay):
     """PyTorch orthogonalizes in bfloat16, with a relative error of some percent."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     model = build_training_model(
         muon_recipe(
             "model.positions=learned",

@@ -352,7 +352,8 @@ def test_command_writes_half_precision_and_rejects_other_options(tmp_path, tiny_
 
 def logits_of_transformers(folder, sources, targets):
     """Returns transformers' logits, where id 300 is both padding and start."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -364,6 +365,7 @@ def logits_of_transformers(folder, sources, targets):
 
 
 @pytest.mark.slow
+@pytest.mark.backends
 @pytest.mark.parametrize("name", VARIANTS)
 def test_transformers_matches_logits_and_translations(tmp_path, name):
     transformers = pytest.importorskip("transformers", reason="judges the export")

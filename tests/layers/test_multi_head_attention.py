@@ -187,8 +187,10 @@ def test_attention_matches_keras(value_dim, use_bias):
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.backends
 def test_attention_matches_torch(use_bias):
-    torch = pytest.importorskip("torch")
+    import torch
+
     query = GENERATOR.normal(size=(2, 5, 12)).astype("float32")
     layer = build_layer(3, 4, query=query, key=KEY, use_bias=use_bias)
     reference = torch.nn.MultiheadAttention(

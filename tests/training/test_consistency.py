@@ -35,7 +35,8 @@ def torch_loss_and_gradients(batch, kind, weight, smoothing):
     The formula is from the paper of R-Drop or SimCut. R-Drop's loss is halved, because
     `Consistency` averages the losses of both passes.
     """
-    torch = pytest.importorskip("torch")
+    import torch
+
     first, second, matrix, labels, weights = map(torch.tensor, batch)
     factors = [first, second, matrix]
     for each in factors:
@@ -64,6 +65,7 @@ def torch_loss_and_gradients(batch, kind, weight, smoothing):
     return total.item(), [each.grad.numpy() for each in factors]
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     # 29 tokens make several chunks of 8, or a single one of 64.
     ("smoothing", "chunk_tokens"),

@@ -83,8 +83,10 @@ def test_fused_adam_config_round_trip():
     assert again.get_config() == optimizer.get_config()
 
 
+@pytest.mark.backends
 def test_fused_adam_with_weight_decay_matches_adamw_of_pytorch():
-    torch = pytest.importorskip("torch")
+    import torch
+
     rng = np.random.default_rng(4)
     start = [rng.normal(size=shape).astype("float32") for shape in ((4, 3), (3,))]
     gradients = [[rng.normal(size=x.shape).astype("float32") for x in start]] * 3
