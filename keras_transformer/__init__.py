@@ -1,14 +1,8 @@
-"""The Transformer of "Attention Is All You Need" for TensorFlow and Keras 3.
-
-Names are imported on first use, so that the command line can answer ``--help``
-without loading TensorFlow.
-"""
+"""The Transformer of "Attention Is All You Need" for TensorFlow and Keras 3."""
 
 import importlib
 import os
-
-from keras_transformer import _deprecated
-from keras_transformer import _registration
+import sys
 
 __version__ = "0.2.0.dev0"
 
@@ -16,7 +10,7 @@ __version__ = "0.2.0.dev0"
 if not os.path.isdir(os.path.join(__path__[0], "pipelines")):
     __path__.append(os.path.dirname(__path__[0]))
 
-# Public subpackages and modules.
+# Public subpackages and modules, which are imported on first use.
 _MODULES = (
     "decoding",
     "distributed",
@@ -47,6 +41,9 @@ _NAMES = {
     "train": "experiments.train",
 }
 
+# Modules of `training` with classes that a compiled model's file may contain.
+_SERIALIZABLE = ("fused_adam", "losses", "metrics", "schedules")
+
 __all__ = [*_MODULES, *_NAMES]
 
 
@@ -63,5 +60,8 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-_registration.register_classes()
-_deprecated.install_old_paths()
+# Keras loads only registered classes, and importing their modules registers them. The
+# command line does without them, and so without TensorFlow, until it needs a model.
+if os.path.basename(sys.argv[0]) not in ("keras-transformer", "-m"):
+    for _name in ("transformer", *(f"training.{name}" for name in _SERIALIZABLE)):
+        importlib.import_module(f"{__name__}.{_name}")

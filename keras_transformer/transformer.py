@@ -10,8 +10,6 @@ from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.renamed import rename_score
-from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import constructor_arguments
 from keras_transformer.numerics.activations import activation_name
@@ -89,7 +87,6 @@ class Transformer(PresetMixin, keras.Model):
         variations=None,
         **kwargs,
     ):
-        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         self.autocast = False  # as in `TokenEmbedding`: autocast would round float ids
         _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
@@ -368,10 +365,6 @@ class Transformer(PresetMixin, keras.Model):
             variations=self.variations.changes() or None,
         )
         return {**super().get_config(), **arguments}
-
-    @classmethod
-    def from_config(cls, config):
-        return super().from_config(rename_score(config))
 
 
 def _scale(x, factors):

@@ -10,7 +10,6 @@ from pydantic import NonNegativeInt
 from pydantic import PositiveInt
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 
@@ -41,10 +40,9 @@ class _Facts(BaseModel):
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None  # hash of text, tokenizers and options
-    ids: str | None = None  # hash of the ids
-    # Older versions did not store these ids, because all tokenizers had the same ones.
-    pad_id: NonNegativeInt = Tokenizer.pad_id
-    start_id: NonNegativeInt = Tokenizer.start_id
+    ids: str  # hash of the ids
+    pad_id: NonNegativeInt
+    start_id: NonNegativeInt
 
 
 class EncodedCorpus:
@@ -70,7 +68,6 @@ class EncodedCorpus:
         inputs: Fingerprint of the text, the tokenizers and the options, or `None` if
             the source of the pairs has no fingerprint.
         fingerprint: `inputs` (empty if that is `None`), a colon, and a hash of the ids.
-            Equals `inputs` if version 0.1 wrote the corpus.
         report: A line with the numbers of kept and dropped pairs.
         pad_id: Id of padding.
         start_id: Id that begins the decoder's input.
@@ -88,10 +85,7 @@ class EncodedCorpus:
         self.dropped = facts["dropped"]
         self.report = corpus_report(facts)
         self.inputs = facts["fingerprint"]
-        self.fingerprint = self.inputs
-        # Version 0.1 stored no hash of the ids.
-        if facts["ids"] is not None:
-            self.fingerprint = f"{self.inputs or ''}:{facts['ids']}"
+        self.fingerprint = f"{self.inputs or ''}:{facts['ids']}"
         self._dropped = self._load(DROPPED, "i8")
         places = np.concatenate([[-1], self._dropped, [facts["num_read"]]])
         num_dropped = facts["num_read"] - facts["num_pairs"]

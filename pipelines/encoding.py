@@ -79,8 +79,8 @@ def encode_corpus(
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
     sampling = (dropout, segmentations, seed) if dropout else None
-    fingerprints = _fingerprints(pairs, tokenizers, max_length, sampling)
-    corpus = _matching_corpus(folder, fingerprints, tokenizers)
+    fingerprint = _fingerprint(pairs, tokenizers, max_length, sampling)
+    corpus = _matching_corpus(folder, fingerprint, tokenizers)
     if corpus is not None:
         return corpus
     folder = _replaceable_folder(folder)
@@ -99,7 +99,7 @@ def encode_corpus(
             else _read_ids(id_chunks)
         )
         facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
-        facts["fingerprint"] = fingerprints[0] if fingerprints else None
+        facts["fingerprint"] = fingerprint
         facts["segmentations"] = segmentations
         facts["pad_id"] = target_tokenizer.pad_id
         facts["start_id"] = target_tokenizer.start_id
@@ -117,18 +117,18 @@ def encode_corpus(
     return EncodedCorpus(folder)
 
 
-def _matching_corpus(folder, fingerprints, tokenizers) -> EncodedCorpus | None:
-    """Returns the corpus in `folder` if it has one of the fingerprints, else `None`.
+def _matching_corpus(folder, fingerprint, tokenizers) -> EncodedCorpus | None:
+    """Returns the corpus in `folder` if it has the fingerprint, else `None`.
 
     Another corpus is closed: network file systems cannot remove a folder of open files.
     """
-    if not fingerprints:
+    if fingerprint is None:
         return None
     with contextlib.suppress(DataError):
         corpus = EncodedCorpus.load(folder)
         special_ids = corpus.pad_id, corpus.start_id
         expected_ids = tokenizers[1].pad_id, tokenizers[1].start_id
-        if corpus.inputs in fingerprints and special_ids == expected_ids:
+        if corpus.inputs == fingerprint and special_ids == expected_ids:
             corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
             return corpus
     return None
@@ -177,20 +177,15 @@ def _remove_corpus(folder: str) -> None:
     os.rmdir(folder)
 
 
-def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
-    """Returns the fingerprints under which a corpus of these inputs can be reused.
-
-    The first one is stored. With dropout, version 0.1 stored the second one. Accepting
-    it lets runs of version 0.1 resume with the segmentations that they drew. The list
-    is empty if the source has no fingerprint.
-    """
+def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
+    """Returns a hash of all inputs, or `None` if the source has no fingerprint."""
     text = pairs.fingerprint()
     if text is None:
-        return []
+        return None
     hashes = [tokenizer.fingerprint() for tokenizer in tokenizers]
     facts = [_FORMAT, text, *hashes, max_length, sampling]
-    versions = [[*facts, _SAMPLER], facts] if sampling else [facts]
-    return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in versions]
+    facts += [_SAMPLER] if sampling else []
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _encode_texts(pairs, tokenizers, sampling):

@@ -30,25 +30,25 @@ ALLOWED = {
     "files": {"errors"},
     "untrusted": {"errors"},
     "pipelines": {"errors", "untrusted"},
-    "layers": {"numerics", "_deprecated"},
+    "layers": {"numerics"},
     "transformer": {"layers", "numerics", "presets", "variations"},
     # Searches receive the model as an argument and never import it.
-    "decoding": {"numerics", "layers", "errors", "_deprecated"},
+    "decoding": {"numerics", "layers", "errors"},
     "recipes": {"presets", "errors", "files", "untrusted"},
-    "evaluation": {"decoding", "errors", "_deprecated"},
+    "evaluation": {"decoding", "errors"},
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},
     "saving": {
         *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
-        *("untrusted", "_imports", "_deprecated"),
+        *("untrusted", "_imports"),
     },
     "conversion": {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
         "errors",
     },
-    "training": {"saving", "files", "untrusted", "errors", "_deprecated"},
+    "training": {"saving", "files", "untrusted", "errors"},
     "distributed": {
-        *("training", "saving", "pipelines", "files", "errors", "_deprecated"),
+        *("training", "saving", "pipelines", "files", "errors"),
         "_imports",
     },
     "export": {
@@ -69,8 +69,7 @@ ALLOWED_INSIDE_FUNCTIONS = {"presets": {"saving"}}
 ALLOWED["cli"] = {*ALLOWED, ""}
 ALLOWED["__main__"] = {"cli"}
 # Only `__init__` modules import these.
-ALLOWED |= {"_imports": set(), "_registration": {"_imports"}}
-ALLOWED["_deprecated"] = {"_imports"}
+ALLOWED["_imports"] = set()
 
 # These modules use keras.ops only, so that they run on every Keras backend.
 WITHOUT_TENSORFLOW = (
@@ -86,7 +85,6 @@ WITHOUT_TENSORFLOW = (
     "decoding.beam_search",
     "decoding.cache",
     "decoding.constraints",
-    "decoding.deprecated",
     "decoding.ensemble",
     "decoding.forbidden",
     "decoding.incremental",
@@ -270,7 +268,7 @@ MANY = ", ".join(f"a{i}" for i in range(13))
         (
             disallowed_dependencies,
             "cli/a.py",
-            "from keras_transformer import _deprecated",
+            "from keras_transformer import _imports",
         ),
         (
             disallowed_dependencies,
@@ -365,18 +363,6 @@ def test_rules_accept_valid_code(tmp_path):
     }
     write(tmp_path, code)
     assert [problem for rule in RULES for problem in rule(tmp_path)] == []
-
-
-@pytest.mark.parametrize("module", ["", ".cli", ".recipes"])
-def test_help_and_recipes_load_no_tensorflow(module):
-    code = (
-        f"import {LIBRARY}{module}, sys; "
-        "print({'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert result.stdout.strip() == "set()", result.stderr
 
 
 @pytest.mark.parametrize(

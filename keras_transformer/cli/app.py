@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 import keras_transformer
 
-# First line of each command's docstring. `None` hides a command.
+# First line of each command's docstring.
 COMMANDS = {
     "demo": "Train, evaluate and export a model in a few minutes.",
     "init": "Write a commented recipe to edit.",
@@ -37,14 +37,12 @@ COMMANDS = {
     "ablate": "Train the model variations of the paper's Table 3.",
     "import": "Import a Marian, OPUS-MT or Hugging Face model.",
     "corpus": "Prepare, translate or score a corpus with Apache Beam.",
-    "beam": None,
 }
 # Module and attribute of each command that is not the function `NAME` in `NAME.py`.
 _LOCATIONS = {
     "update-vocabulary": ("update_vocabulary", "update_vocabulary"),
     "import": ("import_model", "import_model"),
     "corpus": ("corpus", "app"),
-    "beam": ("corpus", "beam"),
 }
 
 
@@ -57,8 +55,7 @@ class Commands(TyperGroup):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         for name, text in COMMANDS.items():
-            stub = TyperCommand(name, short_help=text, hidden=text is None)
-            self.add_command(stub)
+            self.add_command(TyperCommand(name, short_help=text))
 
     def resolve_command(self, ctx, args):
         if args[0] in COMMANDS:
@@ -68,16 +65,13 @@ class Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Imports a command's module and returns the command with its parameters."""
-    from keras_transformer.cli import options
-
     module, attribute = _LOCATIONS.get(name, (name, name))
     module = importlib.import_module(f"keras_transformer.cli.{module}")
     command = getattr(module, attribute)
     if isinstance(command, typer.Typer):
         return typer.main.get_command(command)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    is_hidden = COMMANDS[name] is None
-    single.command(name, cls=options.Command, hidden=is_hidden)(command)
+    single.command(name)(command)
     return typer.main.get_command(single)
 
 

@@ -1,6 +1,5 @@
 """Commands `keras-transformer corpus prepare`, `translate` and `score`."""
 
-import enum
 import pathlib
 import re
 from typing import Annotated
@@ -193,32 +192,3 @@ def _check_and_load(model):
     console.require_exists(model)
     console.require_extra("beam", "apache_beam")
     console.load_tensorflow()
-
-
-Task = enum.StrEnum("Task", ["encode", "translate", "score"])
-
-
-@console.command
-def beam(
-    task: Task,
-    source: Sources,
-    output: OutputFolder,
-    target: Targets = (),
-    model: Annotated[pathlib.Path | None, Option()] = None,
-    shards: NumShards = 16,
-    max_length: MaxLength = 256,
-    max_ratio: MaxRatio = None,
-    deduplicate: Deduplicate = False,
-    batch_size: BatchSize = 64,
-    option: Annotated[list[str], Option("--beam")] = (),
-):
-    """Old name of the command `corpus`."""
-    name = "prepare" if task is Task.encode else task.value
-    console.warn(f"`beam {task.value}` is now `corpus {name}`")
-    if model is None:
-        raise UserError("give the model with --model MODEL")
-    if task is Task.encode:
-        filters = (max_length, max_ratio, deduplicate)
-        prepare_corpus(model, source, target, output, shards, *filters, option)
-    else:
-        _run(task.value, model, (source, target, output), batch_size, option)

@@ -1,41 +1,11 @@
-"""Arguments and options that several commands share, and renamed options."""
+"""Arguments and options that several commands share."""
 
-import itertools
 import pathlib
 from typing import Annotated
 
 import typer
 from typer import Argument
 from typer import Option
-from typer.core import TyperCommand
-
-from keras_transformer.cli import console
-
-# Renamed options, by command: old name to new name.
-RENAMED = {
-    "translate": {"--parallel-batches": "--parallel-parts"},
-    "evaluate": {"--parallel-batches": "--parallel-parts"},
-    "parse": {"--parallel-batches": "--parallel-parts", "--tokenize": "--split-words"},
-    "filter": {
-        "--threshold": "--min-score",
-        "--keep": "--keep-fraction",
-        "--keep-copies": "--keep-identical",
-    },
-}
-
-
-class Command(TyperCommand):
-    """A command that accepts the old names of its options with a warning."""
-
-    def parse_args(self, ctx, args):
-        renamed = RENAMED.get(self.name, {})
-        # After "--", every word is an argument, even if it begins with "-".
-        for i, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
-            old, equals, value = word.partition("=")
-            if old in renamed:
-                console.warn(f"{old} is now called {renamed[old]}")
-                args[i] = f"{renamed[old]}{equals}{value}"
-        return super().parse_args(ctx, args)
 
 
 def complete_recipe_names(incomplete: str):

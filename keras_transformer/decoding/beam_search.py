@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import has_dynamic_shapes
@@ -23,7 +22,6 @@ NEG_INF = float("-inf")
 SOFTMAX_MIN_SIZE = 1024
 
 
-@accept_old_arguments
 def beam_search(
     decoder,
     cache,

@@ -4,8 +4,6 @@ from concurrent import futures
 
 import keras
 
-from keras_transformer._deprecated import renamed_arguments
-
 
 def compile_for_ids(function, num_inputs):
     """Compiles a function of ids, if the backend is TensorFlow.
@@ -41,7 +39,6 @@ def compile_for_ids(function, num_inputs):
     return run
 
 
-@renamed_arguments(at_once="num_threads")
 def parallel_map(function, items, num_threads):
     """Applies `function` to each item in parallel.
 

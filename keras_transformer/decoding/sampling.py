@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import known_vocabulary_size
@@ -17,7 +16,6 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.top_k import top_k as select_top_k
 
 
-@accept_old_arguments
 def sample(
     decoder,
     cache,

@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import ConstrainedDecoder
-from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import EnsembleDecoder
 from keras_transformer.decoding.ensemble import build_models
@@ -20,7 +19,6 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.sampling import sample
 
 
-@accept_old_arguments
 def translate_ids(
     model,
     source_ids,
@@ -89,7 +87,6 @@ def translate_ids(
     )
 
 
-@accept_old_arguments
 def sample_ids(
     model,
     source_ids,

@@ -8,8 +8,6 @@ import random
 import keras
 import numpy as np
 
-from keras_transformer._deprecated import renamed_arguments
-from keras_transformer.decoding import deprecated
 from keras_transformer.decoding.alignment import align_subwords
 from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
@@ -89,7 +87,6 @@ class Translator:
     path = None
     data = None
 
-    @renamed_arguments(parallel_batches="parallel_parts")
     def __init__(
         self,
         model,
@@ -102,10 +99,8 @@ class Translator:
         forbidden=(),
         parallel_parts=1,
         warn=None,
-        **old_options,
     ):
         check_type(search, BeamSearch, "search")
-        search = deprecated.replace_fields(search, old_options, "search")
         check_at_least("max_source_length", max_source_length, 2)
         check_at_least("parallel_parts", parallel_parts, 1)
         self.model = model
@@ -142,7 +137,6 @@ class Translator:
             other._forbid(forbidden)
         return other
 
-    @deprecated.accept_line_numbers
     def translate(self, lines):
         """Returns the best translation of each line.
 
@@ -193,8 +187,7 @@ class Translator:
         )
         return [merge_equal_texts(ranked, n) for ranked in results]
 
-    @deprecated.accept_line_numbers
-    def sample(self, lines, sampling=Sampling(), prefixes=None, **old_options):
+    def sample(self, lines, sampling=Sampling(), prefixes=None):
         """Draws translations at random.
 
         Args:
@@ -213,10 +206,6 @@ class Translator:
             ModelError: If the model cannot generate a prefix.
         """
         check_type(sampling, Sampling, "sampling")
-        if old_options:
-            extra_length = self.search.extra_length
-            sampling = dataclasses.replace(sampling, extra_length=extra_length)
-            sampling = deprecated.replace_fields(sampling, old_options, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
         generator = self._generator
@@ -264,7 +253,6 @@ class Translator:
             log_probs[batch] = found
         return list(map(PairScore, map(float, log_probs), map(len, label_rows)))
 
-    @deprecated.accept_line_numbers
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
 
@@ -330,8 +318,6 @@ class Translator:
             for weight in model.get_weights():
                 digest.update(weight.tobytes())
         return digest.hexdigest()
-
-    translate_n_best = deprecated.translate_n_best
 
     def _forbid(self, phrases):
         phrases = tuple(check_texts(phrases, "forbidden"))

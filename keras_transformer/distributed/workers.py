@@ -18,7 +18,6 @@ from itertools import chain
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer._deprecated import renamed_attribute
 from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.errors import WorkerLost
 from keras_transformer.errors import WorkersError
@@ -192,10 +191,6 @@ class Workers:
                 "reached, so training stopped. Start all workers again to resume "
                 "from the last checkpoint"
             ) from error
-
-    share = renamed_attribute("share", "broadcast_from_chief")
-    total = renamed_attribute("total", "all_reduce_sum")
-    told_when_lost = renamed_attribute("told_when_lost", "convert_worker_errors")
 
     def _broadcast(self, message):
         """Returns the chief's bytes on all workers."""

@@ -5,8 +5,6 @@ from collections import Counter
 
 import numpy as np
 
-from keras_transformer._deprecated import renamed_arguments
-from keras_transformer._deprecated import renamed_attribute
 from keras_transformer.decoding.batches import encode_texts
 
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
@@ -36,7 +34,6 @@ class PairFilter:
         num_kept: Number of pairs kept.
     """
 
-    @renamed_arguments(model="translator", copies="keep_identical")
     def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
         self.translator = translator
         self.max_ratio = max_ratio
@@ -120,10 +117,6 @@ class PairFilter:
         passed[order[:count]] = True
         self._count(scores, passed)
         return passed, float(scores[order[count - 1]]) if count else None
-
-    scores = renamed_attribute("scores", "score")
-    kept = renamed_attribute("kept", "select_above")
-    best = renamed_attribute("best", "select_best")
 
     def _count(self, scores, passed):
         """Updates the counts of kept pairs and of pairs whose score is too low."""

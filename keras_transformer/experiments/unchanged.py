@@ -30,10 +30,7 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
         RunError: If the run began with a different text.
     """
     is_known = progress.text is not None and fingerprint is not None
-    current = fingerprint
-    if is_known and ":" not in progress.text:
-        current = current.partition(":")[0]  # version 0.1 stored no hash of the ids
-    if is_known and progress.text != current and not allow_changes:
+    if is_known and progress.text != fingerprint and not allow_changes:
         raise RunError(
             f"{folder}: the text of data.train, its length limit or its subwords have "
             "changed since the run began. Pass --allow-changes or --restart"

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import target_of
-from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import check_at_least
@@ -53,7 +52,6 @@ def export_saved_model(
     parallel_parts=1,
     jit_compile=False,
     warmup_requests=True,
-    **old_options,
 ):
     """Writes `folder/VERSION/`, a SavedModel with the tokenizer and beam search.
 
@@ -95,7 +93,6 @@ def export_saved_model(
             TF-Serving, whose builds lack XLA.
         warmup_requests: Whether to write warm-up requests for TF-Serving, which needs
             the package tensorflow-serving-api.
-        **old_options: Fields of `search`, as keyword arguments (deprecated).
 
     Returns:
         Path of the new version's folder.
@@ -109,7 +106,6 @@ def export_saved_model(
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     check_type(search, BeamSearch, "search")
-    search = replace_fields(search, old_options, "search")
     reject_ensemble(model)
     check_at_least("max_source_length", max_source_length, 2)
     check_at_least("max_batch_size", max_batch_size, 1)

@@ -12,8 +12,6 @@ from keras import ops
 from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
-from keras_transformer.layers.renamed import rename_score
-from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
 
@@ -82,7 +80,6 @@ class MultiHeadAttention(keras.layers.Layer):
         score_mode="scaled_dot",
         **kwargs,
     ):
-        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         if score_mode not in SCORE_MODES:
             raise ValueError(
@@ -267,10 +264,6 @@ class MultiHeadAttention(keras.layers.Layer):
     def compute_output_spec(self, *args, **kwargs):
         # Traces `call`, because the attention scores have a shape of their own.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    @classmethod
-    def from_config(cls, config):
-        return super().from_config(rename_score(config))
 
     def get_config(self):
         return {

@@ -7,8 +7,6 @@ import keras
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.renamed import rename_score
-from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
@@ -49,7 +47,6 @@ class TransformerLayer(keras.layers.Layer):
         layer_norm_epsilon=1e-6,
         **kwargs,
     ):
-        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -68,10 +65,6 @@ class TransformerLayer(keras.layers.Layer):
     def options(self):
         """Returns the constructor arguments of `TransformerLayer` as a dict."""
         return constructor_arguments(self, TransformerLayer)
-
-    @classmethod
-    def from_config(cls, config):
-        return super().from_config(rename_score(config))
 
     def get_config(self):
         activation = activation_name(self.activation)

@@ -1,7 +1,5 @@
 """Reading and writing of recipes. Each error is one line that names the key."""
 
-import functools
-import logging
 import os
 import pathlib
 import re
@@ -19,16 +17,12 @@ from keras_transformer.recipes.keys import key_hint
 from keras_transformer.recipes.keys import known_keys
 from keras_transformer.recipes.keys import name_hint
 from keras_transformer.recipes.machine import find_machine
-from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
-from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.recipes.yaml_values import dump_yaml
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_text
-
-logger = logging.getLogger(__name__)
 
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
@@ -90,7 +84,6 @@ def load_recipe(
             the dotted key.
     """
     label, values = _read(name_or_path)
-    _rename_old_keys(values, label)
     describes_model = values.get("model") is not None
     for key, value in (keys or {}).items():
         _set_key(values, key, value)
@@ -164,8 +157,7 @@ def _values_of_run(run):
     if run is None or not _has_begun(pathlib.Path(run)):
         return None
     try:
-        label, values = _read(pathlib.Path(run, "config.yaml"))
-        _rename_old_keys(values, label)
+        _, values = _read(pathlib.Path(run, "config.yaml"))
     except RecipeError:
         # The command `train` reads config.yaml later and reports the error.
         return None
@@ -248,11 +240,7 @@ def _apply_override(values: dict, override: str) -> None:
 
 
 def _set_key(values: dict, key: str, value) -> None:
-    """Sets a dotted key, which may be an old name. Missing sections are created."""
-    recipe = values
-    if key in RENAMED_KEYS:
-        _warn_of_renamed([key], f"--set {key}")
-        key = RENAMED_KEYS[key]
+    """Sets a dotted key. Missing sections are created."""
     names = key.split(".")
     for depth, name in enumerate(names[:-1], start=1):
         if values.get(name) is None:
@@ -265,27 +253,6 @@ def _set_key(values: dict, key: str, value) -> None:
     if key in _ALTERNATIVES and value is not None:
         values.pop(_ALTERNATIVES[key], None)
     values[names[-1]] = value
-    _rename_old_keys(recipe, f"--set {key}")
-
-
-def _rename_old_keys(values: dict, label: str) -> None:
-    try:
-        renamed = rename_keys(values)
-    except ValueError as error:
-        raise RecipeError(f"{label}: {error}") from None
-    if renamed:
-        _warn_of_renamed(renamed, label)
-
-
-def _warn_of_renamed(old_keys, label: str) -> None:
-    changes = ", ".join(f"{key} is now {RENAMED_KEYS[key]}" for key in old_keys)
-    _warn_once(f"{label}: {changes}")
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    # A command may read the same recipe several times.
-    logger.warning("%s", message)
 
 
 def _expand_variables(value, key):

@@ -29,7 +29,6 @@ from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.data_sections import Seed
 from keras_transformer.recipes.data_sections import Text
-from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.stages import default_text_options
@@ -310,7 +309,6 @@ class Recipe(Section):
         if not isinstance(values, dict):
             return values
         values = dict(values)
-        rename_keys(values)
         data = values.get("data")
         if isinstance(data, dict) and "kind" not in data:
             values["data"] = {"kind": "files", **data}

@@ -33,8 +33,7 @@ def card_tables(text):
 
 def card_license(sections):
     """Returns the license in the result of `card_tables`, or `None`."""
-    # Cards of version 0.1 use the British spelling.
-    text = sections.get("License", sections.get("Licence"))
+    text = sections.get("License")
     return text if isinstance(text, str) else None
 
 

@@ -162,8 +162,7 @@ def _reason(path):
         require_regular(checkpoint_files(path))
         progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
         reason = parse_json(progress, _Progress, "progress", finite=False).reason
-    # Damaged checkpoints are reported later, when their weights are read. Checkpoints
-    # of version 0.1 store no reason.
+    # Damaged checkpoints are reported later, when their weights are read.
     except Exception:
         return SCHEDULE
     return reason if reason in (END, INTERRUPTION) else SCHEDULE

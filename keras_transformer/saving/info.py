@@ -16,7 +16,6 @@ from keras_transformer.errors import CheckpointError
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.card import CARD
@@ -233,11 +232,6 @@ def _describe_by_card(folder, kind):
     info.vocabulary = parse_vocabulary(str(model.pop("tokenizer", "")))
     info.architecture = model
     info.training.settings = _table(sections, "Training")
-    # Cards of version 0.1 use the recipe's old keys.
-    tables = {"model": info.architecture, "training": info.training.settings}
-    with contextlib.suppress(ValueError):
-        rename_keys(tables)
-    info.architecture, info.training.settings = tables["model"], tables["training"]
     info.data = _table(sections, "Data")
     info.decoding = _table(sections, "Search")
     info.export = _table(sections, "Export")

@@ -90,11 +90,8 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # Overrides `ModelSettings._apply_preset`, because a file has no preset. Renames
-        # an old key and limits the values instead.
-        if isinstance(values, dict) and "score" in values:  # version 0.1
-            values = {"score_mode": values["score"], **values}
-            del values["score"]
+        # Overrides `ModelSettings._apply_preset`, because a file has no preset. Limits
+        # the values instead.
         for name, value in values.items() if isinstance(values, dict) else ():
             # Keras and TensorFlow fail on sizes beyond int32.
             if type(value) is int and value >= 2**31:

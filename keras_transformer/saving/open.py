@@ -1,6 +1,5 @@
 """Opening of trained models for translation."""
 
-from keras_transformer._deprecated import renamed_arguments
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
@@ -12,7 +11,6 @@ from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import newest_version
 
 
-@renamed_arguments(parallel_batches="parallel_parts")
 def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
     """Opens a model for translation.
 

@@ -32,17 +32,14 @@ class ExportLimits(BaseModel):
     Attributes:
         max_batch_size: Maximum number of rows per batch.
         max_source_length: Maximum number of subwords of a source, including the end id.
-            `None` in exports of version 0.1.
     """
 
     max_batch_size: _Limit
-    max_source_length: _Limit | None = None
+    max_source_length: _Limit
 
 
 def read_limits(path):
-    """Returns the `ExportLimits` stored in `path`, the folder of one version.
-
-    Returns `None` if `limits.json` is missing, as in exports made before release 0.1.
+    """Returns the `ExportLimits` of a version's folder, or `None` if it has none.
 
     Raises:
         ModelError: If the limits cannot be read.

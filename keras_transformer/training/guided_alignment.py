@@ -2,8 +2,6 @@
 
 import tensorflow as tf
 
-from keras_transformer._deprecated import warn_deprecated
-
 # Keeps the logarithm finite if the attention scores of the aligned positions are 0.
 _EPSILON = 1e-6
 
@@ -56,11 +54,6 @@ class GuidedAlignment:
                 f"Received: layer={layer}, head={self.head}."
             )
         return layer
-
-    def layer_of(self, transformer):
-        """Deprecated name of `layer_index`."""
-        warn_deprecated("layer_of", "layer_index")
-        return self.layer_index(transformer)
 
     def loss(self, scores, inputs, weights):
         """Computes the loss, multiplied by `weight` and summed over target tokens.

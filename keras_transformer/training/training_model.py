@@ -3,7 +3,6 @@
 import keras
 import tensorflow as tf
 
-from keras_transformer._deprecated import take_renamed
 from keras_transformer.training import step_check
 from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
@@ -84,9 +83,6 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
-        global_clipnorm = take_renamed(
-            kwargs, "clip_norm", "global_clipnorm=", global_clipnorm
-        )
         parts = gradient_accumulation_steps, parallel_parts
         if min(parts) < 1:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""`corpus prepare`, `corpus translate`, `corpus score`, and their old `beam` names.
+"""`corpus prepare`, `corpus translate` and `corpus score`.
 
-The `beam` commands are deprecated. Fakes replace the functions that run Apache Beam, so
+Fakes replace the functions that run Apache Beam, so
 these tests check only their arguments. tests/distributed checks the functions.
 """
 
@@ -9,24 +9,6 @@ import sys
 import types
 
 import pytest
-
-# Arguments of each old command, keyed by the name of the new command. Tests insert the
-# model's path after `--model`.
-OLD_COMMANDS = {
-    "prepare": (
-        *("beam", "encode", "--model"),
-        *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
-        *("--max-length", "9", "--max-ratio", "2", "--deduplicate"),
-        *("--shards", "3", "--beam", "runner=FlinkRunner", "--beam", "x=1"),
-    ),
-    "translate": (
-        *("beam", "translate", "--model"),
-        *("--source", "a", "--source", "b", "-o", "out", "--batch-size", "7"),
-        *("--beam", "direct_num_workers=2"),
-    ),
-    "score": ("beam", "score", "--model", "-s", "a", "--target", "b", "-o", "out"),
-}
-NEW_OPTIONS = {"--shards": "--num-shards", "--beam": "--beam-option"}
 
 
 @pytest.fixture
@@ -63,24 +45,13 @@ def called(monkeypatch, tmp_path):
     return calls
 
 
-@pytest.mark.parametrize("name", OLD_COMMANDS)
-def test_beam_matches_corpus_commands(run_command, called, tmp_path, name):
-    _, task, _, *options = OLD_COMMANDS[name]
-    old = run_command("beam", task, "--model", tmp_path / "model", *options)
-    assert old.exit_code == 0, old.stderr
-    warning = f"warning: `beam {task}` is now `corpus {name}`\n"
-    assert old.stderr.startswith(warning)
-    renamed = [NEW_OPTIONS.get(option, option) for option in options]
-    new = run_command("corpus", name, tmp_path / "model", *renamed)
-    assert new.exit_code == 0, new.stderr
-    assert new.stderr == old.stderr.removeprefix(warning)
-    assert called[0] == called[1]
-
-
 def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
     (tmp_path / "model" / "tokenizer").mkdir()
     options = [
-        NEW_OPTIONS.get(option, option) for option in OLD_COMMANDS["prepare"][3:]
+        *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
+        *("--max-length", "9", "--max-ratio", "2", "--deduplicate"),
+        *("--num-shards", "3"),
+        *("--beam-option", "runner=FlinkRunner", "--beam-option", "x=1"),
     ]
     result = run_command("corpus", "prepare", tmp_path / "model", *options)
     assert result.stderr == "1,000 of 1,002 pairs kept; dropped: 2 with an empty side\n"
@@ -131,7 +102,6 @@ def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
     for command, message in (
         (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
         (["corpus", "prepare", tmp_path], "apache_beam is not installed: pip install"),
-        (["beam", "encode"], "give the model with --model MODEL"),
     ):
         result = run_command(*command, *files)
         assert result.exit_code == 2

@@ -25,7 +25,7 @@ COMMANDS = [
     *("serve", "parse", "init", "plot"),
 ]
 SUBCOMMANDS = ["corpus prepare", "corpus translate", "corpus score"]
-COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "keras_transformer"]
 # Runs a command, then prints which heavy modules it has imported.
 LOADED = (
     "import sys; sys.argv = {arguments!r}\n"
@@ -56,7 +56,6 @@ def test_help_of_each_command_shows_an_example(run_command, name, option):
 def test_help_imports_no_heavy_library():
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True)
     assert all(f"  {name} " in done.stdout for name in [*COMMANDS, "corpus"])
-    assert "  beam " not in done.stdout
     assert loaded_modules("--help") == "[]"
 
 

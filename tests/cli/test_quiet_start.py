@@ -40,13 +40,13 @@ ARGUMENTS = {
     "corpus prepare": ["run", *PAIR, "--output", "new"],
     "corpus translate": ["run", "-s", "text", "--output", "new"],
     "corpus score": ["run", *PAIR, "--output", "new"],
-    "beam": ["encode", *PAIR, "--model", "run", "--output", "new"],
 }
 # Commands that never load TensorFlow.
 WITHOUT_TENSORFLOW = {"init", "plot", "models"}
 # Runs all commands, each up to the point at which the libraries' output is discarded.
 SCRIPT = textwrap.dedent("""
     import contextlib, json, sys
+    sys.argv[0] = "keras-transformer"
     from typer.testing import CliRunner
     from keras_transformer.cli import console
     from keras_transformer.cli.app import app

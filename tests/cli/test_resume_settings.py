@@ -1,7 +1,5 @@
 """`translate --resume` refuses to continue with other settings of the model."""
 
-import json
-
 import pytest
 
 from keras_transformer.decoding import BeamSearch
@@ -107,17 +105,3 @@ def test_resume_compares_the_settings_in_use(save, translate, interrupt, tmp_pat
     save(**CHANGES["beam_size"])
     assert translate().exit_code == 0
     assert (tmp_path / "out").read_bytes() == text
-
-
-def test_resume_refuses_a_record_without_settings(translate, interrupt, tmp_path):
-    """Version 0.1 recorded options, but no settings of the model."""
-    text = interrupt()
-    path = tmp_path / ".out.made.json"
-    record = json.loads(path.read_text())
-    record["set of options"] = {
-        **{"beam_size": None, "length_penalty": None, "patience": None},
-        **{"prefix": None, "sampling": False, "n_best": 1},
-        **{"scores": False, "alignments": False},
-    }
-    path.write_text(json.dumps(record))
-    assert_refused(translate(), tmp_path, text)

@@ -305,27 +305,6 @@ def test_run_raises_an_error_for_the_exit_code(tmp_path, monkeypatch, code, erro
         script.run(["train"])
 
 
-def test_help_loads_no_tensorflow():
-    code = (
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import data_diversification;"
-        "print({'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "set()", done.stderr
-
-
-def test_recipes_are_loaded_after_tensorflow(tmp_path):
-    """`load_recipe` finds GPUs only if TensorFlow has been imported."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import data_diversification;"
-        "data_diversification.load_recipe = lambda *_, **__: sys.exit("
-        "str('tensorflow' in sys.modules)); data_diversification.main()"
-    )
-    command = [sys.executable, "-c", code, "phrases", f"--output={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "True"
-
-
 def test_repeated_seeds_are_refused(tmp_path):
     with pytest.raises(SystemExit, match=r"seeds must be distinct\. Received: 1,1"):
         script.main(["phrases", "--seeds=1,1", f"--output={tmp_path / 'runs'}"])

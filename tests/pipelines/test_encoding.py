@@ -4,7 +4,6 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import gzip
-import hashlib
 import json
 import os
 import pathlib
@@ -281,28 +280,6 @@ def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
     other = encode("drawn otherwise")
     assert other.inputs == first.inputs
     assert other.fingerprint != first.fingerprint
-
-
-def test_cache_of_version_0_1_is_reused(tokenizers, tmp_path):
-    """A run of version 0.1 resumes with the segmentations that it drew.
-
-    Version 0.1 did not store the hash of the ids, and its hash of the inputs did not
-    include the name of the random generator.
-    """
-    lines = [line.encode() for line in sentences(11, 9)]
-    files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
-    # The content of the hash begins with the number of the storage format.
-    facts = [3, files.fingerprint(), *(each.fingerprint() for each in tokenizers)]
-    encode_corpus(files, *tokenizers, tmp_path / "ids", dropout=0.2, seed=5)
-    path = tmp_path / "ids" / "corpus.json"
-    stored = json.loads(path.read_text())
-    del stored["ids"]
-    facts += [256, (0.2, 1, 5)]
-    stored["fingerprint"] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    path.write_text(json.dumps(stored))
-    corpus = encode_corpus(files, *tokenizers, tmp_path / "ids", dropout=0.2, seed=5)
-    assert corpus.fingerprint == stored["fingerprint"]
-    assert json.loads(path.read_text()) == stored
 
 
 def test_load_rejects_folder_without_corpus(tmp_path):

@@ -93,7 +93,6 @@ def test_both_directions_double_the_text_of_an_epoch(load):
 
 
 def test_started_run_keeps_checkpoints_in_minutes(load, tmp_path):
-    """The recipe of version 0.1 has `checkpoint_minutes`."""
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "ckpt-1.index").touch()

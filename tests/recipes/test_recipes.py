@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import json
 import pathlib
 
 import pytest
@@ -313,62 +312,6 @@ def test_dump_recipe_writes_the_values_of_the_preset(recipe_path, tmp_path):
         "config.yaml",
         "mine.yaml",
     ]
-
-
-# Keys of the section `training` in version 0.1, each with its new name and a value.
-OLD_KEYS = {
-    "keep": ("keep_checkpoints", 7),
-    "average": ("average_checkpoints", 3),
-    "on_nan": ("on_nonfinite", "stop"),
-    "max_skipped": ("max_consecutive_skips", 4),
-    "clip_norm": ("global_clipnorm", 1.5),
-}
-
-
-def load_from_file(path):
-    training = ", ".join(f"{old}: {value}" for old, (_, value) in OLD_KEYS.items())
-    path.write_text(f"{MINIMAL}training: {{{training}}}")
-    return load_recipe(path)
-
-
-def load_from_overrides(path):
-    # An override by the old name replaces a value that the file sets by either name.
-    path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
-    return load_recipe(
-        path,
-        [f"training.{old}={value}" for old, (_, value) in OLD_KEYS.items()],
-    )
-
-
-def load_from_section(path):
-    training = {old: value for old, (_, value) in OLD_KEYS.items()}
-    return load_recipe(path, [f"training={json.dumps(training)}"])
-
-
-@pytest.mark.parametrize(
-    "load", [load_from_file, load_from_overrides, load_from_section]
-)
-def test_load_recipe_renames_old_keys(recipe_path, caplog, load):
-    recipe = load(recipe_path)
-    dump_recipe(recipe, recipe_path)
-    written = yaml.safe_load(recipe_path.read_text())["training"]
-    for old, (new, value) in OLD_KEYS.items():
-        assert old not in written and written[new] == value
-        assert f"training.{old} is now training.{new}" in caplog.text
-
-
-def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
-    recipe_path.write_text(f"{MINIMAL}training: {{keep: 5, keep_checkpoints: 7}}")
-    assert "training.keep is the old name of training.keep_checkpoints" in recipe_error(
-        recipe_path
-    )
-
-
-def test_old_key_of_the_score_mode_works(recipe_path, caplog):
-    text = MINIMAL.replace("model: {}", "model: {score: dot}")
-    recipe_path.write_text(text)
-    assert load_recipe(recipe_path).model.score_mode == "dot"
-    assert "model.score is now model.score_mode" in caplog.text
 
 
 def test_decoding_section_matches_beam_search():
