@@ -67,6 +67,7 @@ setup(
         "tensorflow-datasets>=4.9",
         # tensorflow-datasets imports it but does not list it as a requirement.
         "importlib_resources>=6",
+        "safetensors>=0.5",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",

@@ -3,30 +3,21 @@
 Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
-import itertools
-import json
 import math
-import os
 import zipfile
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError
+from safetensors import safe_open
 
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import install_hint
-from keras_transformer.untrusted import open_regular
 from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
-_MAX_HEADER_BYTES = 16 << 20
 # A PyTorch file stores a tied matrix once and may list it under up to this many names.
 _MAX_NAMES = 4
-# Types in safetensors files.
-_DTYPES = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 class Arrays:
@@ -191,86 +182,26 @@ def _read_members(archive, members, int8_sizes):
 def read_safetensors(path):
     """Reads the arrays of a safetensors file.
 
-    The file consists of the length of a JSON header (uint64), the header, and the
-    arrays. The header maps each name to a type, a shape, and a start and an end offset,
-    which count from the end of the header.
-
     Returns:
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If the file is damaged, or an array's type is not F32, F16, or BF16.
+        ModelError: If the file is damaged, or an array's type is not float32, float16,
+            or bfloat16.
     """
-    with open_regular(path, ModelError) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _MAX_BYTES:
+    require_regular([path], ModelError)
+    try:
+        with safe_open(path, "numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: not a safetensors file: {error!s:.200}") from None
+    for name, array in arrays.items():
+        if array.dtype.name not in ("float32", "float16", "bfloat16"):
             raise ModelError(
-                f"{path}: the file has {size:,} bytes, but at most {_MAX_BYTES:,} are "
-                "allowed"
+                f"{path}: {name!r:.80} must be float32, float16 or bfloat16. "
+                f"Received: {array.dtype}"
             )
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
-            raise ModelError(f"{path}: not a safetensors file")
-        header = file.read(length)
-    try:
-        entries = json.loads(header, object_pairs_hook=_unique_keys)
-        if not isinstance(entries, dict):
-            raise ModelError("its header is not a mapping")
-        entries.pop("__metadata__", None)
-        if not entries:
-            raise ModelError("contains no arrays")
-        content = np.memmap(path, np.uint8, "r", offset=8 + length)
-        entries = {
-            name: _check_entry(name, entry, len(content))
-            for name, entry in entries.items()
-        }
-        # Overlapping arrays would let a small file expand to any number of weights.
-        spans = sorted(span for *_, span in entries.values())
-        if any(after[0] < before[1] for before, after in itertools.pairwise(spans)):
-            raise ModelError("its arrays overlap")
-        return {name: _decode_array(content, *entry) for name, entry in entries.items()}
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read: {str(error)!r:.200}") from None
-
-
-def _unique_keys(pairs):
-    """Returns a dict of the pairs of a JSON object, whose keys must be unique."""
-    found = {}
-    for key, value in pairs:
-        if key in found:
-            raise ModelError(f"its header has the key {key!r:.80} twice")
-        found[key] = value
-    return found
-
-
-def _check_entry(name, entry, size):
-    """Checks an array's header entry. Returns its type, shape, and span."""
-    try:
-        kind, shape, (start, end) = (
-            entry[key] for key in ("dtype", "shape", "data_offsets")
-        )
-        numbers = [*shape, start, end]
-    except (TypeError, KeyError, ValueError):
-        raise ModelError(f"the header of {name!r:.80} is damaged") from None
-    if not isinstance(kind, str) or kind not in _DTYPES:
-        raise ModelError(
-            f"{name!r:.80} must be one of {', '.join(_DTYPES)}. Received: {kind!r:.80}"
-        )
-    if (
-        any(type(number) is not int or number < 0 for number in numbers)
-        or not start <= end <= size
-        or end - start != math.prod(shape) * _DTYPES[kind].itemsize
-    ):
-        raise ModelError(
-            f"the offsets of {name!r:.80} do not match its shape or the file"
-        )
-    return kind, shape, (start, end)
-
-
-def _decode_array(content, kind, shape, span):
-    return np.frombuffer(content[slice(*span)].tobytes(), _DTYPES[kind]).reshape(shape)
+    return arrays
 
 
 def read_torch(path):

@@ -6,9 +6,9 @@ A post-norm model becomes a `MarianMTModel`. A pre-norm model becomes a
 
 import json
 import pathlib
-import struct
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from keras_transformer.conversion.array_names import huggingface_names
 from keras_transformer.conversion.weights import StreamOrder
@@ -96,7 +96,9 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     if _is_separate(model):
         files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
     with replace_folder(folder, must_be_new=True) as temporary:
-        write_safetensors(temporary / "model.safetensors", tensors)
+        # The library writes the memory of an array, whatever its strides.
+        tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (temporary / name).write_text(text, encoding="utf-8")
@@ -115,36 +117,6 @@ def _half(name, array):
     if not np.all(np.abs(array) <= largest):
         raise ExportError(f"{name}: a weight exceeds the range of float16")
     return array.astype("float16")
-
-
-def write_safetensors(path, tensors):
-    """Writes a safetensors file.
-
-    The layout is the header's length (uint64), the header (JSON: types, shapes and
-    offsets), and the arrays in C order, all little-endian.
-
-    Args:
-        path: File to write.
-        tensors: Mapping of names to arrays of float32 or float16.
-    """
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    types = {"float32": "F32", "float16": "F16"}
-    for name, array in tensors.items():
-        end = offset + array.nbytes
-        header[name] = {
-            "dtype": types[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    content = json.dumps(header).encode()
-    content += b" " * (-len(content) % 8)  # aligned to 8 bytes
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(content)) + content)
-        for array in tensors.values():
-            file.write(
-                np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
-            )
 
 
 def _notes(translator):

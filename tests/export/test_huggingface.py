@@ -19,7 +19,6 @@ from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface
 from keras_transformer.export import export_marian
-from keras_transformer.export.huggingface import write_safetensors
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)
@@ -63,18 +62,6 @@ def read_safetensors(path):
 def post(tmp_path_factory):
     """The translator of a post-norm model, and the folder that it was exported to."""
     return export_to_folder(export_huggingface, make_translator(), tmp_path_factory)
-
-
-def test_safetensors_have_the_documented_layout(tmp_path):
-    tensors = {
-        "a": np.arange(6, dtype="float32").reshape(2, 3).T,
-        "b": np.ones((1, 2), "float16"),
-    }
-    write_safetensors(tmp_path / "x", tensors)
-    found, metadata = read_safetensors(tmp_path / "x")
-    assert metadata == {"format": "pt"}
-    assert found["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert found["b"].tolist() == [[1, 1]]
 
 
 def test_folder_has_the_files_of_marian_mt_models(post):
