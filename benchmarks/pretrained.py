@@ -32,7 +32,7 @@ _WEIGHTS_LICENSE = "The weights have the license of this package, Apache-2.0."
 
 
 class Packaged(NamedTuple):
-    """A packaged model, which is trained with the recipe of the same name.
+    """A packaged model. `pack` needs a recipe of the same name.
 
     Attributes:
         description: One line for `keras-transformer models`.
@@ -45,7 +45,30 @@ class Packaged(NamedTuple):
     max_bytes: int
 
 
+_TATOEBA = (
+    "sentence pairs from www.manythings.org/anki, which come from the Tatoeba project, "
+    "https://tatoeba.org, under the license CC BY 2.0 FR, "
+    "https://creativecommons.org/licenses/by/2.0/fr/"
+)
 MODELS = {
+    "europarl_en_fr": Packaged(
+        "English to French: news, debates, everyday sentences, software texts",
+        "Trained on the proceedings of the European Parliament (Europarl v7, Koehn "
+        "2005, https://www.statmt.org/europarl, whose makers know of no copyright "
+        f"restrictions), on {_TATOEBA}, and on the translation catalogues of these "
+        "GitHub repositories: under CC BY 4.0 google/comprehensive-rust, under CC BY "
+        "3.0 GNOME/gnome-user-docs, KiCad/kicad-doc, under CC0 python/python-docs-fr "
+        "(English: PSF license) and metabrainz/picard-docs, under BSD licenses "
+        "django/django-docs-translations, ankitects/anki-core-i18n, "
+        "OpenRefine/OpenRefine, shadow-maint/shadow, hotosm/tasking-manager and "
+        "sphinx-doc/sphinx, under Apache 2.0 openstack/horizon, openstack/nova, "
+        "matrix-org/matrix-react-sdk, pypi/warehouse and OpenPrinting/cups, and under "
+        "the MIT license godotengine/godot-editor-l10n, "
+        "cds-snc/notification-admin, cds-snc/platform-forms-client, gogs/gogs, "
+        "bitcoin-dot-org/bitcoin.org, wikimedia/mediawiki-extensions-VisualEditor, "
+        "wikimedia/mediawiki-extensions-Echo and KDE/kate. The text is not included.",
+        27_000_000,
+    ),
     "phrases": Packaged(
         "English to German: dates, times, numbers, amounts of money, measurements and "
         "names",
@@ -56,9 +79,7 @@ MODELS = {
     ),
     "tatoeba_en_de": Packaged(
         "English to German: short everyday sentences",
-        "Trained on sentence pairs from www.manythings.org/anki, which come from the "
-        "Tatoeba project, https://tatoeba.org, under the license CC BY 2.0 FR, "
-        "https://creativecommons.org/licenses/by/2.0/fr/. The text is not included.",
+        f"Trained on {_TATOEBA}. The text is not included.",
         12_000_000,
     ),
 }

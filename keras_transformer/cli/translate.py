@@ -99,7 +99,7 @@ def translate(
     j, from 0. The forbidden word 'walk*' stands for all words that start with walk.
 
     \b
-    echo "A man rides a bike." | keras-transformer translate runs/mine
+    echo "The museum opens at nine." | keras-transformer translate europarl_en_fr
     keras-transformer translate runs/mine --input test.en --output test.de
     echo "A man rides." | keras-transformer translate runs/mine --scores --alignments
     keras-transformer translate runs/back --input news.de --output news.en \\

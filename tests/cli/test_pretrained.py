@@ -23,10 +23,43 @@ SETTINGS = [
     "training.mixed_precision=bfloat16",
     "decoding={beam_size: 2, extra_length: 3}",
 ]
-# A sentence per model, and the exact translation that it must return.
+# Sentences, none of them in a training text, and their exact translations.
 EXAMPLES = {
-    "phrases": ("3 September 2021", "3. September 2021"),
-    "tatoeba_en_de": ("I'm tired.", "Ich bin müde."),
+    "phrases": {"3 September 2021": "3. September 2021"},
+    "tatoeba_en_de": {"I'm tired.": "Ich bin müde."},
+    "europarl_en_fr": {
+        "The government announced new measures against unemployment this morning.": (
+            "Le gouvernement a annoncé de nouvelles mesures contre le chômage ce matin."
+        ),
+        "Scientists warn that the climate is changing faster than expected.": (
+            "Les scientifiques avertissent que le climat change plus rapidement que "
+            "prévu."
+        ),
+        "The museum opens at nine o'clock on Sundays.": (
+            "Le musée ouvre à neuf heures le dimanche."
+        ),
+        "My sister bought three tickets for the concert.": (
+            "Ma sœur a acheté trois billets pour le concert."
+        ),
+        "We need more money for schools and hospitals.": (
+            "Nous avons besoin de plus d'argent pour les écoles et les hôpitaux."
+        ),
+        "He forgot his umbrella at the restaurant last night.": (
+            "Il a oublié son parapluie au restaurant hier soir."
+        ),
+        "Please save your changes before you close the window.": (
+            "Veuillez enregistrer vos modifications avant de fermer la fenêtre."
+        ),
+        "The committee will vote on the proposal tomorrow afternoon.": (
+            "La commission votera la proposition demain après-midi."
+        ),
+        "This file could not be opened because it is damaged.": (
+            "Ce fichier n'a pas pu être ouvert parce qu'il est endommagé."
+        ),
+        "Click <b>here</b> to see {count} items at https://example.org.": (
+            "Cliquez sur <b>ici</b> pour voir {count} éléments à https://example.org."
+        ),
+    },
 }
 
 
@@ -110,25 +143,22 @@ def test_notice_names_every_packaged_model():
 
 
 @pytest.mark.parametrize("name", pretrained.MODELS)
-def test_packaged_model_translates_its_example(name, run_command):
-    folder = packaged_models()[name]
-    source, translation = EXAMPLES[name]
-    assert kt.open_model(name).translate([source]) == [translation]
-    result = run_command("translate", name, stdin=f"{source}\n")
-    assert (result.exit_code, result.stdout) == (0, f"{translation}\n")
-    sizes = [each.stat().st_size for each in folder.rglob("*") if each.is_file()]
-    assert sum(sizes) <= pretrained.MODELS[name].max_bytes
+def test_packaged_model_translates_its_examples(name):
+    translations = kt.open_model(name).translate(list(EXAMPLES[name]))
+    assert translations == list(EXAMPLES[name].values())
+    files = [each for each in packaged_models()[name].rglob("*") if each.is_file()]
+    assert sum(f.stat().st_size for f in files) <= pretrained.MODELS[name].max_bytes
+    card = (packaged_models()[name] / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert pretrained.MODELS[name].origin in card
 
 
-@pytest.mark.parametrize("name", pretrained.MODELS)
+@pytest.mark.parametrize("name", ["phrases", "tatoeba_en_de"])
 def test_packaged_model_has_its_recipes_sizes(name, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
     folder = packaged_models()[name]
     keys = kt.recipes.load_recipe(folder / "recipe.yaml").model.model_dump()
     config = kt.Transformer.from_preset(name).get_config()
     assert {key: config[key] for key in keys if key in config}.items() <= keys.items()
-    card = (folder / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert pretrained.MODELS[name].origin in card
 
 
 def test_models_command_lists_packaged_models(run_command):

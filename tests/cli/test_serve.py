@@ -23,7 +23,7 @@ def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: {tmp_path / 'nowhere'}: no such file or folder, and no packaged model "
-        "(packaged: phrases, tatoeba_en_de)\n"
+        "(packaged: europarl_en_fr, phrases, tatoeba_en_de)\n"
     )
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2
