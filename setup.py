@@ -10,7 +10,10 @@ HERE = pathlib.Path(__file__).parent
 # Writes the warm-up requests for TF-Serving that an export contains.
 SERVING_API = ["tensorflow-serving-api>=2.19,<2.22"]
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
+# In Python's standard library from 3.14.
+ZSTD = "backports.zstd>=1; python_version < '3.14'"
 TEST = [
+    ZSTD,
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -98,6 +101,8 @@ setup(
         # For sacreBLEU's tokenizers of Japanese and Korean.
         "ja": ["sacrebleu[ja]>=2.4"],
         "ko": ["sacrebleu[ko]>=2.4"],
+        # For text that zstd has compressed.
+        "zstd": [ZSTD],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         # Beam requires protobuf 6, but sentencepiece 0.2.3 requires protobuf 7.36.
         "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],

@@ -2,55 +2,99 @@ r"""Reads lines of text files, with one definition of a line for the whole packa
 
 A line ends at the byte ``\n`` only. ``str.splitlines`` also splits at U+2028, U+0085
 and form feeds, which would misalign every later line with its translation.
+
+Every text is opened here. Its first bytes, not its name, decide whether it is
+decompressed, or rejected because it is not UTF-8 text.
 """
 
+import bz2
 import codecs
 import gzip
 import hashlib
+import io
+import logging
+import lzma
 import os
 import stat
-import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from keras_transformer.errors import DataError
+from keras_transformer.errors import install_hint
 
-_CHUNK_BYTES = 1 << 20
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1 << 16
+
+
+def _open_zstd(file):
+    try:
+        from compression import zstd  # in Python 3.14
+    except ImportError:
+        from backports import zstd
+    return zstd.ZstdFile(file)
+
+
+# For each compressed format its first bytes, its name, and a function that opens it.
+# The opened files need not seek, and raise `EOFError` if their end is missing.
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
+    b"\x28\xb5\x2f\xfd": ("zstd", _open_zstd),
+}
+# Names of other formats by their first bytes.
+_BINARY = {
+    b"PK\x03\x04": "a zip archive, like .docx and .xlsx",
+    b"%PDF-": "a PDF file",
+    b"{\\rtf": "an RTF file",
+    b"\xd0\xcf\x11\xe0": "a file of an old Microsoft Office",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!": "a RAR archive",
+    b"PAR1": "a Parquet file",
+}
+_XML = (b"<?xml", b"<!doctype", b"<tmx", b"<xliff", b"<html", b"<srcset", b"<refset")
+# Byte order marks. That of UTF-32 begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_ICONV = "onvert it with iconv -f {} -t UTF-8."
+_LATIN = "If it is Latin-1, c" + _ICONV.format("LATIN1")
 
 
 def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str | None]:
-    r"""Yields the lines of a UTF-8 text file, decompressed if its name ends in ``.gz``.
+    r"""Yields the lines of a UTF-8 text file, plain or compressed.
 
-    A byte order mark at the start of the file and one ``\r`` at the end of a line are
-    removed. The last line needs no ``\n``.
+    Files of gzip, bzip2, xz and zstd are recognized by their first bytes. A byte order
+    mark at the start of the text and one ``\r`` at the end of a line are removed. The
+    last line needs no ``\n``.
 
     Args:
         path: The file.
         errors: Treatment of a line that is not UTF-8. "raise" raises a `DataError`
             that names file and line. "drop" yields `None`, so that line numbers stay
-            correct. "replace" replaces invalid bytes with U+FFFD.
+            correct. "replace" replaces invalid bytes with U+FFFD and logs a warning at
+            the end.
 
     Raises:
-        DataError: If the file is missing, unreadable, a directory, UTF-16, or a damaged
-            or truncated gzip file, or if `errors` is "raise" and a line is not UTF-8.
+        DataError: If the file is missing, unreadable, a directory, a damaged or
+            truncated compressed file, or no UTF-8 text: if it has another format or
+            encoding, contains a NUL byte, or ends its lines with ``\r`` only. If
+            `errors` is "raise", also if a line is not UTF-8.
     """
     with _open_file(path) as file:
         yield from opened_lines(file, path, errors)
-
-
-def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Like `read_lines`, but yields the undecoded bytes, including line ends."""
-    with _open_file(path) as file:
-        yield from _guard(_decompress(file, path), path, are_lines=True)
 
 
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
     """Like `read_lines`, but reads an open binary file."""
-    lines = _guard(_decompress(file, path), path, are_lines=True)
-    yield from decode_lines(lines, path, errors)
+    yield from decode_lines(_raw_lines(file, path), path, errors)
 
 
 def decode_lines(
@@ -59,41 +103,39 @@ def decode_lines(
     """Decodes lines of bytes by the rules of `read_lines`.
 
     Args:
-        lines: An open binary file or any iterable of lines of bytes.
+        lines: Any iterable of lines of bytes.
         name: Name of the text in messages, such as "standard input".
         errors: "raise", "drop" or "replace" (see `read_lines`).
 
     Raises:
         ValueError: If `errors` is unknown.
-        DataError: If `errors` is "raise" and a line is not UTF-8, or if the text begins
-            with the byte order mark of UTF-16.
+        DataError: If `errors` is "raise" and a line is not UTF-8.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(
             "`errors` must be 'raise', 'drop' or 'replace'. "
             f"Received: errors={errors!r}."
         )
+    first, count = None, 0
     for number, line in enumerate(lines, start=1):
         if number == 1:
-            _refuse_utf16(line, name)
             line = line.removeprefix(codecs.BOM_UTF8)
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         try:
-            yield line.decode("utf-8", "replace" if errors == "replace" else "strict")
+            yield line.decode()
         except UnicodeDecodeError as error:
             if errors == "raise":
                 raise DataError(
                     f"{name}:{number}: not UTF-8 (byte {line[error.start]:#04x} at "
-                    f"position {error.start + 1} of the line)."
+                    f"position {error.start + 1} of the line). {_LATIN}"
                 ) from None
-            yield None
-
-
-def _refuse_utf16(start: bytes, name: str | os.PathLike) -> None:
-    """Checks the start of a text: most lines of UTF-16 are valid, but wrong, UTF-8."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(
-            f"{name}: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8."
+            first, count = first or number, count + 1
+            yield line.decode(errors="replace") if errors == "replace" else None
+    if count and errors == "replace":
+        logger.warning(
+            "%s: %s line(s) not UTF-8, the first is line %d; unreadable bytes were "
+            "replaced. %s",
+            *(name, f"{count:,}", first, _LATIN),
         )
 
 
@@ -101,24 +143,14 @@ def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines that `read_lines` would yield, without decoding them.
 
     Raises:
-        DataError: If the file cannot be read, is UTF-16, or is a pipe or device, which
-            may not be readable a second time.
+        DataError: If the file cannot be read, is not a text, or is a pipe or device,
+            which may not be readable a second time.
     """
-    count = 0
-    chunk = b""
+    count, chunk = 0, b"\n"
     with _open_regular(path) as file:
-        try:
-            chunks = _guard(_read_chunks(_decompress(file, path)), path)
-            for number, chunk in enumerate(chunks):
-                if number == 0:
-                    _refuse_utf16(chunk, path)
-                count += chunk.count(b"\n")
-        except DataError:
-            # Reading by lines fails again, with the number of the last intact line.
-            for _ in raw_lines(path):
-                pass
-            raise
-    return count + (not chunk.endswith(b"\n") and chunk != b"")
+        for chunk, count in text_chunks(file, path):  # noqa: B007, the last ones count
+            pass
+    return count + (not chunk.endswith(b"\n"))
 
 
 def content_hash(path: str | os.PathLike) -> str:
@@ -127,11 +159,11 @@ def content_hash(path: str | os.PathLike) -> str:
     Raises:
         DataError: If the file cannot be read, or is a pipe or device.
     """
-    digest = hashlib.sha256()
     with _open_regular(path) as file:
-        for chunk in _guard(_read_chunks(file), path):
-            digest.update(chunk)
-    return digest.hexdigest()
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
 def visible_files(folder: str | os.PathLike) -> list[str]:
@@ -175,39 +207,124 @@ def _open_file(path: str | os.PathLike):
         raise DataError(f"{os.fspath(path)!r}: not a file name.") from None
 
 
-def _decompress(file, path):
-    if os.fspath(path).endswith(".gz"):
-        return gzip.GzipFile(fileobj=file, mode="rb")
-    return file
+def _raw_lines(file, path) -> Iterator[bytes]:
+    r"""Yields the lines of an open binary file without ``\n``."""
+    pieces = []  # of the line that the next chunk continues
+    for chunk, _ in text_chunks(file, path):
+        first, *others = chunk.split(b"\n")
+        pieces.append(first)
+        if others:
+            yield b"".join(pieces)
+            *complete, last = others
+            yield from complete
+            pieces = [last]
+    if last := b"".join(pieces):
+        yield last
 
 
-def _read_chunks(file) -> Iterator[bytes]:
-    return iter(lambda: file.read(_CHUNK_BYTES), b"")
+def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes, int]]:
+    """Yields the bytes of an open text file in chunks, decompressed and checked.
 
+    Args:
+        file: A binary file or pipe, at its start.
+        path: Its name in messages.
 
-def _guard(
-    parts: Iterable[bytes], path: str | os.PathLike, are_lines: bool = False
-) -> Iterator[bytes]:
-    """Yields the parts and converts read errors to a `DataError`.
+    Yields:
+        A chunk, and the number of line ends from the start to the end of the chunk.
 
-    If the parts are lines, the message contains the number of the last intact line.
+    Raises:
+        DataError: If the file is damaged or no text (see `read_lines`).
     """
-    lines = 0
-    parts = iter(parts)
-    while True:
+    if not hasattr(file, "peek"):
+        file = io.BufferedReader(file)
+    kind, lines, returns, chunk = None, 0, 0, None
+    try:
+        kind, stream = _decompress(file, path)
+        # A pipe gives what it has, so that typed lines are answered at once.
+        while new := stream.read1(_CHUNK_BYTES):
+            if chunk is None:
+                _check_start(new, path)
+            chunk = new
+            if b"\0" in chunk:
+                lines += chunk[: chunk.index(b"\0")].count(b"\n")
+                raise DataError(
+                    f"{path}:{lines + 1}: must be a text, but contains a NUL byte, as "
+                    r"binary files do. tr -d '\000' removes such bytes."
+                )
+            lines += chunk.count(b"\n")
+            if not lines:
+                returns += chunk.count(b"\r")
+            yield chunk, lines
+    # Each library has its own class of errors for damaged files.
+    except Exception as error:
+        problem = _read_problem(error, kind)
+        if problem is None:
+            raise
+        raise DataError(f"{path}: {problem}, after line {lines}.") from None
+    if not lines and returns > (chunk or b"").endswith(b"\r"):
+        raise DataError(
+            rf"{path}: lines must end with \n, but the text has only \r. Convert it "
+            r"with tr '\r' '\n'."
+        )
+
+
+def _decompress(file, path):
+    """Returns the name of the compression, or `None`, and a file to read from."""
+    start = file.peek(8)
+    for magic, (kind, open_stream) in _COMPRESSED.items():
+        if start.startswith(magic):
+            try:
+                return kind, open_stream(file)
+            except ImportError:
+                raise DataError(
+                    f"{path}: {kind} needs another package: {install_hint(kind)}"
+                ) from None
+    return None, file
+
+
+def _read_problem(error, kind: str | None) -> str | None:
+    """Describes an error of reading a file, or returns `None` for a bug."""
+    reason = getattr(error, "strerror", None)
+    if isinstance(error, DataError):
+        return None
+    if isinstance(error, EOFError):
+        return f"the {kind} file is truncated"
+    if kind is not None and reason is None:
+        return f"not a valid {kind} file"
+    return f"cannot be read ({reason or error})" if isinstance(error, OSError) else None
+
+
+def _check_start(chunk: bytes, path) -> None:
+    """Raises `DataError` if the first bytes are those of another format or encoding."""
+    for magic, name in _BINARY.items():
+        if chunk.startswith(magic):
+            raise DataError(f"{path}: must be a text. Received: {name}.")
+    if chunk[257:262] == b"ustar":
+        raise DataError(f"{path}: must be a text. Received: a tar archive.")
+    encoding = _wide_encoding(chunk)
+    if encoding is not None:
+        raise DataError(f"{path}: the text is {encoding}. C{_ICONV.format(encoding)}")
+    start = chunk.removeprefix(codecs.BOM_UTF8)[:99].lstrip()
+    if start.lower().startswith(_XML):
+        raise DataError(
+            f"{path}: must be a text with one sentence per line. Received: XML or HTML."
+        )
+
+
+def _wide_encoding(chunk: bytes) -> str | None:
+    """Returns the encoding of a text in UTF-16 or UTF-32, else `None`."""
+    for mark, encoding in _MARKS.items():
+        if chunk.startswith(mark):
+            return encoding
+    if b"\0" not in chunk:
+        return None
+    for encoding in ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE"):
+        decoder = codecs.getincrementaldecoder(encoding)()
         try:
-            part = next(parts)
-        except StopIteration:
-            return
-        except EOFError:
-            problem = "the gzip file is truncated"
-        except (gzip.BadGzipFile, zlib.error):
-            problem = "not a valid gzip file"
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror or error})"
-        else:
-            lines += part.count(b"\n")
-            yield part
+            text = decoder.decode(chunk[:4096])
+        except UnicodeDecodeError:
             continue
-        place = f", after line {lines}" if are_lines else ""
-        raise DataError(f"{path}: {problem}{place}.") from None
+        # In a wrong encoding, spaces and line ends are other characters.
+        if {" ", "\n"} & {*text} and min(text) >= "\t":
+            return encoding
+    return None

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from keras_transformer.pipelines import lines
+
 # Numbers of cases in default tests and in slow tests.
 SHORT, LONG = 1_000, 100_000
 
@@ -38,6 +40,14 @@ ANY_TEXT = st.lists(
 def encodable(text):
     """Replaces lone surrogates, which UTF-8 cannot encode, with question marks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def is_text(content):
+    """Returns whether bytes are a text file: LF or no CR, no NUL, no other format."""
+    has_lines = b"\n" in content or b"\r" not in content[:-1]
+    other = (*lines._COMPRESSED, *lines._BINARY, *lines._MARKS, *lines._XML)
+    is_other = content.lstrip(b"\n").startswith(other)
+    return has_lines and not is_other and b"\0" not in content
 
 
 def fuzz(strategy, check, count):

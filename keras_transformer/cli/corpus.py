@@ -25,7 +25,8 @@ TokenizerModel = Annotated[
 ]
 Export = Annotated[pathlib.Path, Argument(metavar="MODEL", help="SavedModel folder.")]
 Sources = Annotated[
-    list[str], Option("--source", "-s", help="Text file, plain or .gz. Repeatable.")
+    list[str],
+    Option("--source", "-s", help="Text file, plain or compressed. Repeatable."),
 ]
 Targets = Annotated[
     list[str],

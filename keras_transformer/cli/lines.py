@@ -47,31 +47,23 @@ def line_count(path):
 
 
 def input_lines(path):
-    """Yields the lines of a plain or .gz file, or of standard input for None or "-".
+    """Yields the lines of a text file, or of standard input for None or "-".
 
-    Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
+    Bytes that are not UTF-8 become U+FFFD, with a warning at the end.
 
     Raises:
         UserError: If standard input is closed.
     """
     console.load_tensorflow()
-    from keras_transformer.pipelines.lines import decode_lines
-    from keras_transformer.pipelines.lines import raw_lines
+    from keras_transformer.pipelines.lines import opened_lines
+    from keras_transformer.pipelines.lines import read_lines
 
-    name = str(path) if is_file(path) else "standard input"
-    if sys.stdin is None and not is_file(path):
+    if is_file(path):
+        yield from read_lines(path, errors="replace")
+    elif sys.stdin is None:
         raise UserError("standard input is closed")
-    # Read only once, since the path may be a pipe.
-    lines = raw_lines(path) if is_file(path) else sys.stdin.buffer
-    first, second = itertools.tee(lines)
-    # With "drop", a line that is not UTF-8 is `None`.
-    exact_lines = decode_lines(first, name, errors="drop")
-    replaced = decode_lines(second, name, errors="replace")
-    pairs = zip(exact_lines, replaced, strict=True)
-    for number, (exact, text) in enumerate(pairs, start=1):
-        if exact is None:
-            console.warn(f"{name}:{number}: not UTF-8; unreadable bytes replaced")
-        yield text
+    else:
+        yield from opened_lines(sys.stdin.buffer, "standard input", errors="replace")
 
 
 def chunk_size(path, size):

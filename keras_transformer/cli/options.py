@@ -65,7 +65,11 @@ Overrides = Annotated[
 ]
 InputPath = Annotated[
     pathlib.Path | None,
-    Option("--input", "-i", help="Text file, plain or .gz (default: standard input)."),
+    Option(
+        "--input",
+        "-i",
+        help="Text file, plain or compressed (default: standard input).",
+    ),
 ]
 OutputPath = Annotated[
     pathlib.Path | None,

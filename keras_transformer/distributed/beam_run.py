@@ -103,7 +103,7 @@ def open_lines(path, errors="drop"):
     """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems.
 
     Raises:
-        DataError: If the file cannot be read, or is a truncated or damaged .gz file.
+        DataError: If the file cannot be read, or is not a text.
     """
     try:
         file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)

@@ -59,7 +59,7 @@ def encode_with_beam(
     """Tokenizes, filters and shards a corpus of line-aligned files.
 
     Args:
-        sources: Paths of text files, plain or .gz, on any filesystem that Beam
+        sources: Paths of text files, plain or compressed, on any filesystem that Beam
             supports. Each file is read by a single worker, so a few large files are
             slower than many small ones.
         targets: Paths of the translations of `sources`, in the same order.

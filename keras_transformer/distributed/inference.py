@@ -88,7 +88,7 @@ def run_with_beam(
     Args:
         model: Folder of an export, with `saved_model.pb`.
         task: `TRANSLATE` or `SCORE`.
-        sources: Paths of text files, plain or .gz, with different names.
+        sources: Paths of text files, plain or compressed, with different names.
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: For `SCORE`, paths of the translations to score, in the order of

@@ -25,7 +25,7 @@ from keras_transformer.pipelines.sources.text_files import Path
 class TreeFiles(Pairs):
     """Pairs of sentences and linearized trees, from files of bracketed trees.
 
-    Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two strings of
+    Files are plain or compressed. Iterating yields `(words, symbols)`, two strings of
     items separated by single spaces. If words are numbered, sentences start at
     different numbers, so that a model sees all numbers about equally often. If all
     sentences started at 0, high numbers would occur in long sentences only.

@@ -75,7 +75,7 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 
 
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
-    """Reads the trees of a file, plain or ``.gz``.
+    """Reads the trees of a file, plain or compressed.
 
     A tree may span several lines, and a line may contain several trees. Each tree is
     normalized as follows:

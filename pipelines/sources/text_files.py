@@ -14,7 +14,7 @@ Path = str | os.PathLike
 
 
 class TextFiles(Pairs):
-    """Line-aligned text files, plain or ``.gz``.
+    """Line-aligned text files, plain or compressed.
 
     Iteration yields `(source, target)`. A side that is not UTF-8 is `None`, so the
     i-th pair is always line i, counted across all files.

@@ -25,7 +25,9 @@ def files(tmp_path):
         "empty": b"",
         "cut.gz": gzip.compress(text * 999)[:-9],
         "altered.gz": gzip.compress(text)[:-8] + b"\0" * 8,
-        "plain.gz": text,
+        "nul": b"ein\0\nzwei\ndrei\n",
+        "docx": b"PK\3\4\n\n\n",
+        "tmx": b"<tmx>\n\n\n",
         "utf16": text.decode().encode("utf-16"),
     }
     for name, each in content.items():
@@ -44,7 +46,9 @@ BAD = {
     "empty": "the file is empty",
     "cut.gz": "the gzip file is truncated, after line",
     "altered.gz": "not a valid gzip file, after line",
-    "plain.gz": "not a valid gzip file, after line 0",
+    "nul": "NUL byte",
+    "docx": "a zip archive",
+    "tmx": "XML or HTML",
     "folder": "is a directory",
     "missing": "no such file",
     "loop": "Too many levels of symbolic links|no such file",

@@ -103,7 +103,7 @@ def test_translate_warnings_name_the_line(run_command, model_path):
     assert result.stdout == f"ko\nz\ufffd\n\ufffd\n{'w' * 20}\n"
     warnings = result.stderr.splitlines()
     assert len(warnings) == 2
-    assert "standard input:2: not UTF-8" in warnings[0]
+    assert "standard input: 1 line(s) not UTF-8, the first is line 2" in warnings[0]
     assert "line 4: too long" in warnings[1]
 
 

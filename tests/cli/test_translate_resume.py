@@ -248,7 +248,7 @@ def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
         arguments = ("--output", tmp_path / "out", "--input", tmp_path / "pipe")
         result = run_command("translate", ".", *arguments)
     assert result.exit_code == 0, result.stderr
-    assert "pipe:8: not UTF-8" in result.stderr
+    assert "pipe: 1 line(s) not UTF-8, the first is line 8" in result.stderr
     text = (tmp_path / "out").read_bytes()
     assert text.count(b"\n") == 20_000
     assert text == (tmp_path / "from_file").read_bytes()

@@ -3,8 +3,15 @@
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
+import bz2
 import gzip
+import io
+import lzma
+import os
 import random
+import sys
+import tarfile
+import zipfile
 
 import pytest
 
@@ -12,6 +19,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines import decode_lines
 from keras_transformer.pipelines import read_lines
 from keras_transformer.pipelines.lines import count_lines
+from keras_transformer.pipelines.lines import opened_lines
 
 # Each text is one line, because only \n ends a line.
 ODD_LINES = ["a\u2028b", "c\x0bd\x0ce", "f\x85g", "h\ri", "\x1cj\x1dk\x1e", "", " l "]
@@ -73,15 +81,142 @@ def test_invalid_utf8_is_reported_dropped_or_replaced(tmp_path):
     assert list(read_lines(path, errors="replace")) == replaced
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("errors", ["raise", "drop", "replace"])
-def test_utf16_is_reported_however_errors_are_treated(tmp_path, encoding, errors):
-    """After the first line, ASCII in UTF-16 is valid UTF-8 with NULs."""
-    path = write(tmp_path / "a.txt", "\ufeffa man\na dog\n".encode(encoding))
-    with pytest.raises(DataError, match=r"a\.txt: the text is UTF-16\. Convert it"):
-        list(read_lines(path, errors=errors))
-    with pytest.raises(DataError, match="the text is UTF-16"):
+def packed(pack):
+    """Returns the bytes of an archive with one text, which `pack(stream)` writes."""
+    stream = io.BytesIO()
+    pack(stream)
+    return stream.getvalue()
+
+
+def pack_zip(stream):
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+
+
+def pack_tar(stream):
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+
+
+def stored_zstd(text):
+    """Returns a zstd file with the content in one block that is not compressed.
+
+    The frame has a size of one byte; the header of the block contains its size in bits
+    3 to 23 and marks the last block in bit 0 (RFC 8878).
+    """
+    block = (len(text) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(text)]) + block + text
+
+
+TEXT = "Ein Hund läuft.\n\nZwei Hunde\u2028laufen.\n".encode()
+LINES = ["Ein Hund läuft.", "", "Zwei Hunde\u2028laufen."]
+COMPRESSED = {
+    "gzip": gzip.compress(TEXT),
+    "bzip2": bz2.compress(TEXT),
+    "xz": lzma.compress(TEXT),
+    "two bzip2": bz2.compress(TEXT[:9]) + bz2.compress(TEXT[9:]),
+    "plain": TEXT,
+    "zstd": stored_zstd(TEXT),
+}
+
+
+def skip_without_zstd(kind):
+    if kind == "zstd" and sys.version_info < (3, 14):
+        pytest.importorskip("backports.zstd", reason="backports.zstd not installed")
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz", "TEXT.XZ"])
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_first_bytes_decide_how_a_file_is_read(tmp_path, kind, name):
+    skip_without_zstd(kind)
+    path = tmp_path / name
+    path.write_bytes(COMPRESSED[kind])
+    assert list(read_lines(path)) == LINES
+    assert count_lines(path) == 3
+    # A pipe cannot be rewound.
+    reader, writer = os.pipe()
+    with open(writer, "wb") as file:
+        file.write(COMPRESSED[kind])
+    with open(reader, "rb") as file:
+        assert list(opened_lines(file, "pipe")) == LINES
+    assert list(opened_lines(io.BytesIO(COMPRESSED[kind]), "memory")) == LINES
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd"])
+def test_a_damaged_file_of_any_format_is_rejected(tmp_path, kind):
+    skip_without_zstd(kind)
+    path, whole = tmp_path / "damaged", COMPRESSED[kind]
+    path.write_bytes(whole[:-5])
+    with pytest.raises(DataError, match=f"the {kind} file is truncated, after line "):
+        list(read_lines(path))
+    path.write_bytes(whole[:6] + b"\xff" * 9 + whole[15:])
+    with pytest.raises(DataError, match=f"not a valid {kind} file, after line 0"):
         count_lines(path)
+
+
+def test_zstd_without_its_package_names_the_command(tmp_path, monkeypatch):
+    for module in ("backports", "compression"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "a").write_bytes(COMPRESSED["zstd"])
+    with pytest.raises(DataError, match=r'a: zstd .*pip install "keras.*\[zstd\]"$'):
+        count_lines(tmp_path / "a")
+
+
+NO_TEXT = {
+    "docx": (packed(pack_zip), "must be a text. Received: a zip archive"),
+    "tar": (packed(pack_tar), "must be a text. Received: a tar archive"),
+    "pdf": (b"%PDF-1.7\n%\xe2\xe3\n", "must be a text. Received: a PDF file"),
+    "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "must be a text.*NUL byte, as binary"),
+    "late": (b"a\n" * 99_999 + b"b\0\n", r"100000: must be a text.*tr -d '\\000'"),
+    "mac": (b"Ein Hund\rZwei\r", r"lines must end with \\n.*tr '\\r' '\\n'"),
+    "tmx": (b'\xef\xbb\xbf<?xml version="1.0"?>\n<tmx>\n', "Received: XML or HTML"),
+    "sgm": (b'\n<refset trglang="de">\n', "Received: XML or HTML"),
+    "html": (b"<!DOCTYPE html>\n<p>\n", "Received: XML or HTML"),
+}
+for encoding in ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"):
+    for text in (
+        "a man\na dog\n",
+        "\u4e00\u4e8c\n\u4e09\n",
+        "\u0434\u0430 \U0001f600\n",
+    ):
+        for mark, name in {"": encoding, "\ufeff": encoding[:6]}.items():
+            NO_TEXT[f"{encoding} {mark}{text}"] = (
+                (mark + text).encode(encoding),
+                rf"the text is {name}\. Convert it with iconv -f {name} -t UTF-8\.$",
+            )
+
+
+@pytest.mark.parametrize("errors", ["raise", "drop", "replace"])
+@pytest.mark.parametrize("kind", NO_TEXT)
+def test_files_without_utf8_text_are_rejected(tmp_path, kind, errors):
+    """However lines that are not UTF-8 are treated."""
+    content, message = NO_TEXT[kind]
+    for name, each in {"a": content, "a.gz": gzip.compress(content)}.items():
+        (tmp_path / name).write_bytes(each)
+        with pytest.raises(DataError, match=f"{name}:.*{message}") as error:
+            list(read_lines(tmp_path / name, errors=errors))
+        with pytest.raises(DataError) as other:
+            count_lines(tmp_path / name)
+        assert str(other.value) == str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["a\rb\n", "a\r", "<b>a</b>\n", "PK\n", "\x01\n", "%PDF\n", "BZ\n"]
+)
+def test_unusual_texts_are_not_rejected(tmp_path, text):
+    (tmp_path / "a").write_bytes(text.encode())
+    expected = [text.removesuffix("\n").removesuffix("\r")]
+    assert list(read_lines(tmp_path / "a")) == expected
+
+
+def test_one_warning_summarizes_replaced_lines(tmp_path, caplog):
+    path = write(tmp_path / "latin", "Hund\nläuft\n".encode("latin-1") * 500)
+    assert list(read_lines(path, errors="replace")) == ["Hund", "l\ufffduft"] * 500
+    assert caplog.messages == [
+        f"{path}: 500 line(s) not UTF-8, the first is line 2; unreadable bytes were "
+        "replaced. If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
+    ]
 
 
 def test_decode_lines_names_stream():
@@ -151,8 +286,6 @@ def test_unreadable_files_are_rejected(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "folder.gz").mkdir()
-    fake = tmp_path / "fake.gz"
-    fake.write_bytes(b"not compressed\n")
     damaged = bytearray(gzip.compress(b"abc\n" * 999))
     damaged[-6] ^= 1
     (tmp_path / "damaged.gz").write_bytes(damaged)
@@ -161,7 +294,6 @@ def test_unreadable_files_are_rejected(tmp_path):
         "folder.gz": "is a directory",
         "missing": "no such file",
         "missing.gz": "no such file",
-        "fake.gz": "not a valid gzip file",
         "damaged.gz": "not a valid gzip file",
     }.items():
         for read in (lambda path: list(read_lines(path)), count_lines):
