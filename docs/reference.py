@@ -127,8 +127,9 @@ def cli_page():
     _, train, inner = next(each for each in commands if each[0] == ("train",))
     shared = (
         "## Options of all commands\n\n"
-        "`init`, `models`, `plot`, `info` and `compare` have no `--device`. Results go "
-        "to standard output, everything else to standard error.\n\n"
+        "They stand after the name of the command, as in `keras-transformer evaluate "
+        "--quiet`. `init`, `models`, `plot`, `info` and `compare` have no `--device`. "
+        "Results go to standard output, everything else to standard error.\n\n"
     )
     shared += parameter_table(train, inner, lambda name: name in common.COMMON_OPTIONS)
     sections = [shared, *(command_section(*each) for each in commands)]
@@ -356,8 +357,8 @@ def recipe_page():
         "`data.validation` and `data.test` have the keys of `data.train`, except "
         "`directions` and `weights`. With the kind `records`, `data.test` has the keys "
         "of `data.validation`.\n\n"
-        "With the kinds `files`, `tsv`, `jsonl`, `hf` and `records`, these keys may be "
-        "`auto`: "
+        "With the kinds `files`, `tsv`, `csv`, `jsonl`, `hf` and `records`, these keys "
+        "may be `auto`: "
         f"{', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. `train` then chooses a "
         "value that fits the text and the machine. All of them are `auto` in the "
         "recipe `files`, and by default in recipes for text without a section "

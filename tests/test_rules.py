@@ -34,7 +34,7 @@ ALLOWED = {
     "transformer": {"layers", "numerics", "presets", "variations"},
     # Searches receive the model as an argument and never import it.
     "decoding": {"numerics", "layers", "errors"},
-    "recipes": {"presets", "errors", "files", "untrusted"},
+    "recipes": {"presets", "pipelines", "errors", "files", "untrusted"},
     "evaluation": {"decoding", "errors"},
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},

@@ -13,6 +13,7 @@ from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.sources.tables import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
@@ -248,7 +249,7 @@ def nonempty_pairs(pairs, split):
         DataError: If no pair is left.
     """
     # A line that is not UTF-8 is `None`.
-    kept = [pair for pair in pairs if all(pair)]
+    kept = [pair for pair in pairs if all(text and text.strip() for text in pair)]
     if not kept:
         raise DataError(
             f"data.{split} must contain at least one pair of texts that are not empty"
@@ -284,10 +285,8 @@ def load_pairs(recipe):
         }
 
     def pairs_of_split(split):
-        if data.kind == "tsv":
-            return pipelines.TsvFiles(split, data.source, data.target)
-        if data.kind == "jsonl":
-            return pipelines.JsonLines(split, data.source, data.target)
+        if data.kind in PAIR_LINES:
+            return PAIR_LINES[data.kind](split, data.source, data.target)
         if data.kind == "hf":
             return pipelines.HuggingFacePairs(
                 data.name,

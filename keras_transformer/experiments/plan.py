@@ -1,5 +1,6 @@
 """Estimates of the sizes, memory and time of training, for `train --dry-run`."""
 
+import itertools
 import operator
 import time
 from types import SimpleNamespace
@@ -8,9 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.errors import DataError
 from keras_transformer.experiments.build import build_training_model
 from keras_transformer.experiments.corpora import check_lengths
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.corpora import nonempty_pairs
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
 from keras_transformer.recipes.machine import find_machine
@@ -22,12 +24,13 @@ from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import automatic_bfloat16
 from keras_transformer.training import configure_threads
-from keras_transformer.untrusted import open_regular
 
 # Tokens per side in the batches used to measure the speed, without and with a GPU.
 _MEASURED_TOKENS = 4096
 _MEASURED_TOKENS_ON_GPU = 25_000
 _MEASURED_STEPS = 3
+# Number of pairs at the beginning of the text that are read and checked.
+_CHECKED_PAIRS = 10_000
 # Assumed number of tokens per sentence if the size of the text is unknown.
 _LENGTH = 32
 
@@ -35,9 +38,9 @@ _LENGTH = 32
 def plan_training(recipe):
     """Estimates the memory, disk space and time that training a recipe takes.
 
-    The function reads the text, but writes nothing. It measures the speed with a few
-    training steps on random ids. The time includes neither validation nor the
-    preparation of the text.
+    The function reads the beginning of the text as training does, but writes nothing.
+    It measures the speed with a few training steps on random ids. The time includes
+    neither validation nor the preparation of the text.
 
     Args:
         recipe: A `Recipe`.
@@ -46,7 +49,7 @@ def plan_training(recipe):
         Mapping of names, such as `"memory"`, to text to print.
 
     Raises:
-        DataError: If a training file cannot be read.
+        DataError: If the text cannot be read, or its first pairs cannot be used.
         ModelError: If the recipe's model settings are invalid.
         RecipeError: If the text can be longer than the learned positions.
     """
@@ -55,7 +58,7 @@ def plan_training(recipe):
     settings = recipe.training
     machine = find_machine()
     configure_threads(settings.parallel_parts, machine.cores)
-    size = _text_size(recipe.data)
+    size = _text_size(recipe)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
     length = _sentence_length(size, recipe.data.max_length)
@@ -87,21 +90,27 @@ def plan_training(recipe):
     }
 
 
-def _text_size(data):
-    """Returns the `TextSize` of the training text, or `None` if it is not measured."""
-    if data.kind == "files":
-        paths = [*data.train.source, *data.train.target]
-    elif data.kind in ("tsv", "jsonl"):
-        paths = data.train
-    else:
+def _text_size(recipe):
+    """Returns the `TextSize` of the training text, or `None` if it is not measured.
+
+    As in training, pairs with an empty side do not count. Their number is extrapolated
+    from the first pairs. Datasets that would have to be downloaded are not read.
+    """
+    data = recipe.data
+    if data.kind == "tfds":
         return None
-    for path in paths:
-        try:
-            with open_regular(path, DataError) as file:
-                file.read(1)
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror}") from None
-    return measure_training_text(data.model_dump())
+    if data.kind == "hf":
+        data = data.model_copy(update={"streaming": True})
+    splits = load_pairs(recipe.model_copy(update={"data": data}))
+    next(iter(splits.get("validation", ())), None)
+    pairs, size = splits["train"], measure_training_text(data.model_dump())
+    tokenizer = pairs.tokenizer()
+    if tokenizer is not None:
+        next(pairs.id_chunks(tokenizer))
+        return size
+    first = list(itertools.islice(pairs, _CHECKED_PAIRS))
+    share = len(nonempty_pairs(first, "train")) / len(first)
+    return size and size._replace(pairs=round(share * size.pairs))
 
 
 def _training_model(recipe):

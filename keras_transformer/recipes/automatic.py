@@ -72,7 +72,7 @@ class Choice(NamedTuple):
 
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
 # not measure counts as `UNKNOWN_TEXT`.
-TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
+TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "hf", "records")
 
 
 def automatic_keys(values: dict) -> list[str]:

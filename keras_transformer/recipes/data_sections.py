@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class TextPair(Section):
-    """Line-aligned text files of one split, plain or .gz."""
+    """Line-aligned text files of one split, plain or compressed."""
 
     source: Paths  # file or list of files
     target: Paths  # translations, line by line
@@ -81,7 +81,7 @@ class TsvData(Section):
     """Files that contain one pair per line, in tab-separated columns."""
 
     kind: Literal["tsv"]
-    train: Paths  # file or list of files, plain or .gz
+    train: Paths  # file or list of files, plain or compressed
     validation: Paths | None = None  # files for validation and early stopping
     test: Paths | None = None  # files that training does not read
     source: Column = 1  # number of the column, or its name in line 1
@@ -89,11 +89,17 @@ class TsvData(Section):
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
+class CsvData(TsvData):
+    """Like `TsvData`, for files of a spreadsheet, in which cells may be in quotes."""
+
+    kind: Literal["csv"]
+
+
 class JsonlData(Section):
     """Files that contain one pair per line, as a JSON object."""
 
     kind: Literal["jsonl"]
-    train: Paths  # file or list of files, plain or .gz
+    train: Paths  # file or list of files, plain or compressed
     validation: Paths | None = None  # files for validation and early stopping
     test: Paths | None = None  # files that training does not read
     source: Text = "source"  # key of the source text, such as translation.en
@@ -158,7 +164,7 @@ class PhrasesData(Section):
 
 
 class TreePaths(Section):
-    """Files or folders of bracketed trees, plain or .gz."""
+    """Files or folders of bracketed trees, plain or compressed."""
 
     trees: Paths  # path or list of paths
 
@@ -211,6 +217,7 @@ DATA_KINDS = {
     "records": RecordsData,
     "none": NoData,
     "tsv": TsvData,
+    "csv": CsvData,
     "jsonl": JsonlData,
     "hf": HfData,
 }

@@ -290,7 +290,7 @@ def _make_paths_absolute(data) -> None:
         for pair in filter(None, splits):
             pair.source = [_absolute(path) for path in pair.source]
             pair.target = [_absolute(path) for path in pair.target]
-    elif data.kind in ("tsv", "jsonl"):
+    elif data.kind in ("tsv", "csv", "jsonl"):
         for split in ("train", "validation", "test"):
             paths = getattr(data, split)
             setattr(data, split, paths and [_absolute(path) for path in paths])

@@ -4,17 +4,17 @@ The files are not checked. If one cannot be read, training reports why.
 """
 
 import codecs
-import gzip
-import json
 import os
 import re
-import zlib
 from typing import NamedTuple
 
 from pydantic import BaseModel
 from pydantic import NonNegativeInt
 
 from keras_transformer.errors import UserError
+from keras_transformer.pipelines.lines import text_chunks
+from keras_transformer.pipelines.sources.tables import PAIR_LINES
+from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.untrusted import MAX_LOG_BYTES
 from keras_transformer.untrusted import read_json
 
@@ -39,7 +39,7 @@ def measure_training_text(data) -> TextSize | None:
 
     Returns:
         `TextSize`, or `None` if the text cannot be read, or its kind is not `files`,
-        `tsv`, `jsonl` or `records`.
+        `tsv`, `csv`, `jsonl` or `records`.
     """
     kind = data.get("kind", "files") if isinstance(data, dict) else None
     if kind == "files":
@@ -48,9 +48,11 @@ def measure_training_text(data) -> TextSize | None:
             return None
         sides = [_as_paths(train.get(side)) for side in ("source", "target")]
         return measure_text(*sides) if all(sides) else None
-    if kind in ("tsv", "jsonl"):
-        paths = _as_paths(data.get("train"))
-        return measure_pairs(data, paths) if paths else None
+    if isinstance(kind, str) and kind in PAIR_LINES:
+        try:
+            return _measure_pairs(DATA_KINDS[kind].model_validate(data))
+        except ValueError:  # the section or a line of a file is invalid
+            return None
     if kind == "records" and isinstance(data.get("train"), str):
         return _measure_records(os.path.expanduser(data["train"]))
     return None
@@ -60,7 +62,7 @@ def measure_text(sources, targets) -> TextSize | None:
     """Estimates the size of a corpus from the beginning of its files.
 
     Args:
-        sources: Paths of text files, plain or `.gz`.
+        sources: Paths of text files, plain or compressed.
         targets: Paths of the other side's files.
 
     Returns:
@@ -81,30 +83,16 @@ def measure_text(sources, targets) -> TextSize | None:
     return vocabulary.text_size(pairs, source_bytes, target_bytes)
 
 
-def measure_pairs(data, paths) -> TextSize | None:
-    """Like `measure_text`, for files with both sides on one line.
-
-    Args:
-        data: Section `data` as a mapping, with the kind `tsv` or `jsonl`.
-        paths: Paths of the training files, plain or `.gz`.
-
-    Returns:
-        `TextSize`, or `None` if a file cannot be read or its sample contains no pair.
-    """
-    is_tsv = data["kind"] == "tsv"
-    fields = [
-        data.get("source", 1 if is_tsv else "source"),
-        data.get("target", 2 if is_tsv else "target"),
-    ]
-    read_pairs = _tsv_pairs if is_tsv else _json_pairs
+def _measure_pairs(data):
+    """Like `measure_text`, for the section of files with both sides on one line."""
+    paths = _as_paths(data.train)
+    source = PAIR_LINES[data.kind](paths, data.source, data.target)
     num_pairs, sizes, vocabulary = 0, [0, 0], _Vocabulary()
     for path in paths:
         sample = _read_sample(path)
         if sample is None:
             return None
-        pairs = list(read_pairs(sample.text.split("\n"), fields))
-        if not pairs:
-            return None
+        pairs = list(source.parse(sample.text.split("\n")[:-1], path))
         num_pairs += round(len(pairs) * sample.factor)
         for side, texts in enumerate(zip(*pairs, strict=True)):
             text = "".join(f"{each}\n" for each in texts)
@@ -170,17 +158,19 @@ class _Sample(NamedTuple):
 
 def _read_sample(path):
     """Returns a `_Sample`, or `None` if `path` is not a regular file or is damaged."""
+    content, num_read, has_more = bytearray(), 0, False
     try:
         if not os.path.isfile(path):
             return None
         stored = os.path.getsize(path)
         with open(path, "rb") as file:
-            is_compressed = os.fspath(path).endswith(".gz")
-            stream = gzip.GzipFile(fileobj=file) if is_compressed else file
-            content = stream.read(_SAMPLE_BYTES)
-            has_more = bool(stream.read(1))
-            num_read = file.tell()  # compressed bytes of a .gz file
-    except (OSError, EOFError, ValueError, zlib.error):
+            for chunk, _ in text_chunks(file, path):
+                has_more = len(content) >= _SAMPLE_BYTES
+                if has_more:
+                    break
+                content += chunk
+                num_read = file.tell()  # compressed bytes of a compressed file
+    except (OSError, ValueError):
         return None
     factor = stored / num_read if has_more and num_read else 1.0
     # As when training reads the file, a byte order mark and the line ends of Windows
@@ -189,42 +179,6 @@ def _read_sample(path):
     if content and not has_more and not content.endswith(b"\n"):
         content += b"\n"
     return _Sample(content.decode("utf-8", "ignore"), len(content), factor)
-
-
-def _tsv_pairs(lines, columns):
-    """Yields a pair from each line that has both `columns`, two numbers or names."""
-    if all(isinstance(column, str) for column in columns):
-        header, *lines = (line.split("\t") for line in lines)
-        if not all(column in header for column in columns):
-            return
-        columns = [header.index(column) + 1 for column in columns]
-    else:
-        lines = (line.split("\t") for line in lines)
-    if not all(isinstance(column, int) and column > 0 for column in columns):
-        return
-    for line in lines:
-        if max(columns) <= len(line):
-            yield tuple(line[column - 1] for column in columns)
-
-
-def _json_pairs(lines, keys):
-    """Yields a pair from each line that has text under both keys.
-
-    A dot in a key separates nested keys.
-    """
-    if not all(isinstance(key, str) for key in keys):
-        return
-    for line in lines:
-        try:
-            # The last line of a sample may be incomplete.
-            pair = [json.loads(line)] * 2
-            for side, key in enumerate(keys):
-                for name in key.split("."):
-                    pair[side] = pair[side][name]
-        except (ValueError, TypeError, LookupError, RecursionError):
-            continue
-        if all(isinstance(text, str) for text in pair):
-            yield tuple(pair)
 
 
 def _as_paths(value):

@@ -4,12 +4,17 @@ import contextlib
 import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
+
+# Text is read without TensorFlow, whose import takes seconds.
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 Pair = tuple[str | None, str | None]
 
@@ -61,11 +66,13 @@ class Pairs:
         """Returns words that need their own ids in the vocabulary, none by default."""
         return []
 
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> "Tokenizer | None":
         """Returns the tokenizer of encoded pairs, or `None` if the pairs are text."""
         return None
 
-    def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]] | None:
+    def id_chunks(
+        self, tokenizer: "Tokenizer"
+    ) -> "Iterator[list[tf.RaggedTensor]] | None":
         """Returns an iterator over encoded pairs, or `None` if the pairs are text.
 
         Args:

@@ -1,6 +1,9 @@
-"""Sources of sentence pairs: TSV and JSON Lines, with both sides on one line."""
+"""Sources of sentence pairs: TSV, CSV and JSON Lines, with both sides on one line."""
 
+import csv
 import json
+import re
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -12,13 +15,17 @@ from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.text_files import Path
 from keras_transformer.pipelines.sources.text_files import as_paths
+from keras_transformer.untrusted import require_regular
+
+# A TSV file with quotes around all cells of so many lines is taken for CSV.
+_QUOTED_LINES = 100
 
 
 class PairLines(Pairs):
-    """Base class of sources whose files have one pair per line, plain or ``.gz``.
+    """Base class of sources whose files have one pair per line, plain or compressed.
 
     Iteration yields `(source, target)`, `("", "")` for a blank line, and `(None, None)`
-    for a line that is not UTF-8. Subclasses define `_read`.
+    for a line that is not UTF-8. Subclasses define `parse`.
 
     Args:
         paths: Path of a file, or list of paths.
@@ -40,8 +47,13 @@ class PairLines(Pairs):
         if not self.paths:
             raise DataError("`paths` must contain at least one file. Received: none.")
 
-    def _read(self, path: str) -> Iterator[tuple[int, Pair]]:
-        """Yields `(line number, pair)` for each line of data. Numbers start at 1."""
+    def parse(self, lines: Iterable[str | None], path: str) -> Iterator[Pair]:
+        """Yields the pair of each line of data.
+
+        Args:
+            lines: The lines of a file, `None` for a line that is not UTF-8.
+            path: Name of the file in messages.
+        """
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
     def _num_header_lines(self) -> int:
@@ -49,9 +61,10 @@ class PairLines(Pairs):
         return 0
 
     def __iter__(self) -> Iterator[Pair]:
+        require_regular(self.paths, DataError)
         for path in self.paths:
             is_empty = True
-            for _, pair in self._read(path):
+            for pair in self.parse(read_lines(path, errors="drop"), path):
                 is_empty = False
                 yield pair
             if is_empty:
@@ -114,24 +127,71 @@ class TsvFiles(PairLines):
     def _num_header_lines(self):
         return int(isinstance(self.source, str))
 
-    def _read(self, path):
+    def parse(self, lines, path):
         columns = {"data.source": self.source, "data.target": self.target}
-        for number, line in enumerate(read_lines(path, errors="drop"), start=1):
+        for number, cells in enumerate(self._rows(lines, path), start=1):
             if number <= self._num_header_lines():
-                columns = _columns(columns, line, path)
-            elif line is None:
-                yield number, (None, None)
-            elif not line.strip():
-                yield number, ("", "")
+                columns = _columns(columns, cells or [], path)
+            elif not cells:
+                yield (None, None) if cells is None else ("", "")
             else:
-                texts = line.split("\t")
                 for key, column in columns.items():
-                    if column > len(texts):
+                    if column > len(cells):
                         raise DataError(
                             f"{path}:{number}: {key} is column {column}, but the line "
-                            f"has only {len(texts)}."
+                            f"has only {len(cells)}."
                         )
-                yield number, tuple(texts[column - 1] for column in columns.values())
+                yield tuple(cells[column - 1] for column in columns.values())
+
+    def _rows(self, lines, path):
+        """Yields each line's cells: none for a blank line, `None` if it is `None`."""
+        num_quoted = 0  # `None` after the first line without quotes around all cells
+        for line in lines:
+            cells = line and line.strip() and line.split("\t")
+            if cells and num_quoted is not None:
+                is_quoted = all(len(c) > 1 and c[0] == c[-1] == '"' for c in cells)
+                num_quoted = num_quoted + 1 if is_quoted else None
+                if num_quoted == _QUOTED_LINES:
+                    break
+            yield cells
+        if num_quoted:
+            raise DataError(
+                f"{path}: all cells are in quotes, as spreadsheets write them. Set "
+                "data.kind: csv, which removes the quotes."
+            )
+
+
+class CsvFiles(TsvFiles):
+    """Files with one pair per line, as spreadsheets write them.
+
+    A cell may be in quotes, which double inside it. Cells are separated by tabs if the
+    first line of the file has a tab outside of quotes, else by semicolons or commas,
+    whichever it has more of.
+
+    Args:
+        paths: Path of a file, or list of paths.
+        source: Column of the source text, as in `TsvFiles`.
+        target: Column of the target text, in the same form.
+
+    Raises:
+        DataError: If `TsvFiles` raises it, or a line has unmatched quotes, such as
+            those of a cell with several lines.
+    """
+
+    def _rows(self, lines, path):
+        delimiter = None
+        for number, line in enumerate(lines, start=1):
+            if not line or not line.strip():
+                yield line and ""
+                continue
+            delimiter = delimiter or _delimiter(line)
+            try:
+                yield next(csv.reader([line], delimiter=delimiter, strict=True))
+            except csv.Error as error:
+                raise DataError(
+                    f"{path}:{number}: must be a line of CSV, and each cell on one "
+                    f"line. Received: {error}."
+                ) from None
 
 
 class JsonLines(PairLines):
@@ -152,29 +212,34 @@ class JsonLines(PairLines):
     def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
         super().__init__(paths, source, target)
 
-    def _read(self, path):
-        for number, line in enumerate(read_lines(path, errors="drop"), start=1):
-            if line is None:
-                yield number, (None, None)
+    def parse(self, lines, path):
+        for number, line in enumerate(lines, start=1):
+            if line is None or not line.strip():
+                yield (line, line) if line is None else ("", "")
                 continue
-            if not line.strip():
-                yield number, ("", "")
-                continue
+            place = f"{path}:{number}"
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
-                raise DataError(f"{path}:{number}: not a JSON object.") from None
-            place = f"{path}:{number}"
-            source = nested_text(value, self.source, "data.source", place)
+                raise DataError(f"{place}: not a JSON object.") from None
             yield (
-                number,
-                (source, nested_text(value, self.target, "data.target", place)),
+                nested_text(value, self.source, "data.source", place),
+                nested_text(value, self.target, "data.target", place),
             )
 
 
-def _columns(names: dict[str, str], line: str | None, path: str) -> dict[str, int]:
-    """Returns the number, from 1, of each named column in the header `line`."""
-    found = (line or "").split("\t")
+# The classes by their `data.kind` in a recipe.
+PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines}
+
+
+def _delimiter(line: str) -> str:
+    """Returns the character that separates the cells of CSV, given its first line."""
+    unquoted = re.sub('"[^"]*"', "", line)
+    return "\t" if "\t" in unquoted else max(";,", key=unquoted.count)
+
+
+def _columns(names: dict[str, str], found: list[str], path: str) -> dict[str, int]:
+    """Returns the number, from 1, of each named column in the header `found`."""
     for key, name in names.items():
         if found.count(name) != 1:
             raise DataError(

@@ -3,6 +3,7 @@
 A plan estimates the data, size, speed, time and memory of a training before it starts.
 """
 
+import json
 import os
 import re
 
@@ -83,9 +84,9 @@ def test_plan_describes_the_parts_of_a_batch(recipe, monkeypatch, steps, parts, 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
 def test_plan_measures_pairs_on_one_line(tmp_path, kind):
     text = "a cat sat on it"
-    pair = (
-        f"{text}\t{text}" if kind == "tsv" else f'{{"source": "{text}", "target": ""}}'
-    )
+    pair = f"{text}\t{text}"
+    if kind == "jsonl":
+        pair = json.dumps({"source": text, "target": text})
     path = tmp_path / "pairs"
     path.write_text(f"{pair}\n" * 20)
     data = f"data={{kind: {kind}, train: {path}}}"
@@ -94,6 +95,37 @@ def test_plan_measures_pairs_on_one_line(tmp_path, kind):
     path.unlink()
     with pytest.raises(DataError, match="no such file"):
         plan_training(load_recipe("files", [data, *SMALL]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "problem"),
+    [
+        ("tsv", ["a"], ":1: data.target is column 2"),
+        ("csv", ["a,b", '"a'], ":2: must be a line of CSV"),
+        ("jsonl", ["{}"], ":1: data.source=source must be a key"),
+        ("tsv", ["\tb"], "data.train must contain at least one pair"),
+        ("files", ["a", "b"], "must have the same number of lines"),
+        ("trees", ["(S"], ":1: the tree that begins on this line"),
+    ],
+)
+def test_plan_reports_the_error_of_training(tmp_path, kind, lines, problem):
+    path, other = tmp_path / "text", tmp_path / "other"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    other.write_text("a\n")
+    train = {
+        "files": f"{{source: {path}, target: {other}}}",
+        "trees": f"{{trees: {path}}}",
+    }.get(kind, path)
+    name, settings = ("craft_parsing", ()) if kind == "trees" else ("files", SMALL)
+    data = f"data={{kind: {kind}, train: {train}}}"
+    with pytest.raises(DataError, match=problem):
+        plan_training(load_recipe(name, [data, *settings]))
+
+
+def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    assert plan_training(recipe)["data"].startswith("15 pairs, ")
 
 
 @pytest.mark.parametrize(

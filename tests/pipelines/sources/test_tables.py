@@ -1,11 +1,13 @@
-"""`TsvFiles` and `JsonLines` read pairs from columns of TSV and keys of JSON Lines."""
+"""Sources read pairs from columns of TSV and CSV, and from keys of JSON Lines."""
 
+import csv
 import gzip
 import json
 
 import pytest
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines import CsvFiles
 from keras_transformer.pipelines import HuggingFacePairs
 from keras_transformer.pipelines import JsonLines
 from keras_transformer.pipelines import TsvFiles
@@ -44,6 +46,41 @@ def test_tsv_reads_named_columns(tmp_path):
     assert list(source) == PAIRS
     # Line 1 contains the column names.
     assert source.locate(1) == f"{path}:2"
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
+@pytest.mark.parametrize("columns", [("en", "de"), (2, 1)])
+def test_csv_reads_what_spreadsheets_write(tmp_path, delimiter, quoting, columns):
+    pairs = [*PAIRS, ('Yes; "no", \tand', ""), ("a,b;c", "x")]
+    rows = [("de", "en"), *((target, source) for source, target in pairs)]
+    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, delimiter=delimiter, quoting=quoting).writerows(rows)
+    source = CsvFiles(tmp_path / "a.csv", *columns)
+    assert list(source) == (pairs if columns[0] == "en" else [("en", "de"), *pairs])
+    last = len(list(source))
+    assert source.locate(last) == f"{tmp_path}/a.csv:{len(rows)}"
+
+
+def test_csv_finds_the_delimiter_outside_of_quotes(tmp_path):
+    path = write(tmp_path / "a.csv", ['"a, b, c, d"\t"e"', "f\tg,h"])
+    assert list(CsvFiles(path)) == [("a, b, c, d", "e"), ("f", "g,h")]
+
+
+def test_csv_names_the_line_of_an_unmatched_quote(tmp_path):
+    path = write(tmp_path / "a.csv", ["a,b", '"c', 'd",e'])
+    with pytest.raises(DataError, match=r"a\.csv:2: must be a line of CSV, and each"):
+        list(CsvFiles(path))
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 5_000])
+def test_tsv_in_quotes_is_rejected(tmp_path, count):
+    """The quotes would be learned as text. A few lines of direct speech stay text."""
+    path = write(tmp_path / "a.tsv", ['"en"\t"de"', *['"a"\t"b"'] * (count - 1)])
+    with pytest.raises(DataError, match=r"a\.tsv: all cells are in quotes.*kind: csv"):
+        list(TsvFiles(path))
+    write(path, ['"a"\t"b"'] * min(count, 99) + ['"a"\tb'])
+    assert list(TsvFiles(path))[-2:] == [('"a"', '"b"'), ('"a"', "b")]
 
 
 def test_jsonl_reads_nested_keys(tmp_path):
