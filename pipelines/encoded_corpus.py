@@ -37,6 +37,7 @@ class _Facts(BaseModel):
     num_read: NonNegativeInt  # number of kept and dropped pairs
     # Number of kept pairs. The number of rows is `segmentations` times as large.
     num_pairs: PositiveInt
+    num_identical: NonNegativeInt = 0  # number of kept pairs with identical sides
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None  # hash of text, tokenizers and options
@@ -62,6 +63,7 @@ class EncodedCorpus:
             of segmentations.
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
+        num_identical: Number of kept pairs with identical sides.
         dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
             `count` and `first`, a list of the first locations, such as "file:line" or
             "pair 7".
@@ -83,6 +85,7 @@ class EncodedCorpus:
         self._segmentations = facts["segmentations"]
         self.pad_id, self.start_id = facts["pad_id"], facts["start_id"]
         self.dropped = facts["dropped"]
+        self.num_identical = facts["num_identical"]
         self.report = corpus_report(facts)
         self.inputs = facts["fingerprint"]
         self.fingerprint = f"{self.inputs or ''}:{facts['ids']}"
@@ -224,6 +227,10 @@ def corpus_report(facts: dict) -> str:
         if reason["count"]
     ]
     kept = f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept"
+    if 0 < facts["num_identical"] < facts["num_pairs"]:
+        kept += f", {facts['num_identical']:,} of them with identical sides"
+    elif facts["num_identical"]:
+        kept += ", ALL WITH IDENTICAL SIDES: is the target the same file as the source?"
     if facts.get("segmentations", 1) > 1:
         kept += f", each in {facts['segmentations']} segmentations"
     return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])

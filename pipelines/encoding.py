@@ -192,6 +192,7 @@ def _encode_texts(pairs, tokenizers, sampling):
     """Tokenizes pairs in chunks.
 
     Yields:
+        identical: Bool array `[chunk]`, whether the sides of each pair are equal.
         reasons: Object array `[chunk]`, the reason why each pair is dropped (a key of
             `DROP_REASONS`), or "" if it is kept. Lengths are checked later.
         sides: For each side a list of segmentations, each a RaggedTensor int32
@@ -200,6 +201,7 @@ def _encode_texts(pairs, tokenizers, sampling):
     num_read = 0
     for chunk in chunks(pairs, _CHUNK_PAIRS):
         reasons = np.full(len(chunk), "", object)
+        identical = np.array([source == target for source, target in chunk])
         sides = ([], [])
         for number, pair in enumerate(chunk):
             texts = [_utf8(text) for text in pair]
@@ -210,6 +212,7 @@ def _encode_texts(pairs, tokenizers, sampling):
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
         yield (
+            identical,
             reasons,
             [
                 _segment(
@@ -224,14 +227,15 @@ def _encode_texts(pairs, tokenizers, sampling):
 def _read_ids(id_chunks):
     """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
-        reasons = np.full(sides[0].nrows(), "", object)
-        yield reasons, [[side] for side in sides]
+        num_pairs = sides[0].nrows()
+        reasons = np.full(num_pairs, "", object)
+        yield np.zeros(num_pairs, bool), reasons, [[side] for side in sides]
 
 
 def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> dict:
     """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
-    num_read = 0
+    num_read = num_identical = 0
     with contextlib.ExitStack() as stack:
         dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
         stack.callback(dropped_pairs.close)
@@ -239,7 +243,7 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
             files.append(_IdsFile(folder, side, tokenizer.vocabulary_size))
             stack.callback(files[-1].close)
-        for reasons, sides in encoded:
+        for identical, reasons, sides in encoded:
             for segmented in itertools.chain(*sides):
                 lengths = segmented.row_lengths().numpy()
                 # A normalizer may remove all characters of a text.
@@ -259,10 +263,12 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
                 kept = np.repeat(reasons == "", len(side))
                 file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
             num_read += len(reasons)
+            num_identical += int((identical & (reasons == "")).sum())
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
     return {
         "num_read": num_read,
         "num_pairs": num_pairs,
+        "num_identical": num_identical,
         "dropped": dropped,
         "ids": hashlib.sha256(
             "".join(file.hash() for file in files).encode()

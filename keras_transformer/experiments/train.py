@@ -178,7 +178,8 @@ class _Run:
         tokenizer, corpora = load_corpora(self.recipe, self.folder, pairs)
         if not self.has_begun and self.workers.is_chief:
             for name, corpus in corpora.items():
-                if any(reason["count"] for reason in corpus.dropped.values()):
+                dropped = (reason["count"] for reason in corpus.dropped.values())
+                if corpus.num_identical or any(dropped):
                     logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 
