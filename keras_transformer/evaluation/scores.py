@@ -1,10 +1,26 @@
 """BLEU, chrF and TER, computed by sacreBLEU, with sacreBLEU's signatures."""
 
+import functools
+import logging
+import re
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU
 from sacrebleu.metrics import CHRF
 from sacrebleu.metrics import TER
+
+logger = logging.getLogger(__name__)
+
+# sacreBLEU's tokenizers for scripts without spaces between words, which 13a and intl do
+# not split. Japanese texts have Chinese characters, too, so kana come first.
+_UNSPACED = {
+    "ja-mecab": "[\u3040-\u30ff]",
+    "zh": "[\u3400-\u4dbf\u4e00-\u9fff]",
+    "char": "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]",  # Thai, Lao, Burmese, Khmer
+}
+# Minimum fraction of characters in such a script, and number of references to look at.
+_UNSPACED_SHARE = 0.2
+_NUM_SAMPLES = 1_000
 
 
 class Result(NamedTuple):
@@ -34,7 +50,7 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
     # text.
     force = tokenize == "none"
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
-    return score_corpus(metric, hypotheses, references)
+    return score_corpus(metric, hypotheses, references, tokenize)
 
 
 def chrf(hypotheses, references, lowercase=False) -> Result:
@@ -59,7 +75,7 @@ def ter(hypotheses, references, case_sensitive=False) -> Result:
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 
-def score_corpus(metric, hypotheses, references) -> Result:
+def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
     """Scores a corpus with a metric of sacreBLEU.
 
     Raises:
@@ -74,6 +90,8 @@ def score_corpus(metric, hypotheses, references) -> Result:
             f"Received: {len(hypotheses)} translations, "
             f"{' and '.join(map(str, lengths))} references."
         )
+    has_chrf = isinstance(metric, CHRF)
+    warn_of_references([hypotheses], references, tokenize, has_chrf)
     score = metric.corpus_score(hypotheses, references)
     signature = str(metric.get_signature())
     return Result(score.name, score.score, signature, score.format())
@@ -85,3 +103,43 @@ def reference_sets(references):
     if references and not isinstance(references[0], str):
         return [list(each) for each in references]
     return [references]
+
+
+def warn_of_references(systems, references, tokenize, has_chrf):
+    """Logs a warning if the references make BLEU or chrF useless.
+
+    Args:
+        systems: Lists of the translations of each system.
+        references: Lists of references, one or more.
+        tokenize: sacreBLEU tokenizer of BLEU, or `None` without BLEU.
+        has_chrf: Whether chrF is computed.
+    """
+    text = "".join("".join(references[0][:_NUM_SAMPLES]).split())
+    for name, script in _UNSPACED.items():
+        is_frequent = len(re.findall(script, text)) > _UNSPACED_SHARE * len(text)
+        if tokenize in ("13a", "intl") and is_frequent:
+            _warn_once(
+                f"BLEU's tokenizer {tokenize} does not split the words of these "
+                f"references. Use {name} (--tokenize, or evaluation.tokenize in a "
+                "recipe)"
+            )
+            break
+    if not has_chrf:
+        return
+    empty = [
+        number
+        for number, texts in enumerate(zip(*references, strict=True), start=1)
+        if not "".join(texts).strip()
+        and any(system[number - 1].strip() for system in systems)
+    ]
+    if empty:
+        _warn_once(
+            f"chrF omits {len(empty):,} sentence(s) whose reference is empty but whose "
+            f"translation is not, the first is {empty[0]}"
+        )
+
+
+@functools.cache
+def _warn_once(message):
+    """Logs a warning, but does not repeat it in each validation of a training."""
+    logger.warning(message)

@@ -11,6 +11,7 @@ from sacrebleu.metrics import TER
 from sacrebleu.significance import PairedTest
 
 from keras_transformer.evaluation.scores import reference_sets
+from keras_transformer.evaluation.scores import warn_of_references
 
 # For each test, sacreBLEU's name and default number of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}
@@ -108,6 +109,8 @@ def compare_systems(
     if seed < 1:
         # For seed 0, sacreBLEU would draw a random seed in each call.
         raise ValueError(f"`seed` must be at least 1. Received: {seed}.")
+    bleu_tokenizer = tokenize if "bleu" in metrics else None
+    warn_of_references(systems.values(), references, bleu_tokenizer, "chrf" in metrics)
     metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
     built = {name: metric_classes[name](references=references) for name in metrics}

@@ -8,6 +8,8 @@ import pytest
 
 from keras_transformer.evaluation import bleu
 from keras_transformer.evaluation import chrf
+from keras_transformer.evaluation import compare_systems
+from keras_transformer.evaluation import scores
 from keras_transformer.evaluation import ter
 
 HYPOTHESES = [
@@ -83,6 +85,57 @@ def test_scores_of_two_references_match_the_sacrebleu_command(tmp_path, function
     assert result.signature.startswith("nrefs:2|")
     with pytest.raises(ValueError, match="5 translations, 5 and 4 references"):
         function(HYPOTHESES, [REFERENCES, OTHERS[:4]])
+
+
+ENGLISH = ["The cat sat on the mat.", "It is 東京."]
+
+
+@pytest.mark.parametrize(
+    ("references", "tokenize", "suggested"),
+    [
+        (["我今天去学校上课。", "他在2024年来了。"], "13a", "zh"),
+        (["今日は学校に行きます。", "東京都。"], "intl", "ja-mecab"),
+        (["วันนี้ฉันไปโรงเรียน"], "13a", "char"),
+        (["我今天去学校上课。"], "zh", None),
+        (["我今天 去 学校"], "none", None),
+        (ENGLISH, "13a", None),
+        (["나는 오늘 학교에 갔다."], "13a", None),
+    ],
+)
+def test_bleu_names_a_tokenizer_for_text_without_spaces(
+    caplog, references, tokenize, suggested
+):
+    scores._warn_once.cache_clear()
+    for _ in range(2):  # a training does not repeat the warning
+        bleu(references, references, tokenize)
+        compare_systems(
+            {"a": references, "b": references},
+            references,
+            tokenize=tokenize,
+            num_samples=1,
+        )
+    messages = [record.getMessage() for record in caplog.records]
+    messages = [message for message in messages if "does not split" in message]
+    assert len(messages) == (suggested is not None)
+    assert suggested is None or f"Use {suggested} (--tokenize" in messages[0]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "message"),
+    [
+        (["a", "b c", "d"], ["a", "", " "], "omits 2 sentence(s)"),
+        (["a", "", " "], ["a", "", " "], None),
+        (["a", "b", "c"], [["a", "", "c"], ["a", "b", ""]], None),
+        (["a", "b", "c"], [["a", "", "c"], ["a", "", ""]], "omits 1 sentence(s)"),
+    ],
+)
+def test_chrf_reports_empty_references(caplog, hypotheses, references, message):
+    """sacreBLEU omits them, so that the wrong translations do not lower the score."""
+    scores._warn_once.cache_clear()
+    assert chrf(hypotheses, references).score == 100
+    assert [message in text and text.endswith("is 2") for text in caplog.messages] == (
+        [True] if message else []
+    )
 
 
 def test_scores_reject_unpaired_lists():
