@@ -153,6 +153,16 @@ def count_lines(path: str | os.PathLike) -> int:
     return count + (not chunk.endswith(b"\n"))
 
 
+def has_crlf(path: str | os.PathLike) -> bool:
+    r"""Returns whether the first line of a text file ends with ``\r\n``.
+
+    Raises:
+        DataError: If `count_lines` would raise it for the first line.
+    """
+    with _open_regular(path) as file:
+        return next(_raw_lines(file, path), b"").endswith(b"\r")
+
+
 def content_hash(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file's bytes, in hexadecimal.
 

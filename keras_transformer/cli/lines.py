@@ -46,6 +46,18 @@ def line_count(path):
     return count_lines(path)
 
 
+def line_end_of(path):
+    r"""Returns the bytes at the end of a file's lines, ``\n`` for standard input.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    console.load_tensorflow()
+    from keras_transformer.pipelines.lines import has_crlf
+
+    return b"\r\n" if is_seekable_file(path) and has_crlf(path) else b"\n"
+
+
 def input_lines(path):
     """Yields the lines of a text file, or of standard input for None or "-".
 

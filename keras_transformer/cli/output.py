@@ -27,13 +27,13 @@ def require_output(output, *inputs):
 
 
 @contextlib.contextmanager
-def open_output(path: pathlib.Path | None):
+def open_output(path: pathlib.Path | None, line_end=b"\n"):
     """Yields a function that writes a line of UTF-8 to a file or standard output.
 
     A line end inside a line becomes a space. See `open_binary_output`.
     """
     with open_binary_output(path) as file:
-        yield line_writer(file)
+        yield line_writer(file, line_end)
 
 
 @contextlib.contextmanager
@@ -85,13 +85,13 @@ def _descriptor(path):
     return int(found[1] or found[2]) if found else named.get(str(path))
 
 
-def line_writer(file):
+def line_writer(file, line_end=b"\n"):
     """Returns a function that writes and flushes a line of UTF-8 to a binary file."""
 
     def write_line(text: str) -> None:
         # A model can generate a line end byte by byte, but a line must stay one line.
         one_line = text.replace("\r", " ").replace("\n", " ")
-        file.write(one_line.encode("utf-8", "replace") + b"\n")
+        file.write(one_line.encode("utf-8", "replace") + line_end)
         file.flush()
 
     return write_line

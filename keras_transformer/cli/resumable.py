@@ -20,7 +20,7 @@ from keras_transformer.untrusted import read_json
 
 
 @contextlib.contextmanager
-def resumable_lines(output, record, num_inputs, numbered):
+def resumable_lines(output, record, num_inputs, numbered, line_end=b"\n"):
     """Writes an output file or continues an interrupted one.
 
     Args:
@@ -30,6 +30,7 @@ def resumable_lines(output, record, num_inputs, numbered):
         numbered: Whether output lines begin with the number of their input line and a
             tab, so that an input line may have several. If not, each input line has
             one output line.
+        line_end: Bytes at the end of each output line.
 
     Yields:
         `(write_line, num_done)`: a function that writes a line, and the number of
@@ -64,7 +65,7 @@ def resumable_lines(output, record, num_inputs, numbered):
         else:
             with replace_file(_record_file(output)) as temporary:
                 temporary.write_text(json.dumps(record), encoding="utf-8")
-        yield line_writer(file), num_done
+        yield line_writer(file, line_end), num_done
         file.flush()
         sync(part)
         part.replace(output)

@@ -16,6 +16,7 @@ from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.lines import is_seekable_file
 from keras_transformer.cli.lines import line_count
+from keras_transformer.cli.lines import line_end_of
 from keras_transformer.cli.lines import require_one_stdin
 from keras_transformer.cli.output import open_output
 from keras_transformer.cli.output import require_output
@@ -153,8 +154,9 @@ def translate(
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
+    line_end = b"\n" if output is None else line_end_of(input_path)
     if not resume:
-        with open_output(output) as write_line:
+        with open_output(output, line_end) as write_line:
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
@@ -162,7 +164,8 @@ def translate(
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
-    with resumable_lines(output, record, total, n_best > 1) as (write_line, num_done):
+    lines = resumable_lines(output, record, total, n_best > 1, line_end)
+    with lines as (write_line, num_done):
         write_all(write_line, num_done)
 
 

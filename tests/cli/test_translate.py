@@ -95,6 +95,18 @@ def test_translate_replaces_line_ends_in_translations(
     assert run_command("translate", model_path, stdin="x\ny").stdout == "a b c\n" * 2
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_translate_keeps_the_line_ends_of_a_file(
+    run_command, model_path, translator, tmp_path, resume, end
+):
+    translator.fingerprint = lambda: "reversing"
+    (tmp_path / "in").write_text(f"ab{end}{end}cd", newline="")
+    arguments = ["-i", tmp_path / "in", "-o", tmp_path / "out", *resume]
+    assert run_command("translate", model_path, *arguments).exit_code == 0
+    assert (tmp_path / "out").read_bytes() == f"ba{end}{end}dc{end}".encode()
+
+
 def test_translate_warnings_name_the_line(run_command, model_path):
     result = run_command(
         "translate", model_path, stdin=b"ok\n\xffz\n\xef\xbf\xbd\n" + b"w" * 33 + b"\n"
