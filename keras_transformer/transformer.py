@@ -9,6 +9,8 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.child_layer import child_layer
+from keras_transformer.layers.child_layer import inner_layers
 from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import constructor_arguments
@@ -109,7 +111,7 @@ class Transformer(PresetMixin, keras.Model):
         self.output_size = output_size
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
-        self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
+        self.dropout_layer = child_layer(self, Dropout, "embedding_dropout", dropout)
         # The remaining arguments of the layers, such as `d_ff`, are read from the
         # attributes of the model.
         options = constructor_arguments(
@@ -120,14 +122,15 @@ class Transformer(PresetMixin, keras.Model):
             attention_bias=variations.attention_bias,
             layer_norm_epsilon=variations.layer_norm_epsilon,
         )
-        self.encoder = self._layer(Encoder, "encoder", num_layers, **options)
+        self.encoder = child_layer(self, Encoder, "encoder", num_layers, **options)
         num_layers = variations.num_decoder_layers or num_layers
-        self.decoder = self._layer(Decoder, "decoder", num_layers, **options)
+        self.decoder = child_layer(self, Decoder, "decoder", num_layers, **options)
 
     def _add_embeddings(self):
         """Adds the layers that convert ids to inputs of the encoder and the decoder."""
         variations = self.variations
-        self.token_embedding = self._layer(
+        self.token_embedding = child_layer(
+            self,
             TokenEmbedding,
             "token_embedding",
             self.vocabulary_size,
@@ -140,12 +143,18 @@ class Transformer(PresetMixin, keras.Model):
         )
         self.source_embedding = None
         if size := variations.source_vocabulary_size:
-            self.source_embedding = self._layer(
-                TokenEmbedding, "source_embedding", size, self.d_model, self.pad_id
+            self.source_embedding = child_layer(
+                self,
+                TokenEmbedding,
+                "source_embedding",
+                size,
+                self.d_model,
+                self.pad_id,
             )
         # Source and target have separate learned positions. Sinusoids have no weights.
         self.source_positions, self.target_positions = (
-            self._layer(
+            child_layer(
+                self,
                 PositionalEncoding,
                 f"{side}_positions",
                 self.positions,
@@ -159,13 +168,9 @@ class Transformer(PresetMixin, keras.Model):
         if variations.embedding_norm:
             epsilon = variations.layer_norm_epsilon
             self.source_norm, self.target_norm = (
-                self._layer(LayerNormalization, f"{side}_norm", epsilon=epsilon)
+                child_layer(self, LayerNormalization, f"{side}_norm", epsilon=epsilon)
                 for side in ("source", "target")
             )
-
-    def _layer(self, layer_class, name, *args, **kwargs):
-        """Returns a new layer with the model's dtype policy."""
-        return layer_class(*args, **kwargs, dtype=self.dtype_policy, name=name)
 
     @property
     def num_outputs(self):
@@ -364,7 +369,27 @@ class Transformer(PresetMixin, keras.Model):
             activation=activation_name(self.activation),
             variations=self.variations.changes() or None,
         )
+        # Layers that train although the layer around them does not, or vice versa.
+        changes = {
+            path: layer.trainable
+            for path, layer, parent in inner_layers(self)
+            if layer.trainable != parent.trainable
+        }
+        if changes:
+            arguments["trainable_layers"] = changes
         return {**super().get_config(), **arguments}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        changes = config.pop("trainable_layers", None)
+        model = super().from_config(config)
+        if changes:
+            model._ensure_built()  # some layers are created by `build`
+            layers = {path: layer for path, layer, _ in inner_layers(model)}
+            for path, is_trainable in changes.items():
+                layers[path].trainable = is_trainable
+        return model
 
 
 def _scale(x, factors):

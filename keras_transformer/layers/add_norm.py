@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.normalization import LayerNormalization
 
@@ -38,9 +39,9 @@ class AddNorm(keras.layers.Layer):
         self.normalization = normalization
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.layer_norm = LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        self.dropout_layer = child_layer(self, Dropout, "dropout", dropout)
+        self.layer_norm = child_layer(
+            self, LayerNormalization, "layer_norm", epsilon=layer_norm_epsilon
         )
 
     def build(self, inputs_shape, sublayer_output_shape=None):

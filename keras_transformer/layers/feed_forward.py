@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.dense import Dense
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
@@ -26,13 +27,13 @@ class FeedForward(keras.layers.Layer):
         self.d_ff = d_ff
         self.activation = get_activation(activation)
         self.supports_masking = True
-        self.inner_dense = Dense(
-            d_ff, activation=self.activation, dtype=self.dtype_policy, name="inner"
+        self.inner_dense = child_layer(
+            self, Dense, "inner", d_ff, activation=self.activation
         )
 
     def build(self, input_shape):
         self.inner_dense.build(input_shape)
-        self.outer_dense = Dense(input_shape[-1], dtype=self.dtype_policy, name="outer")
+        self.outer_dense = child_layer(self, Dense, "outer", input_shape[-1])
         self.outer_dense.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs):

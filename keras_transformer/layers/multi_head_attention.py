@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
@@ -108,12 +109,10 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_dense = self._dense(num_heads * key_dim, "query")
         self.key_dense = self._dense(num_heads * key_dim, "key")
         self.value_dense = self._dense(num_heads * (value_dim or key_dim), "value")
-        self.dropout_layer = Dropout(
-            dropout, dtype=self.dtype_policy, name="attention_dropout"
-        )
+        self.dropout_layer = child_layer(self, Dropout, "attention_dropout", dropout)
 
     def _dense(self, width, name):
-        return Dense(width, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+        return child_layer(self, Dense, name, width, use_bias=self.use_bias)
 
     def build(self, query_shape, value_shape, key_shape=None):
         self.query_dense.build(query_shape)

@@ -1,5 +1,6 @@
 """Base class of encoder and decoder: N identical layers (section 3.1 of the paper)."""
 
+from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import call_with_scores
 from keras_transformer.numerics.normalization import LayerNormalization
@@ -32,17 +33,13 @@ class Stack(TransformerLayer):
             )
         self.num_layers = num_layers
         self.layers = [
-            self.layer_class(
-                **self.options(), dtype=self.dtype_policy, name=f"layer_{index}"
-            )
+            child_layer(self, self.layer_class, f"layer_{index}", **self.options())
             for index in range(num_layers)
         ]
         self.final_norm = None
         if self.normalization == "pre":
-            self.final_norm = LayerNormalization(
-                epsilon=self.layer_norm_epsilon,
-                dtype=self.dtype_policy,
-                name="final_norm",
+            self.final_norm = child_layer(
+                self, LayerNormalization, "final_norm", epsilon=self.layer_norm_epsilon
             )
 
     def run(self, inputs, *args, return_attention_scores=False, **kwargs):

@@ -5,6 +5,7 @@ import inspect
 import keras
 
 from keras_transformer.layers.add_norm import AddNorm
+from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
@@ -78,30 +79,30 @@ class TransformerLayer(keras.layers.Layer):
         )
 
     def _attention(self, name, layer_class=MultiHeadAttention, **kwargs):
-        return layer_class(
+        return child_layer(
+            self,
+            layer_class,
+            name,
             self.num_heads,
             self.key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout,
             use_bias=self.attention_bias,
             score_mode=self.score_mode,
-            dtype=self.dtype_policy,
-            name=name,
             **kwargs,
         )
 
     def _feed_forward(self, name):
-        return FeedForward(
-            self.d_ff, self.activation, dtype=self.dtype_policy, name=name
-        )
+        return child_layer(self, FeedForward, name, self.d_ff, self.activation)
 
     def _add_norm(self, name):
-        return AddNorm(
+        return child_layer(
+            self,
+            AddNorm,
+            name,
             self.dropout,
             self.normalization,
             self.layer_norm_epsilon,
-            dtype=self.dtype_policy,
-            name=name,
         )
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape=None):

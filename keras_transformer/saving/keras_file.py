@@ -85,6 +85,7 @@ class _Settings(ModelSettings):
     pad_id: NonNegativeInt = 0
     name: str = "transformer"
     trainable: bool = True
+    trainable_layers: dict[str, bool] | None = None
     dtype: Annotated[Any, AfterValidator(_check_policy)] = "float32"
 
     @model_validator(mode="before")
