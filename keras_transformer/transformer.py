@@ -197,6 +197,20 @@ class Transformer(PresetMixin, keras.Model):
             self.target_norm.build(shape)
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
+        self._build_added_layers(inputs_shape)
+
+    def _build_added_layers(self, inputs_shape):
+        """Builds the layers of a subclass without a `build`, by tracing its `call`."""
+        has_build = type(self).build is not Transformer.build
+        layers = self._flatten_layers(include_self=False)
+        if has_build or all(layer.built for layer in layers):
+            return
+        self.built = True  # so that `call` does not build the model again
+        inputs = {
+            name: keras.KerasTensor(shape, "int32")
+            for name, shape in inputs_shape.items()
+        }
+        keras.Operation.compute_output_spec(self, inputs)
 
     def _ensure_built(self):
         """Builds the model if one of its methods is used before the model itself."""
@@ -357,6 +371,26 @@ class Transformer(PresetMixin, keras.Model):
         self._check_quantization()
         super().save_weights(filepath, *args, **kwargs)
 
+    def load_own_variables(self, store):
+        """Like `keras.Model.load_own_variables`, but accepts no additional layers.
+
+        Keras ignores weights of a file that the model lacks.
+
+        Raises:
+            ValueError: If the file has weights of more layers than the model.
+        """
+        super().load_own_variables(store)
+        file = getattr(store, "h5_file", {})
+        if "encoder/layers" not in file or "decoder/layers" not in file:
+            return  # the file of an outer model
+        stored = _count_stored_layers(file)
+        layers = [each for each in self._flatten_layers() if _has_weights(each)]
+        if stored > len(layers):
+            raise ValueError(
+                "The file must have weights only of the model's layers. Received: "
+                f"weights of {stored} layers, but the model has {len(layers)}."
+            )
+
     def _check_quantization(self):
         for layer in self._flatten_layers():
             if isinstance(layer, Dense):
@@ -390,6 +424,28 @@ class Transformer(PresetMixin, keras.Model):
             for path, is_trainable in changes.items():
                 layers[path].trainable = is_trainable
         return model
+
+
+def _count_stored_layers(file):
+    """Returns the number of layers that have weights in an open HDF5 file."""
+    layers = set()
+
+    def visit(name, item):
+        # Numbers of other types are states of random generators. HDF5 has no bfloat16.
+        is_weight = hasattr(item, "dtype") and item.dtype.name in (
+            *("float16", "float32", "float64", "int8", "void16"),
+        )
+        if is_weight and not name.startswith("optimizer/"):
+            layers.add(name.rpartition("/")[0])
+
+    file.visititems(visit)
+    return len(layers)
+
+
+def _has_weights(layer):
+    """Returns whether a layer has weights besides those of the layers in it."""
+    inner = {id(each) for child in layer._layers for each in child.weights}
+    return any(id(each) not in inner for each in layer.weights)
 
 
 def _scale(x, factors):

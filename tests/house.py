@@ -15,7 +15,7 @@ import sys
 import tokenize
 
 LIBRARY = "keras_transformer"
-MAX_LINES = 400
+MAX_LINES = 600
 MAX_PARAMETERS = 12
 MAX_FUNCTION_LINES = 60
 # A call, dict or other piece of code that names at least this many of the model's
