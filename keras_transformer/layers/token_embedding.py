@@ -9,7 +9,7 @@ from keras_transformer.layers.masks import padding_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(keras.layers.Embedding):
     """Embedding whose weight matrix also projects vectors to logits.
 
     Embeddings are multiplied by `sqrt(d_model)`. Logits are float32 under any dtype
@@ -42,15 +42,17 @@ class TokenEmbedding(keras.layers.Layer):
         tied=True,
         **kwargs,
     ):
-        super().__init__(**kwargs)
         for name, size in (("vocabulary_size", vocabulary_size), ("d_model", d_model)):
             if size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+        # `build` uses another initializer. Keras's default would draw a seed here.
+        super().__init__(int(vocabulary_size), int(d_model), "zeros", **kwargs)
         if output_size is not None and not 1 <= output_size <= vocabulary_size:
             raise ValueError(
                 "`output_size` must be at least 1 and at most `vocabulary_size`. "
                 f"Received: {output_size} of {vocabulary_size}."
             )
+        self.supports_masking = True
         self.vocabulary_size = vocabulary_size
         self.output_size = output_size
         self.d_model = d_model
@@ -63,7 +65,7 @@ class TokenEmbedding(keras.layers.Layer):
         self.autocast = False
 
     def build(self, input_shape=None):
-        self.embeddings = self._add_matrix("embeddings", self.vocabulary_size)
+        self._embeddings = self._add_matrix("embeddings", self.vocabulary_size)
         if not self.tied:
             rows = self.output_size or self.vocabulary_size
             self.output_matrix = self._add_matrix("output_matrix", rows)
@@ -74,6 +76,25 @@ class TokenEmbedding(keras.layers.Layer):
                 initializer="zeros",
                 autocast=False,
             )
+
+        self.built = True
+        if self.lora_rank:
+            self.enable_lora(self.lora_rank, self.lora_alpha)
+
+    @property
+    def embeddings(self):
+        """The embedding matrix `[vocabulary_size, d_model]`, with LoRA if enabled.
+
+        Keras's property would round the sum with LoRA's product to 16 bits.
+        """
+        if not self.lora_enabled:
+            return self._embeddings
+        product = ops.matmul(self.lora_embeddings_a, self.lora_embeddings_b)
+        return self._embeddings + (self.lora_alpha / self.lora_rank) * product
+
+    @property
+    def variable_serialization_spec(self):
+        return {None: ["embeddings", "output_matrix", "bias"]}
 
     def _add_matrix(self, name, rows):
         return self.add_weight(
@@ -171,7 +192,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def get_config(self):
         return {
-            **super().get_config(),
+            **keras.Layer.get_config(self),
             "vocabulary_size": self.vocabulary_size,
             "d_model": self.d_model,
             "pad_id": self.pad_id,

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 from layer_checks import check_layer
 from layer_checks import numpy
+from layer_checks import randomize
 
 from keras_transformer.layers import TokenEmbedding
 
@@ -138,3 +139,31 @@ def test_embedding_rejects_sizes_below_one(name):
     kwargs = {"vocabulary_size": 11, "d_model": 7, name: 0}
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
         TokenEmbedding(**kwargs)
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False, "use_bias": True}])
+def test_lora_trains_two_small_matrices(options, tmp_path):
+    layer = build_layer(**options)
+    before, matrix = numpy(layer(IDS)), numpy(layer.embeddings)
+    layer.enable_lora(2, lora_alpha=6)
+    np.testing.assert_array_equal(numpy(layer(IDS)), before)
+    names = [weight.name for weight in layer.trainable_weights]
+    tied = {"lora_embeddings_a", "lora_embeddings_b"}
+    assert set(names) == (tied if layer.tied else tied | {"output_matrix", "bias"})
+    randomize(layer)
+    a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
+    base = numpy(layer._embeddings)
+    assert (base != matrix).any()
+    merged = base + 6 / 2 * numpy(a) @ numpy(b)
+    width = merged.shape[1]
+    np.testing.assert_allclose(numpy(layer(IDS)), merged[IDS] * width**0.5, atol=1e-5)
+    vectors = np.random.default_rng(3).normal(size=(2, 3, width)).astype("float32")
+    logits = numpy(layer(vectors, reverse=True))
+    if layer.tied:
+        np.testing.assert_allclose(logits, vectors @ merged.T, rtol=1e-4, atol=1e-4)
+    # As in Keras, a file has the sum of both.
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras").layers[-1]
+    np.testing.assert_allclose(numpy(again.embeddings), merged, atol=1e-6)
+    np.testing.assert_allclose(numpy(again(vectors, reverse=True)), logits, atol=1e-5)
