@@ -1,5 +1,6 @@
 """Boolean masks, True = attend (sections 3.1 and 3.2.3 of the paper)."""
 
+import keras
 from keras import ops
 
 
@@ -22,10 +23,21 @@ def combine_masks(*masks):
     """Returns the logical AND of the masks.
 
     `None` masks are skipped. If all masks are `None`, so is the result.
+
+    Raises:
+        ValueError: If a mask is of a float type. Added to logits, as in other
+            libraries, 0 would mean attend, but as a bool it would not.
     """
     combined = None
     for mask in masks:
         if mask is not None:
+            mask = ops.convert_to_tensor(mask)
+            dtype = keras.backend.standardize_dtype(mask.dtype)
+            if "float" in dtype:
+                raise ValueError(
+                    "A mask must be bool or integer, True or 1 = attend. Received: "
+                    f"dtype {dtype}. Convert masks of 0 and -1e9 by `mask == 0`."
+                )
             mask = ops.cast(mask, "bool")
             combined = mask if combined is None else ops.logical_and(combined, mask)
     return combined

@@ -163,9 +163,12 @@ class MultiHeadAttention(keras.layers.Layer):
             source_length]`.
 
         Raises:
-            ValueError: If `attention_mask` does not have three axes.
+            ValueError: If an input or `attention_mask` does not have three axes.
         """
-        _check_mask(attention_mask)
+        lengths = "batch, 1 or target_length, source_length"
+        _check_axes("attention_mask", attention_mask, lengths)
+        for name, array in (("query", query), ("value", value), ("key", key)):
+            _check_axes(name, array, "batch, length, width")
         mask = combine_masks(
             attention_mask,
             None if value_mask is None else value_mask[:, None, :],
@@ -277,13 +280,12 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
 
-def _check_mask(mask):
-    """Checks that a mask has three axes. With two, its first would apply to heads."""
-    if mask is None:
+def _check_axes(name, array, axes):
+    """Checks that an array has three axes. The first of two would apply to heads."""
+    if array is None:
         return
-    shape = mask.shape if hasattr(mask, "shape") else np.shape(mask)
+    shape = array.shape if hasattr(array, "shape") else np.shape(array)
     if len(shape) != 3:
         raise ValueError(
-            "`attention_mask` must have the shape [batch, 1 or target_length, "
-            f"source_length]. Received: shape {tuple(shape)}."
+            f"`{name}` must have the shape [{axes}]. Received: shape {tuple(shape)}."
         )

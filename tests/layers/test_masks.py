@@ -42,3 +42,11 @@ def test_combine_masks_hides_positions_that_any_mask_hides():
     np.testing.assert_array_equal(ops.convert_to_numpy(combined), [True, False, False])
     np.testing.assert_array_equal(ops.convert_to_numpy(combine_masks(first)), first)
     assert combine_masks(None, None) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_float_mask_is_refused(dtype):
+    """In such a mask, 0 would mean attend."""
+    mask = ops.convert_to_tensor([[0.0, 0.0, -1e9]], dtype)
+    with pytest.raises(ValueError, match=rf"bool or integer.*: dtype {dtype}"):
+        combine_masks(np.array([[True, True, True]]), mask)

@@ -1,6 +1,7 @@
 """`MultiHeadAttention` against the paper's equation 1, Keras, and PyTorch."""
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -351,3 +352,13 @@ def test_attention_with_other_score_modes_matches_their_formulas(score_mode):
 def test_attention_rejects_unknown_score_mode():
     with pytest.raises(ValueError, match=r"scaled_dot, dot, additive.*'cosine'"):
         MultiHeadAttention(2, 3, score_mode="cosine")
+
+
+@pytest.mark.parametrize("name", ["query", "value", "key", "attention_mask"])
+def test_attention_rejects_arrays_without_three_axes(name):
+    layer = MultiHeadAttention(3, 5)
+    arrays = {"query": QUERY, "value": VALUE, "key": VALUE, "attention_mask": MASK}
+    arrays[name] = arrays[name][:, None]
+    shape = re.escape(str(arrays[name].shape))
+    with pytest.raises(ValueError, match=rf"`{name}` must have .*: shape {shape}\."):
+        layer(**arrays)
