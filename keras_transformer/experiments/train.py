@@ -68,7 +68,8 @@ def train(
     access to `output`, but only the first worker writes to it.
 
     Args:
-        recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
+        recipe: A `Recipe`, the name of a shipped recipe, the path of a YAML file, or a
+            dict of a recipe's sections.
         output: The run folder, which is created if it does not exist.
         progress: Whether to show progress on standard error.
         allow_changes: Whether to resume even if the recipe, the training or validation
@@ -100,7 +101,7 @@ def train(
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """
-    if isinstance(recipe, str | os.PathLike):
+    if isinstance(recipe, str | os.PathLike | dict):
         existing = None if restart else output
         report = functools.partial(print, file=sys.stderr) if progress else None
         recipe = load_recipe(recipe, run=existing, report=report)

@@ -1,5 +1,6 @@
 """Reading and writing of recipes. Each error is one line that names the key."""
 
+import copy
 import os
 import pathlib
 import re
@@ -66,7 +67,8 @@ def load_recipe(
     fit the text and the machine. GPUs are found only if TensorFlow has been imported.
 
     Args:
-        name_or_path: The name of a shipped recipe or the path of a YAML file.
+        name_or_path: The name of a shipped recipe, the path of a YAML file, or a dict
+            of a recipe's sections.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
         run: Folder that `train`, `repeat` or `ablate` writes. Once training has begun,
@@ -129,6 +131,8 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
 def _read(name_or_path):
     """Returns a recipe's label for messages, and a mapping of its sections by name."""
+    if isinstance(name_or_path, dict):
+        return "recipe", copy.deepcopy(name_or_path)
     label = str(name_or_path)
     is_shipped = label in shipped_recipes()
     path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)

@@ -131,6 +131,18 @@ def test_load_recipe_makes_paths_absolute(recipe_path, monkeypatch):
     assert recipe.data.train.target == [str(recipe_path.parent / "a.de")]
 
 
+def test_load_recipe_accepts_a_dict(recipe_path, monkeypatch):
+    monkeypatch.chdir(recipe_path.parent)
+    values = yaml.safe_load(MINIMAL)
+    assert load_recipe(values, ["training.seed=7"]) == load_recipe(
+        recipe_path, ["training.seed=7"]
+    )
+    assert values == yaml.safe_load(MINIMAL)
+    wrong = {**values, "training": {"step": 3}}
+    expected = "recipe: unknown key training.step; did you mean training.steps?"
+    assert recipe_error(wrong) == expected
+
+
 def test_load_recipe_makes_paths_of_records_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "records.yaml"
