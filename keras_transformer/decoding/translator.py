@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import random
 
@@ -119,6 +120,21 @@ class Translator:
         self._compiled = {}  # compiled functions by their settings
         # Compiled samplers read the generator's state, so a new seed needs no tracing.
         self._generator = keras.random.SeedGenerator(0)
+
+    def __copy__(self):
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def __reduce__(self):
+        # Compiled functions cannot be pickled.
+        names = "max_source_length", "batch_tokens", "forbidden", "parallel_parts"
+        options = {name: getattr(self, name) for name in (*names, "warn")}
+        return (
+            functools.partial(type(self), **options),
+            (self.model, self.tokenizer, self.target_tokenizer, self.search),
+            {"path": self.path, "data": self.data},
+        )
 
     def with_search(self, forbidden=None, **changes):
         """Returns a copy with changed search settings and the same model.

@@ -1,5 +1,6 @@
 """Base class of tokenizers."""
 
+import functools
 import os
 import secrets
 
@@ -32,6 +33,17 @@ class Tokenizer(tf.Module):
     start_id = 2
     end_id = 3
     num_outputs: int | None = None
+
+    def __new__(cls, *args, **kwargs):
+        tokenizer = super().__new__(cls)
+        # TensorFlow would track and export an attribute that is set in the usual way.
+        object.__setattr__(tokenizer, "_arguments", (args, kwargs))
+        return tokenizer
+
+    def __reduce__(self):
+        # Tables and operations of TensorFlow cannot be pickled.
+        args, kwargs = self._arguments
+        return functools.partial(type(self), **kwargs), args
 
     @property
     def source(self) -> "Tokenizer":
