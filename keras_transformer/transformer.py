@@ -1,5 +1,7 @@
 """The Transformer of the paper's Figure 1: encoder, decoder and tied embeddings."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -217,6 +219,18 @@ class Transformer(PresetMixin, keras.Model):
         if not self.built:
             self.build({"source_ids": (None, None), "target_ids": (None, None)})
 
+    def __call__(self, inputs, *args, **kwargs):
+        self.check_inputs(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def check_inputs(self, inputs):
+        """Raises a `ValueError` if the inputs are not a dict."""
+        if not isinstance(inputs, dict):
+            raise ValueError(
+                'The inputs must be a dict {"source_ids": ..., "target_ids": ...}. '
+                f"Received: {type(inputs).__name__}."
+            )
+
     def call(self, inputs, training=None):
         """Computes the logits of the next target token at each position.
 
@@ -370,6 +384,27 @@ class Transformer(PresetMixin, keras.Model):
         """Like `keras.Model.save_weights`, with the checks of `save`."""
         self._check_quantization()
         super().save_weights(filepath, *args, **kwargs)
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Like `keras.Model.export`, but with inputs of any length by default.
+
+        By default, the inputs are `source_ids` and `target_ids`, int32 `[None, None]`.
+        To export a translator instead of the bare model, use
+        `kt.export.export_translator`.
+        """
+        self._ensure_built()
+        if input_signature is None:
+            names = ("source_ids", "target_ids")
+            spec = functools.partial(keras.InputSpec, "int32", (None, None))
+            input_signature = [{name: spec(name=name) for name in names}]
+        super().export(filepath, format, verbose, input_signature, **kwargs)
 
     def load_own_variables(self, store):
         """Like `keras.Model.load_own_variables`, but accepts no additional layers.

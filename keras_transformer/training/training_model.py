@@ -202,6 +202,11 @@ class TrainingModel(keras.Model):
         Returns:
             Dict of the metrics over all batches since they were last reset.
         """
+        if not self.trainable_variables:
+            raise ValueError(
+                "The model must have weights that train, but all of its layers are "
+                "frozen. Set `trainable = True` on a layer and on those around it."
+            )
         inputs, labels = self._unpack(data)
         # Calling the transformer would build it, but this step calls only its methods.
         self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
@@ -237,6 +242,7 @@ class TrainingModel(keras.Model):
         Any sample weights are added to the inputs under the key `weights`.
         """
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        self.transformer.check_inputs(inputs)
         if weights is not None:
             weights = tf.cast(weights, tf.float32)
             if weights.shape.rank == 1:

@@ -48,3 +48,10 @@ def test_saving_names_the_alternatives(tmp_path):
     with pytest.raises(NotImplementedError, match="Save its `transformer`, or save"):
         model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
+
+
+def test_fit_rejects_a_model_of_which_everything_is_frozen():
+    model = tiny_training_model()
+    model.transformer.trainable = False
+    with pytest.raises(ValueError, match=r"all of its layers are frozen. Set `train"):
+        model.train_step(batch(1))
