@@ -37,7 +37,10 @@ def overloaded(message="The queue is full. Try again later.", retry_after=1):
 
 
 def shutting_down():
-    return overloaded("The server is shutting down", retry_after=5)
+    error = overloaded("The server is shutting down", retry_after=5)
+    # The client's next request opens a connection, to the server's successor.
+    error.headers["Connection"] = "close"
+    return error
 
 
 def deadline_exceeded():

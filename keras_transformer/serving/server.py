@@ -104,6 +104,11 @@ class _Server(uvicorn.Server):
         while batcher.is_working and not self.force_exit and time.monotonic() < until:
             await asyncio.sleep(0.02)
         batcher.abandon()
+        # uvicorn closes connections without a request at once. So it must not close
+        # those whose request is on its way.
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0.1)
         # uvicorn waits this long for the responses to be sent.
         self.config.timeout_graceful_shutdown = max(
             until - time.monotonic(), _RESPONSE_SECONDS

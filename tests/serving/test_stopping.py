@@ -1,5 +1,7 @@
 """A server that receives a signal answers its requests in progress, then stops."""
 
+import http.client
+import json
 import os
 import pathlib
 import signal
@@ -74,3 +76,42 @@ def test_requests_unfinished_at_the_deadline_get_503():
     for thread in asking:
         thread.join(20)
     assert found == [(503, {"error": "The server is shutting down"})] * 2
+
+
+def test_each_request_under_load_gets_an_answer_until_the_exit():
+    """A 503 asks for another try, and ends its connection before the server does."""
+    last = []
+
+    def ask_again_and_again(port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        headers = {"Content-Type": "application/json"}
+        status = 200
+        while status == 200:
+            body = json.dumps({"inputs": ["a b"]})
+            connection.request("POST", "/v1/models/fake:predict", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            status = answer.status
+        found = (answer.headers[name] for name in ("Retry-After", "Connection"))
+        last.append((status, *found))
+
+    model = FakeModel(seconds=0.02)
+    with served(model, Limits()) as port:
+        threads = [
+            threading.Thread(target=ask_again_and_again, args=(port,))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(model.batches) > 5, "the load")
+    for thread in threads:
+        thread.join(20)
+    assert last == [(503, "5", "close")] * 20
+
+
+def test_command_exits_without_a_search_for_garbage(tmp_path):
+    code = f"import gc\ntry: {prepared.COMMAND}\nfinally: print(gc.get_freeze_count())"
+    found = prepared.run(code, "serve", folder=tmp_path)
+    assert found.returncode == 2
+    # All objects are exempt from the search, also those of the libraries.
+    assert int(found.stdout) > 100_000
