@@ -181,14 +181,23 @@ def _check_columns(columns, inputs, limits):
 
 
 def _encode_text(name, value, limits):
-    """Returns a text as UTF-8, with question marks for lone surrogates."""
+    """Returns a text as UTF-8."""
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace")
+        try:
+            value = value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise invalid(
+                f"A text of input {name} has an unpaired surrogate, which UTF-8 cannot "
+                "encode"
+            ) from None
     elif _is_bytes(value):
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise invalid(f"'b64' of input {name} must be base64") from None
+            raise invalid(
+                f"'b64' of input {name} must be base64 of the standard alphabet (+ and "
+                "/), padded with ="
+            ) from None
     else:
         raise invalid(
             f"Each row of input {name} must be a string. Received: {_describe(value)}"

@@ -1,7 +1,6 @@
 """The server with a real SavedModel, in this process and as the command `serve`."""
 
 import concurrent.futures
-import json
 import os
 import pathlib
 import re
@@ -360,11 +359,3 @@ def addresses_of(port):
             if state == "0A" and int(number, 16) == port:
                 found.add(address)
     return found
-
-
-def test_server_replaces_lone_surrogates(port):
-    body = json.dumps({"inputs": ["\ud800 Hund"]})
-    status, answer = predict(port, body, "tiny")
-    expected = predict(port, {"inputs": ["? Hund"]}, "tiny")[1]["outputs"]
-    assert status == 200
-    assert answer["outputs"]["translations"] == expected["translations"]

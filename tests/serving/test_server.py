@@ -132,7 +132,12 @@ BAD = {
     '{"instances": [{"inputs": "a"}, "b"]}': "either all objects",
     '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
     '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
-    '{"instances": [{"b64": "?"}]}': "must be base64",
+    # The bytes FB FF, in the URL-safe alphabet, without padding, and followed by more.
+    '{"instances": [{"b64": "-_8="}]}': "must be base64 of the standard alphabet",
+    '{"instances": [{"b64": "+/8"}]}': "padded with =",
+    '{"instances": [{"b64": "+/8=+/8="}]}': "must be base64",
+    '{"instances": ["\\ud800 a"]}': "unpaired surrogate",
+    '{"instances": ["a \\udc00\\ud800"]}': "unpaired surrogate",
     '{"inputs": {"inputs": "a"}}': "non-empty list",
     '{"inputs": []}': "non-empty list",
     '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
@@ -179,11 +184,10 @@ def test_predict_explains_bad_requests(port, body):
 def test_predict_handles_invalid_unicode(port):
     status, answer = predict(port, b'{"inputs": ["\xff"]}')
     assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
-    # UTF-8 cannot encode a lone surrogate, so "?" replaces it.
-    assert predict(port, '{"inputs": ["\\ud800 a"]}')[1]["outputs"]["translations"] == [
-        "a ?"
-    ]
     assert predict(port, {"inputs": ["\0 猫 \u202e"]})[0] == 200
+    # JSON writes a character beyond U+FFFF as two surrogates.
+    answer = predict(port, '{"inputs": ["\\ud83d\\ude00 a"]}')[1]
+    assert answer["outputs"]["translations"] == ["a 😀"]
 
 
 def test_unknown_paths_are_errors(port):
