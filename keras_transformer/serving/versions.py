@@ -6,6 +6,7 @@ import math
 
 from keras_transformer.serving.page import content_security_policy
 from keras_transformer.serving.page import render_page
+from keras_transformer.untrusted import shorten
 
 _LOG = logging.getLogger("keras_transformer.serving")
 
@@ -58,11 +59,11 @@ class Versions:
                     continue
                 self._serve(model)
                 _LOG.info("%s: now serving version %s", model.name, model.version)
-            except Exception:
+            except Exception as error:
                 # `replacement` contains the size of the files, so a version that is
                 # still being copied is tried again once its size has changed.
                 broken = replacement
-                _LOG.warning("the new version cannot be loaded", exc_info=True)
+                _LOG.warning("the new version cannot be loaded: %s", error)
 
     async def _warm_up(self, model, batcher):
         """Runs the warm-up requests of a model. Returns whether all succeeded."""
@@ -74,10 +75,10 @@ class Versions:
                     (model, signature), columns, math.inf, is_limited=False
                 )
                 await asyncio.wrap_future(future)
-            except Exception:
+            except Exception as error:
                 # A server that shuts down refuses the remaining requests.
                 if not batcher.is_open:
                     return False
-                _LOG.warning("warm-up of %s failed", signature, exc_info=True)
+                _LOG.warning("warm-up of %s failed: %s", signature, shorten(error))
                 succeeded = False
         return succeeded
