@@ -101,9 +101,10 @@ def export(
     or the next free number. The other formats are written to FOLDER itself.
     CTranslate2 receives its search options with each call. Load a preset with
     `open_model` or `Transformer.from_preset`. Load the format `huggingface` in
-    transformers with `from_pretrained` and `MarianTokenizer`. The format `marian`
-    requires a post-norm model that was trained with `model.start: zeros` and
-    `model.position_rates: tensor2tensor`.
+    transformers with `AutoModelForSeq2SeqLM.from_pretrained` and
+    `MarianTokenizer.from_pretrained`: a post-norm model becomes a Marian model, a
+    pre-norm model a Pegasus model. The format `marian` requires a post-norm model that
+    was trained with `model.start: zeros` and `model.position_rates: tensor2tensor`.
 
     With --tokenizer-ops core, the export needs no tensorflow-text. It returns the same
     ids, but is slower and supports BPE only.
@@ -158,6 +159,10 @@ def export(
     elif format in (Format.PRESET, Format.HUGGINGFACE):
         write = getattr(exports, f"export_{format}")
         path = write(translator, folder, scores=results, license=license, dtype=dtype)
+        if format == Format.HUGGINGFACE:
+            console.print_status(
+                "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"
+            )
     else:
         path = exports.export_translator(
             translator,

@@ -40,7 +40,21 @@ _BIAS = "final_logits_bias"
 _MAX_POSITIONS = 1024
 # Maximum number of ids in a translation, including the start and end ids.
 _MAX_LENGTH = 512
-_NOTES = """## Differences
+_NOTES = """## Use with transformers
+
+```python
+from transformers import AutoModelForSeq2SeqLM
+from transformers import MarianTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER")
+tokenizer = MarianTokenizer.from_pretrained("FOLDER")
+batch = tokenizer(["Text"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+
+The model is a `{architecture}`. With another class, its translations are wrong.
+
+## Differences
 
 transformers computes almost the same results from these weights as keras_transformer.
 The differences are:
@@ -49,8 +63,9 @@ The differences are:
 
 
 def export_huggingface(translator, folder, *, scores=(), license=None, dtype=None):
-    """Writes a folder that transformers loads: a model and a `MarianTokenizer`.
+    """Writes a folder that transformers loads.
 
+    `AutoModelForSeq2SeqLM` loads the model, and `MarianTokenizer` the tokenizer.
     Ids do not change. One id is appended, with the embedding of the start id.
     transformers uses the new id for padding and as the decoder's first input. The new
     id has a logit bias of -1e9, so that log-probabilities match this package.
@@ -120,7 +135,7 @@ def _half(name, array):
 
 
 def _notes(translator):
-    """Returns the section of the model card on differences from this package."""
+    """Returns the sections of the model card on transformers."""
     notes = []
     norm = translator.model.encoder.layers[0].feed_forward_add_norm
     if norm.layer_norm_epsilon != 1e-5:
@@ -148,7 +163,8 @@ def _notes(translator):
             "Spaces at both ends of a translation are removed.",
         ]
     notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
-    return _NOTES + "".join(f"- {note}\n" for note in notes)
+    items = "".join(f"- {note}\n" for note in notes)
+    return _NOTES.format(architecture=_architecture(translator.model)) + items
 
 
 def _check(model, tokenizer):
@@ -260,14 +276,18 @@ def _positions(model):
     return to_numpy(model.target_positions(zeros))[0]
 
 
+def _architecture(model):
+    """Returns the name of the class in transformers."""
+    is_pre_norm = model.normalization == "pre"
+    return "PegasusForConditionalGeneration" if is_pre_norm else "MarianMTModel"
+
+
 def _config(model, tokenizer, dtype):
     """Returns the content of `config.json`."""
     is_pre_norm = model.normalization == "pre"
     pad_id = _num_ids(model)
     config = {
-        "architectures": [
-            "PegasusForConditionalGeneration" if is_pre_norm else "MarianMTModel"
-        ],
+        "architectures": [_architecture(model)],
         "model_type": "pegasus" if is_pre_norm else "marian",
         "is_encoder_decoder": True,
         "vocab_size": pad_id + 1,

@@ -148,6 +148,9 @@ def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
     folder = export_huggingface(translator, tmp_path / "pre")
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["PegasusForConditionalGeneration"]
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert 'AutoModelForSeq2SeqLM.from_pretrained("FOLDER")' in card
+    assert "The model is a `PegasusForConditionalGeneration`." in card
     tensors, _ = read_safetensors(folder / "model.safetensors")
     assert tensors["model.encoder.layer_norm.weight"].shape == (24,)
     positions = tensors["model.decoder.embed_positions.weight"]
@@ -326,6 +329,7 @@ def test_command_writes_half_precision_and_rejects_other_options(tmp_path, tiny_
     command = ["export", str(preset), str(tmp_path / "hf"), "--format", "huggingface"]
     result = CliRunner().invoke(app, [*command, "--quantization", "float16"])
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'hf'}\n")
+    assert "with AutoModelForSeq2SeqLM and MarianTokenizer\n" in result.stderr
     tensors, _ = read_safetensors(tmp_path / "hf" / "model.safetensors")
     assert {array.dtype.name for array in tensors.values()} == {"float16"}
     mistakes = {
