@@ -4,8 +4,9 @@ const has = name => settings.signatures.includes(name);
 const HINT = "Point at a word, or move to it with Tab and the arrow keys, to see its attention.";
 // run and choice count the translations and the changes of the shown one, so that late answers are
 // ignored. requested is the text that is being translated, and typed the text of the shown
-// translation, as in the text field. Both may be null.
-const state = { run: 0, choice: 0, requested: null, typed: null, text: "", ranked: [], attention: null };
+// translation, as in the text field. Both may be null. line is the chosen line of a translation of
+// several lines, or null.
+const state = { run: 0, choice: 0, requested: null, typed: null, line: null, text: "", ranked: [], attention: null };
 
 by("name").textContent = settings.name;
 by("version").textContent = `version ${settings.version}`;
@@ -117,7 +118,7 @@ async function translate() {
     } else {
       const found = await candidates(filled[0]);
       if (run !== state.run) return;
-      Object.assign(state, { text: filled[0], ranked: found.ranked });
+      Object.assign(state, { line: null, text: filled[0], ranked: found.ranked });
       by("cut").hidden = !found.truncated;
       by("several").hidden = true;
       listRanked();
@@ -137,9 +138,44 @@ async function translate() {
 // Shows one translation per line; blank lines stay blank.
 function showLines(lines, { translations, truncated = [] }) {
   let next = 0;
-  showBest(lines.map(line => line && translations[next++]).join("\n"));
+  const shown = lines.map(line => line && lineButton(line, translations[next++]));
+  by("best").replaceChildren(...shown.flatMap(each => ["\n", each]).slice(1));
+  by("best").classList.remove("empty");
+  by("copy").hidden = false;
+  moveByArrows(by("best"), shown.filter(Boolean));
   by("cut").hidden = !truncated.some(Boolean);
   by("several").hidden = false;
+}
+
+// A button would keep its text from being selected.
+function lineButton(line, translation) {
+  const made = span("line", translation);
+  made.setAttribute("role", "button");
+  made.setAttribute("aria-pressed", "false");
+  made.addEventListener("click", () => { if (getSelection().isCollapsed) chooseLine(made, line); });
+  made.addEventListener("keydown", event => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    chooseLine(made, line);
+  });
+  return made;
+}
+
+async function chooseLine(line, text) {
+  const choice = ++state.choice;
+  showMessage("");
+  for (const id of ["attention-card", "n-best-card", "tree-card"]) by(id).hidden = true;
+  by("best").querySelectorAll(".line").forEach(each => each.setAttribute("aria-pressed", String(each === line)));
+  try {
+    const { ranked } = await candidates(text);
+    if (choice !== state.choice) return;
+    Object.assign(state, { line, text, ranked });
+    listRanked();
+    choose(0);
+    by("n-best-card").scrollIntoView({ block: "nearest" });
+  } catch (error) {
+    if (choice === state.choice) showMessage(error.message);
+  }
 }
 
 async function candidates(text) {
@@ -179,7 +215,8 @@ function span(name, text) {
 async function choose(n) {
   const choice = ++state.choice;
   const { text } = state.ranked[n];
-  showBest(text);
+  if (state.line) state.line.textContent = text;
+  else showBest(text);
   by("n-best").querySelectorAll("button").forEach((button, i) =>
     button.setAttribute("aria-pressed", String(i === n)));
   showTree(text);
@@ -269,14 +306,14 @@ function drawWords() {
   by("attention-card").hidden = false;
 }
 
-// Makes a row of buttons a single tab stop. The arrow keys move to its other buttons.
+// Makes a group of buttons a single tab stop. The arrow keys move to its other buttons.
 function moveByArrows(row, buttons) {
   buttons.forEach((button, n) => { button.tabIndex = n ? -1 : 0; });
   const forward = getComputedStyle(row).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
   row.onkeydown = event => {
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    if (!/^Arrow/.test(event.key)) return;
     const from = buttons.indexOf(document.activeElement);
-    const next = buttons[from + (event.key === forward ? 1 : -1)];
+    const next = buttons[from + (event.key === forward || event.key === "ArrowDown" ? 1 : -1)];
     if (from < 0 || !next) return;
     event.preventDefault();
     buttons[from].tabIndex = -1;

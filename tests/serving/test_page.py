@@ -171,10 +171,40 @@ def test_page_translates_each_line(open_page):
     expect(page.locator("#best")).to_have_text("two one\n\nfour three\nfive")
     expect(page.locator("#several")).to_be_visible()
     expect(page.locator("#n-best-card")).to_be_hidden()
+    # A line has its own n-best list and attention. Its other translations replace it.
+    line = page.locator("#best").get_by_role("button", name="four three")
+    line.click()
+    expect(line).to_have_attribute("aria-pressed", "true")
+    ranked = page.locator("#n-best button")
+    expect(ranked).to_have_text([re.compile("four three-1.000"), re.compile("three!")])
+    target = page.get_by_role("group", name="Words of the translation")
+    expect(target.get_by_role("button")).to_have_text(["four", "three"])
+    ranked.nth(1).click()
+    expect(page.locator("#best")).to_have_text("two one\n\nfour three!\nfive")
+    expect(target.get_by_role("button").last).to_have_text("three!")
+    shoot(page, "lines")
     translate(page, "\none two\n")
     expect(page.locator("#best")).to_have_text("two one")
     expect(page.locator("#several")).to_be_hidden()
     expect(page.locator("#n-best-card")).to_be_visible()
+
+
+def test_lines_are_chosen_by_keyboard(open_page):
+    page = open_page(360, 740)
+    translate(page, "one two\nthree four\nfive")
+    expect(page.locator("#best")).to_have_text("two one\nfour three\nfive")
+    # Tab stops: Copy, and the lines, among which the arrow keys move.
+    for key in ("Tab", "Tab", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    line = page.locator("#best").get_by_role("button", name="four three")
+    expect(line).to_be_focused()
+    expect(page.locator("#n-best .text").first).to_have_text("four three")
+    expect(page.locator("#attention-card")).to_be_visible()
+    shoot(page, "lines-phone")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Space")
+    expect(page.locator("#n-best .text").first).to_have_text("two one")
+    assert page.locator("#best [aria-pressed=true]").all_text_contents() == ["two one"]
 
 
 def test_page_keeps_the_focus_on_translate(open_page):
