@@ -104,7 +104,14 @@ def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
     return arrays
 
 
-def logits(arrays, source, target, engine="marian", activation="swish"):
+def logits(
+    arrays,
+    source,
+    target,
+    engine="marian",
+    activation="swish",
+    layers=range(1, LAYERS[1] + 1),
+):
     """Returns the logits after the start and after each id of `target`.
 
     Args:
@@ -113,6 +120,7 @@ def logits(arrays, source, target, engine="marian", activation="swish"):
         target: Ids without start and end.
         engine: "marian" or "huggingface".
         activation: "swish", "relu", "gelu" (by erf) or "quick_gelu".
+        layers: Numbers of the decoder's layers, in order. A layer may run repeatedly.
 
     Returns:
         `[len(target) + 1, len(PIECES)]`, float64.
@@ -168,7 +176,7 @@ def logits(arrays, source, target, engine="marian", activation="swish"):
         memory = feed_forward(memory, f"{prefix}_ffn")
     start = np.zeros((1, WIDTH))
     x = embed(np.concatenate([start, target_matrix[target]]), "decoder")
-    for number in range(1, LAYERS[1] + 1):
+    for number in layers:
         prefix = f"decoder_l{number}"
         x = attend(x, x, f"{prefix}_self", causal=True)
         x = attend(x, memory, f"{prefix}_context", causal=False)

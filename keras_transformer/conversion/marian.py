@@ -29,12 +29,13 @@ from keras_transformer.conversion.marian_folder import read_marian_vocabularies
 from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import shorten
 
+# The layers of a model with tied layers need no weights of their own in the file.
+_MAX_TIED_LAYERS = 100
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 # Settings that must have one of these values if they are given.
 _REQUIRED = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
-    "transformer-tied-layers": ([],),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("default",),
@@ -76,12 +77,13 @@ def import_marian(path, engine=None, language=None, normalization=None):
     settings = _model_settings(arrays)
     _check_supported(file, settings)
     sizes = _vocabulary_sizes(file, settings)
+    tied = _tied_layers(file, settings)
     vocabularies = read_marian_vocabularies(folder, decoder, sizes)
     _check_vocabularies(arrays, vocabularies, sizes)
     tokenizer = read_marian_tokenizer(folder, vocabularies, language, normalization)
     arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
-    model = weights.build_transformer(arguments, arrays)
-    _set_weights(model, arrays, settings, vocabularies)
+    model = weights.build_transformer(arguments, arrays, len(set(tied)))
+    _set_weights(model, arrays, settings, vocabularies, tied)
     arrays.check_all_used()
     card_rows = {
         "imported from": f"Marian, {file.name}",
@@ -90,6 +92,10 @@ def import_marian(path, engine=None, language=None, normalization=None):
     }
     if num_missing := vocabularies[1].num_ids - len(vocabularies[1].ids):
         card_rows["ids without a piece"] = f"{num_missing:,}, omitted from the softmax"
+    if tied:
+        card_rows["tied decoder layers"] = (
+            f"{' '.join(map(str, tied))}, stored as copies; fine-tuning unties them"
+        )
     search, license = convert_search_settings(decoder), read_license_file(folder)
     return ImportedModel(model, tokenizer, search, card_rows, license)
 
@@ -153,6 +159,25 @@ def _check_supported(file, settings):
         )
     if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
+
+
+def _tied_layers(file, settings):
+    """Returns the decoder layer in the file whose weights each layer has.
+
+    Layers count from 1. The list is empty if each layer has its own weights.
+    """
+    tied, depth = settings.get("transformer-tied-layers", []), settings.get("dec-depth")
+    if tied != [] and not (
+        isinstance(tied, list)
+        and len(tied) == depth <= _MAX_TIED_LAYERS
+        and all(type(number) is int and number > 0 for number in tied)
+    ):
+        raise ModelError(
+            f"{file}: transformer-tied-layers must have the number of a layer for each "
+            f"layer of the decoder, at most {_MAX_TIED_LAYERS}. Received: "
+            f"{shorten(tied)}, dec-depth: {shorten(depth)}"
+        )
+    return tied
 
 
 def _vocabulary_sizes(file, settings):
@@ -253,7 +278,7 @@ def _output_name(arrays, settings):
     return old if old in arrays else "decoder_ff_logit_out_Wt"
 
 
-def _set_weights(model, arrays, settings, vocabularies):
+def _set_weights(model, arrays, settings, vocabularies, tied):
     width = model.d_model
     source_ids, ids = (np.array(each.ids) for each in vocabularies)
     num_sources, num_ids = (each.num_ids for each in vocabularies)
@@ -274,7 +299,8 @@ def _set_weights(model, arrays, settings, vocabularies):
         bias = arrays.take("decoder_ff_logit_out_b", (1, num_ids))[0, ids]
     weights.set_embeddings(model, source, target, output, bias)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        weights.set_layers(stack, _layer_reader(arrays, side))
+        numbers = tied if side == "decoder" else []
+        weights.set_layers(stack, _layer_reader(arrays, side, numbers))
     for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
         if norm is not None:
             names = marian_norm_names(side)
@@ -283,10 +309,11 @@ def _set_weights(model, arrays, settings, vocabularies):
             )
 
 
-def _layer_reader(arrays, side):
+def _layer_reader(arrays, side, tied):
     """Returns the argument `read` of `set_layers`, for Marian's array names."""
 
     def read(number, part, shape):
+        number = tied[number] - 1 if tied else number
         weight, bias = marian_names(side, number, part)
         vector = arrays.take(bias, (1, shape[-1]))[0]
         if len(shape) == 1:  # the scale of a layer normalization

@@ -18,12 +18,13 @@ _ATTENTIONS = ("self_attention", "cross_attention")
 _PROJECTIONS = ("query", "key", "value", "output")
 
 
-def build_transformer(arguments, arrays):
+def build_transformer(arguments, arrays, num_decoder_layers=0):
     """Builds a `Transformer`, unless the weight file is far too small for it.
 
     Args:
         arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
         arrays: `Arrays` of the weight file to import.
+        num_decoder_layers: Number of decoder layers in the file, if layers share them.
 
     Raises:
         ModelError: If the file has far too few weights.
@@ -33,6 +34,11 @@ def build_transformer(arguments, arrays):
     # The file may lack the embeddings of padding and start. So the vocabulary is
     # counted without them. The factor 2 allows for missing rows in other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
+    if num_decoder_layers:
+        settings["variations"] = {
+            **(settings["variations"] or {}),
+            "num_decoder_layers": num_decoder_layers,
+        }
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
             f"{arrays.path}: the settings describe more weights than the file contains"

@@ -165,6 +165,36 @@ def test_imported_model_matches_numpy(tmp_path, arrays, settings, engine):
     assert np.abs(expected - others).max() > 1e-3
 
 
+@pytest.mark.parametrize("tied", [[1, 1], [2, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3]])
+def test_tied_layers_have_the_weights_of_the_layer_that_they_name(tmp_path, tied):
+    arrays = random_arrays()
+    for name in [name for name in arrays if name.startswith("decoder_l1_")]:
+        array = arrays.pop(name)
+        for number in set(tied):
+            arrays[name.replace("_l1_", f"_l{number}_")] = array + number / 8
+    settings = {**SETTINGS, "dec-depth": len(tied), "transformer-tied-layers": tied}
+    imported = import_marian(write_marian(tmp_path / "model", arrays, settings))
+    expected = logits(arrays, SOURCE, TARGET, layers=tied)
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    # Guards the line above: a single layer gives other logits.
+    others = logits(arrays, SOURCE, TARGET, layers=tied[:1])
+    assert np.abs(expected - others).max() > 1e-3
+    numbers = " ".join(map(str, tied))
+    row = f"{numbers}, stored as copies; fine-tuning unties them"
+    assert imported.card_rows["tied decoder layers"] == row
+
+
+@pytest.mark.parametrize(
+    "tied", [[1], [1, 2, 3], [1, 0], [1, -1], [1, 1.0], [1, True], ["1", "1"], 1, None]
+)
+def test_malformed_tied_layers_are_refused(folder, tied):
+    settings = {**SETTINGS, "dec-depth": 2, "transformer-tied-layers": tied}
+    (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+    message = import_error(import_marian, folder)
+    assert "transformer-tied-layers must have the number of a layer for each" in message
+    assert f"Received: {tied}, dec-depth: 2" in message
+
+
 def test_arrays_of_other_versions_give_the_same_model(tmp_path):
     arrays = random_arrays(tied=False, shared=False)
     settings = {**SETTINGS, "tied-embeddings-all": False}
@@ -215,7 +245,6 @@ def test_sentencepiece_vocabulary_tokenizes_like_sentencepiece(tmp_path):
 
 # Values of Marian's settings that the package does not support.
 REFUSED = {
-    "transformer-tied-layers": [1, 1],
     "transformer-ffn-depth": 3,
     "transformer-decoder-ffn-depth": 1,
     "transformer-no-projection": True,
