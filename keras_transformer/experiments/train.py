@@ -120,6 +120,7 @@ def train(
 def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
     training.configure_threads(recipe.training.parallel_parts, find_cores())
+    training.fix_order_of_sums()
     workers = Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (

@@ -19,6 +19,7 @@ _NAMES = {
     "automatic_bfloat16": "devices",
     "configure_threads": "devices",
     "default_strategy": "replicas",
+    "fix_order_of_sums": "devices",
     "next_words": "guided_alignment",
 }
 

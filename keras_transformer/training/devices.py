@@ -4,6 +4,7 @@ import contextlib
 import os
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
 
@@ -42,6 +43,22 @@ def configure_threads(parallel_parts, cores=None):
     except RuntimeError:
         return False
     return True
+
+
+def fix_order_of_sums():
+    """Makes equal runs on a CPU equal, bit for bit.
+
+    In a graph that needs more than about 200 MB, TensorFlow's memory optimizer replaces
+    a sum of three or more tensors, such as the gradients of shared embeddings, by
+    additions in the order in which the tensors happen to be ready. TensorFlow has no
+    public option that turns it off.
+    """
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.memory_optimization = options.NO_MEM_OPT
+    context.context()._config = config
+    # Without new options, this call applies the changed configuration.
+    tf.config.optimizer.set_experimental_options({})
 
 
 def allocate_gpu_memory_on_demand():

@@ -73,6 +73,37 @@ def test_same_seed_gives_same_results(results, record_property):
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F31", "two parallel parts and 12,000 embeddings: equal weights")
+def test_runs_with_a_large_vocabulary_are_equal(tmp_path):
+    """TensorFlow must not add the gradients of shared embeddings in any order."""
+    letters = np.random.default_rng(5).choice(list("abcdefghij"), (9_000, 6))
+    words = ["".join(word) for word in letters]
+    for name, shift in (("source", 0), ("target", 4)):
+        lines = [" ".join(words[i + shift : i + shift + 8]) for i in range(8_900)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    settings = [
+        f"data.train={{source: {tmp_path}/source, target: {tmp_path}/target}}",
+        "tokenizer.vocabulary_size=12_000",
+        "model={num_layers: 2, d_model: 256, d_ff: 512, num_heads: 8, dropout: 0.1}",
+        "training.steps=8",
+        "training.warmup_steps=4",
+        "training.batch_tokens=2_000",
+        "training.parallel_parts=2",
+    ]
+    first, again = (
+        keras.saving.load_model(
+            train(load_recipe("files", settings), tmp_path / name, progress=False)[
+                "model"
+            ],
+            compile=False,
+        ).get_weights()
+        for name in ("first", "again")
+    )
+    for weight, expected in zip(again, first, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+@pytest.mark.slow
 @pytest.mark.fault("F31", "another seed gives other losses")
 def test_other_seed_gives_other_losses(results):
     losses, other = results["first"][0], results["other"][0]
