@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # have no cycle.
 ALLOWED = {
     "errors": set(),
+    "progress": set(),
     "presets": set(),
     "variations": set(),
     "numerics": set(),
@@ -46,7 +47,9 @@ ALLOWED = {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
         "errors",
     },
-    "training": {"saving", "files", "untrusted", "errors"},
+    "training": {
+        *("saving", "files", "progress", "untrusted", "errors"),
+    },
     "distributed": {
         *("training", "saving", "pipelines", "files", "errors"),
         "_imports",
@@ -75,6 +78,7 @@ ALLOWED["_imports"] = set()
 WITHOUT_TENSORFLOW = (
     "errors",
     "files",
+    "progress",
     "untrusted",
     "presets",
     "variations",

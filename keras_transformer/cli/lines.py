@@ -85,26 +85,27 @@ def chunk_size(path, size):
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "lines"):
-    """Draws a progress bar on standard error if that is a terminal.
+def progress(description: str, total: int | None, unit: str = "lines", done: int = 0):
+    """Shows progress on standard error, except with --quiet.
 
     Yields a function to call with the number of units just done.
     """
-    from rich import progress as bar
-    from rich.console import Console
+    if common.current.quiet:
+        yield lambda count: None
+        return
+    from keras_transformer.progress import ProgressBar
 
-    rich_console = Console(stderr=True)
-    is_shown = rich_console.is_terminal and not common.current.quiet
-    columns = (
-        *(bar.TextColumn("{task.description}"), bar.BarColumn()),
-        *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
-        *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
-    )
-    with bar.Progress(
-        *columns, console=rich_console, transient=True, disable=not is_shown
-    ) as bars:
-        task = bars.add_task(description, total=total)
-        yield lambda count: bars.update(task, advance=count)
+    bar = ProgressBar(description, total, done, unit, transient=True)
+
+    def advance(count):
+        nonlocal done
+        done += count
+        if bar.is_due(done):
+            of_total = "" if total is None else f" of {total:,}"
+            bar.show(done, unit, f"{description}: {done:,}{of_total} {unit}")
+
+    with bar:
+        yield advance
 
 
 def in_chunks(items, size, description, total=None, unit="lines", skip=0):
@@ -121,8 +122,7 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
     if total is None and hasattr(items, "__len__"):
         total = len(items)
     items = itertools.islice(items, skip, None)
-    with progress(description, total, unit) as advance:
-        advance(skip)
+    with progress(description, total, unit, skip) as advance:
         while chunk := list(itertools.islice(items, size)):
             yield skip, chunk
             skip += len(chunk)

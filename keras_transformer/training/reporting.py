@@ -3,27 +3,16 @@
 A run may consist of several stages, each with its own training settings.
 """
 
-import contextlib
 import json
 import math
 import os
-import sys
 import time
 
 import keras
 import tensorflow as tf
-from rich.console import Console
-from rich.progress import BarColumn
-from rich.progress import MofNCompleteColumn
-from rich.progress import Progress as Bar
-from rich.progress import ProgressColumn
-from rich.progress import TextColumn
-from rich.progress import TimeElapsedColumn
-from rich.progress import TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
 
 from keras_transformer.files import replace_file
+from keras_transformer.progress import ProgressBar
 from keras_transformer.saving.names import FINAL
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import metrics_lines
@@ -168,25 +157,8 @@ def restore_metric_sums(model, sums):
             variable.assign(value)
 
 
-class _Console(Console):
-    """Console that, unlike rich's, does not end the process after a broken pipe."""
-
-    def on_broken_pipe(self):
-        self.quiet = True
-
-
-class _MetricsColumn(ProgressColumn):
-    """Column of metrics, the only one that is truncated in a narrow terminal."""
-
-    def render(self, task):
-        return Text(task.fields["metrics"], no_wrap=True, overflow="ellipsis")
-
-
-class ProgressBar(keras.callbacks.Callback):
+class ProgressReport(keras.callbacks.Callback):
     """Shows loss, target tokens per second and remaining time on standard error.
-
-    A terminal shows a bar. Otherwise, a line is printed every `line_seconds`. If
-    standard error is closed, as after `train ... 2>&1 | head`, nothing is shown.
 
     Args:
         progress: The run's `Progress`.
@@ -203,79 +175,37 @@ class ProgressBar(keras.callbacks.Callback):
         if progress.stage is not None:
             self._stage = f"stage {progress.stage} of {num_stages}"
         self.validation = ""
-        console = _Console(stderr=True)
-        self._interval = 0.5 if console.is_terminal else line_seconds
-        self._bar = None
-        if console.is_terminal:
-            self._bar = Bar(
-                TextColumn(self._stage or "training"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(table_column=Column(no_wrap=True)),
-                _MetricsColumn(),
-                TimeElapsedColumn(table_column=Column(no_wrap=True)),
-                TextColumn("left"),
-                TimeRemainingColumn(
-                    elapsed_when_finished=False, table_column=Column(no_wrap=True)
-                ),
-                console=console,
-            )
+        self._bar = ProgressBar(
+            self._stage or "training", steps, progress.step, "starting", line_seconds
+        )
 
     def __enter__(self):
-        self._first_step, self._start = self.progress.step, time.monotonic()
-        self._shown = self._start
-        if self._bar is not None:
-            try:
-                self._bar.start()
-                self._task = self._bar.add_task(
-                    "training",
-                    total=self.steps,
-                    completed=self.progress.step,
-                    metrics="starting",
-                )
-            except OSError:
-                self.__exit__()
-                self._bar = None
+        self._shown = time.monotonic()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_):
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                self._bar.stop()
+        self._bar.__exit__()
 
     def on_train_begin(self, logs=None):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        now = time.monotonic()
-        if now - self._shown < self._interval and self.progress.step < self.steps:
+        step = self.progress.step
+        if not self._bar.is_due(step) and step < self.steps:
             return
-        tokens = float(self.model.token_counter.result())
+        now, tokens = time.monotonic(), float(self.model.token_counter.result())
         rate = (tokens - self._tokens) / max(now - self._shown, 1e-9)
         self._tokens, self._shown = tokens, now
         metrics = (
             f"loss {float(logs['loss']):.3f}, {rate:,.0f} target tokens/s"
             f"{self.validation}"
         )
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.progress.step, metrics=metrics)
-            return
-        done = self.progress.step - self._first_step
-        left = (now - self._start) / done * (self.steps - self.progress.step)
         stage = f" ({self._stage})" if self._stage else ""
-        line = (
-            f"step {self.progress.step:,} of {self.steps:,}{stage}: {metrics}, "
-            f"{_clock(left)} left"
-        )
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
+        line = f"step {step:,} of {self.steps:,}{stage}: {metrics}"
+        self._bar.show(step, metrics, line)
 
     def show_validation(self, metrics):
         """Appends the metrics of a validation to later progress messages."""
         parts = [f"{name} {value:.2f}" for name, value in metrics.items()]
         self.validation = ", validation " + " ".join(parts)
-
-
-def _clock(seconds):
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -27,7 +27,7 @@ from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.training.replicas import SingleProcess
 from keras_transformer.training.reporting import STAGE
 from keras_transformer.training.reporting import MetricsLog
-from keras_transformer.training.reporting import ProgressBar
+from keras_transformer.training.reporting import ProgressReport
 from keras_transformer.training.reporting import TrainingLog
 from keras_transformer.training.reporting import metric_sums
 from keras_transformer.training.reporting import restore_metric_sums
@@ -258,7 +258,7 @@ class Trainer:
         ]
         if bar and self.writes:
             total = steps if bar is True else bar
-            progress_bar = ProgressBar(self.progress, total, self._num_stages)
+            progress_bar = ProgressReport(self.progress, total, self._num_stages)
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(

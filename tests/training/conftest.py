@@ -2,6 +2,7 @@
 
 import pytest
 
+from keras_transformer import progress
 from keras_transformer.training import callbacks
 from keras_transformer.training import reporting
 
@@ -21,4 +22,5 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(callbacks, "time", clock)
     monkeypatch.setattr(reporting, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock

@@ -10,6 +10,7 @@ import types
 import pytest
 from rich.console import Console
 
+from keras_transformer import progress as progress_bar
 from keras_transformer.training import callbacks
 from keras_transformer.training import reporting
 
@@ -28,7 +29,7 @@ class Model:
 def test_progress_bar_prints_lines_without_terminal(clock, capsys):
     """A run is resumed at step 3 and has two steps of 10 s and 700 tokens each."""
     progress = callbacks.Progress(step=3)
-    bar = reporting.ProgressBar(progress, 20, line_seconds=20.0)
+    bar = reporting.ProgressReport(progress, 20, line_seconds=20.0)
     model = Model()
     model.tokens = 1e9  # counted by an earlier `fit`
     bar.set_model(model)
@@ -55,7 +56,9 @@ def test_progress_bar_prints_lines_without_terminal(clock, capsys):
 
 
 def test_progress_bar_names_the_stage(clock, capsys):
-    bar = reporting.ProgressBar(callbacks.Progress(step=4, stage=2), 20, num_stages=3)
+    bar = reporting.ProgressReport(
+        callbacks.Progress(step=4, stage=2), 20, num_stages=3
+    )
     bar.set_model(Model())
     with bar:
         bar.on_train_begin()
@@ -68,9 +71,9 @@ def test_progress_bar_names_the_stage(clock, capsys):
 def test_progress_bar_draws_on_terminal(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
+    monkeypatch.setattr(progress_bar, "_Console", lambda stderr: console)
     progress = callbacks.Progress(step=3)
-    bar = reporting.ProgressBar(progress, 20)
+    bar = reporting.ProgressReport(progress, 20)
     bar.set_model(Model())
     with bar:
         bar.on_train_begin()
@@ -84,8 +87,8 @@ def test_progress_bar_fits_a_narrow_terminal(monkeypatch):
     """Only the metrics are cut off."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
-    bar = reporting.ProgressBar(callbacks.Progress(step=11_999), 100_000)
+    monkeypatch.setattr(progress_bar, "_Console", lambda stderr: console)
+    bar = reporting.ProgressReport(callbacks.Progress(step=11_999), 100_000)
     bar.set_model(Model())
     with bar:
         bar.on_train_begin()
@@ -122,10 +125,10 @@ def test_progress_bar_ignores_closed_standard_error(
 ):
     """With FORCE_COLOR, a pipe counts as a terminal."""
     pipe = Pipe()
-    console = reporting._Console(file=pipe, force_terminal=is_terminal)
-    monkeypatch.setattr(reporting, "_Console", lambda stderr: console)
+    console = progress_bar._Console(file=pipe, force_terminal=is_terminal)
+    monkeypatch.setattr(progress_bar, "_Console", lambda stderr: console)
     monkeypatch.setattr("sys.stderr", pipe)
-    bar = reporting.ProgressBar(callbacks.Progress(), 2, line_seconds=0.0)
+    bar = reporting.ProgressReport(callbacks.Progress(), 2, line_seconds=0.0)
     bar.set_model(Model())
     if closed_at_start:
         pipe.number = number
@@ -143,15 +146,18 @@ def test_progress_bar_ignores_closed_standard_error(
     [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7384, "2:03:04")],
 )
 def test_progress_bar_formats_the_remaining_time(clock, capsys, seconds, text):
-    """After one of two steps, the time of one step remains."""
-    bar = reporting.ProgressBar(callbacks.Progress(), 2, line_seconds=0.0)
+    """The first step, which traces the model, does not count in the estimate."""
+    bar = reporting.ProgressReport(callbacks.Progress(), 3, line_seconds=0.0)
     bar.set_model(Model())
     with bar:
         bar.on_train_begin()
-        bar.progress.step += 1
-        clock.now += seconds
-        bar.on_train_batch_end(0, {"loss": 1.0})
-    assert capsys.readouterr().err.endswith(f", {text} left\n")
+        for step_seconds in (61, seconds):
+            bar.progress.step += 1
+            clock.now += step_seconds
+            bar.on_train_batch_end(0, {"loss": 1.0})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "step 1 of 3: loss 1.000, 0 target tokens/s"
+    assert second.endswith(f", {text} left")
 
 
 def log_of(folder, step=0):

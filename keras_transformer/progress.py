@@ -1,0 +1,125 @@
+"""Progress on standard error: a bar in a terminal, else a line every half minute."""
+
+import contextlib
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn
+from rich.progress import MofNCompleteColumn
+from rich.progress import Progress
+from rich.progress import ProgressColumn
+from rich.progress import TextColumn
+from rich.progress import TimeElapsedColumn
+from rich.progress import TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+
+class _Console(Console):
+    """Console that, unlike rich's, does not end the process after a broken pipe."""
+
+    def on_broken_pipe(self):
+        self.quiet = True
+
+
+class _DetailsColumn(ProgressColumn):
+    """Column of details, the only one that is truncated in a narrow terminal."""
+
+    def render(self, task):
+        return Text(task.fields["details"], no_wrap=True, overflow="ellipsis")
+
+
+class ProgressBar:
+    """Shows progress on standard error.
+
+    If standard error is closed, as after `train ... 2>&1 | head`, nothing is shown.
+
+    Args:
+        label: Text in front of the bar.
+        total: Number of units of work, or `None` if it is unknown.
+        done: Number of units that are already done.
+        details: Text behind the bar at first.
+        line_seconds: Seconds between lines, if standard error is not a terminal.
+        transient: Whether the bar disappears at the end.
+    """
+
+    def __init__(
+        self, label, total, done=0, details="", line_seconds=30.0, transient=False
+    ):
+        self.total = total
+        self._columns = label, done, details
+        self._first = None  # time and number of units at the first call of `is_due`
+        console = _Console(stderr=True)
+        self._interval = 0.5 if console.is_terminal else line_seconds
+        self._bar = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
+                _DetailsColumn(),
+                TimeElapsedColumn(table_column=Column(no_wrap=True)),
+                TextColumn("left"),
+                TimeRemainingColumn(
+                    elapsed_when_finished=False, table_column=Column(no_wrap=True)
+                ),
+                console=console,
+                transient=transient,
+            )
+
+    def __enter__(self):
+        self._shown = time.monotonic()
+        if self._bar is not None:
+            label, done, details = self._columns
+            try:
+                self._bar.start()
+                self._task = self._bar.add_task(
+                    label, total=self.total, completed=done, details=details
+                )
+            except OSError:
+                self.__exit__()
+                self._bar = None
+        return self
+
+    def __exit__(self, *_):
+        if self._bar is not None:
+            with contextlib.suppress(OSError):
+                self._bar.stop()
+
+    def is_due(self, done):
+        """Returns whether enough time has passed to show that `done` units are done.
+
+        Call it after each unit or group of units.
+        """
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, done
+        return now - self._shown >= self._interval
+
+    def show(self, done, details, line):
+        """Shows that `done` units are done.
+
+        Args:
+            done: Number of units.
+            details: Text behind the bar, in a terminal.
+            line: Text of the line otherwise, to which the time left is appended.
+        """
+        self._shown = now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, details=details)
+            return
+        # The first unit is slower, because TensorFlow traces its functions. Only later
+        # ones count in the estimate.
+        start, first = self._first
+        if self.total is not None and done > first:
+            left = (now - start) / (done - first) * (self.total - done)
+            line += f", {_clock(left)} left"
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+
+
+def _clock(seconds):
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
