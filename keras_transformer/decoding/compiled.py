@@ -23,9 +23,15 @@ def compile_for_ids(function, num_inputs):
         import tensorflow as tf
 
         rows = tf.TensorSpec([None, None], tf.int32)
-        function = tf.function(
+        traced = tf.function(
             function, input_signature=[rows] * num_inputs, autograph=False
         )
+
+        # TensorFlow warns of frequent tracing if it calls several functions for the
+        # first time that have the same code, as those of `with_search` do. It does not
+        # count the tracing of concrete functions.
+        def function(*ids):
+            return traced.get_concrete_function()(*map(tf.constant, ids))
 
     if keras.config.backend() == "torch":
         import torch

@@ -136,6 +136,19 @@ class Translator:
             {"path": self.path, "data": self.data},
         )
 
+    def __repr__(self):
+        models = getattr(self.model, "models", (self.model,))
+        parameters = sum(model.count_params() for model in models)
+        kinds = dict.fromkeys((self.tokenizer, self.target_tokenizer))
+        tokenizers = ", ".join(
+            f"{type(each).__name__} with {each.vocabulary_size:,} subwords"
+            for each in kinds
+        )
+        return (
+            f"Translator({self.path or 'no path'}: {type(self.model).__name__} with "
+            f"{parameters:,} parameters, {tokenizers}, {self.search})"
+        )
+
     def with_search(self, forbidden=None, **changes):
         """Returns a copy with changed search settings and the same model.
 
@@ -147,6 +160,12 @@ class Translator:
             ValueError: If a value is out of range.
             TypeError: If `BeamSearch` has no such field.
         """
+        names = [field.name for field in dataclasses.fields(BeamSearch)]
+        if unknown := [name for name in changes if name not in names]:
+            raise TypeError(
+                f"`with_search` takes `forbidden` and {', '.join(names)}. "
+                f"Received: {', '.join(unknown)}."
+            )
         other = copy.copy(self)
         other.search = dataclasses.replace(self.search, **changes)
         if forbidden is not None:

@@ -156,6 +156,10 @@ class ExportedTranslator:
         _, inputs = self._serve.structured_input_signature
         (self._input_name,) = inputs
 
+    def __repr__(self):
+        signatures = ", ".join(sorted(self._loaded.signatures))
+        return f"ExportedTranslator({self.path}: {signatures})"
+
     def translate(self, lines):
         """Same as `Translator.translate`."""
         return [best.text for (best,) in self.n_best(lines, 1)]

@@ -19,6 +19,7 @@ from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding import batches
+from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.errors import ModelError
 
@@ -248,6 +249,30 @@ def test_translator_is_traced_once_for_all_batches(model, monkeypatch):
     greedy.with_search(beam_size=4).translate(LINES)
     translator.with_search(beam_size=1).translate(LINES)
     assert len(traces) == 2
+
+
+def test_compiled_functions_of_equal_code_cause_no_warning(caplog):
+    """TensorFlow would warn of retracing at the fifth one."""
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    for factor in range(7):
+        run = compile_for_ids(lambda ids, factor=factor: ids * factor, 1)
+        assert run(np.array([[3]], "int32")) == 3 * factor
+    logger.removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
+
+
+def test_translator_describes_itself(model, translator):
+    shown = repr(translator)
+    parameters = f"{model.count_params():,}"
+    for part in (f"Transformer with {parameters} parameters", "Characters with"):
+        assert part in shown
+    assert str(translator.search) in shown
+
+
+def test_with_search_names_what_it_takes(translator):
+    with pytest.raises(TypeError, match=r"takes `forbidden` and beam_size,.*: beam\."):
+        translator.with_search(beam=8)
 
 
 def test_sample_repeats_by_seed(translator):
