@@ -45,6 +45,7 @@ def encode_corpus(
     dropout: float = 0.0,
     segmentations: int = 1,
     seed: int = 1,
+    examples: str = "training examples",
 ) -> EncodedCorpus:
     """Tokenizes pairs once and stores their ids in `folder`.
 
@@ -65,6 +66,7 @@ def encode_corpus(
         dropout: Probability of skipping a merge of subwords (see `Tokenizer.sample`).
         segmentations: Number of segmentations per pair, 1 without dropout.
         seed: Seed of the dropout, not negative.
+        examples: Plural noun for the pairs, for the message if none is left.
 
     Returns:
         The corpus in `folder`.
@@ -107,7 +109,7 @@ def encode_corpus(
             json.dump(facts, file, indent=1)
         if not facts["num_pairs"]:
             raise DataError(
-                f"no training examples: {corpus_report(facts)}. "
+                f"no {examples}: {corpus_report(facts)}. "
                 f"Received: max_length={max_length} (data.max_length in a recipe)."
             )
         _remove_corpus(folder)

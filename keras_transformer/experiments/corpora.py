@@ -46,8 +46,9 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
         recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
     )
     for name, (source, text) in _text_sources(recipe, pairs).items():
-        sampling = {}
+        sampling, examples = {}, "validation examples"
         if text is not None:
+            examples = "training examples"
             sampling = {"dropout": text.dropout, "segmentations": text.segmentations}
         pipelines.encode_corpus(
             source,
@@ -56,6 +57,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
             output / "cache" / name,
             max_length=recipe.data.max_length,
             seed=recipe.training.seed,
+            examples=examples,
             **sampling,
         )
 

@@ -60,20 +60,24 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
-def count_run_flops(recipe, settings, num_outputs, corpora, steps):
+def count_run_flops(recipe, settings, num_outputs, corpora, progress):
     """Counts the floating-point operations of a run, summed over its stages.
+
+    The steps of the recipe are counted, in proportion to the target tokens that they
+    would have and those that were trained. The two differ if steps were skipped, or if
+    the text or the batches were changed during the run.
 
     Args:
         recipe: A `Recipe`.
         settings: Sizes of the model (see `forward_flops`).
         num_outputs: Number of ids that the model predicts.
         corpora: List of `EncodedCorpus`, one per stage.
-        steps: Number of completed steps of the run.
+        progress: `Progress` of the run.
 
     Returns:
         The number of floating-point operations, float.
     """
-    total = 0.0
+    total = tokens = 0.0
     for stage, corpus in zip(stages_of(recipe), corpora, strict=True):
         rows = pipelines.epoch_rows(corpus)
         lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
@@ -81,9 +85,10 @@ def count_run_flops(recipe, settings, num_outputs, corpora, steps):
         if stage.settings.consistency is not None:
             epoch *= 2  # the model processes each batch twice
         epoch_steps = pipelines.steps_per_epoch(corpus, stage.settings.batch_tokens)
-        done = max(0, min(steps, stage.end) - stage.start)
-        total += epoch * done / epoch_steps
-    return total
+        done = max(0, min(progress.step, stage.end) - stage.start) / epoch_steps
+        total += epoch * done
+        tokens += lengths[1].sum() * done
+    return total * progress.tokens / max(tokens, 1.0)
 
 
 def training_cost(recipe, model, corpora, progress, devices):
@@ -102,13 +107,11 @@ def training_cost(recipe, model, corpora, progress, devices):
     # The setting "auto_bfloat16" also computes matrix products in bfloat16.
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
-        **recipe.model.constructor_arguments(),
+        **model.get_config(),
         "key_dim": model.key_dim or model.d_model // model.num_heads,
         "value_dim": model.value_dim or model.d_model // model.num_heads,
     }
-    counted = count_run_flops(
-        recipe, settings, model.num_outputs, corpora, progress.step
-    )
+    counted = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
     rate = measure_flops(
         precision=precision, num_parallel=recipe.training.parallel_parts
     )

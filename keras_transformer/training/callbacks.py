@@ -25,6 +25,7 @@ class Progress:
 
     Attributes:
         step: Number of completed steps.
+        tokens: Number of target tokens in all valid steps.
         seconds: Training time in seconds, without validations. It includes the time
             before interruptions.
         checkpoint_seconds: Training time in seconds since the last scheduled
@@ -49,6 +50,7 @@ class Progress:
     """
 
     step: NonNegativeInt = 0
+    tokens: NonNegativeFloat = 0.0
     seconds: NonNegativeFloat = 0.0
     checkpoint_seconds: NonNegativeFloat = 0.0
     best_metric: str | None = None

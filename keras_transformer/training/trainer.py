@@ -114,6 +114,7 @@ class Trainer:
                 setattr(self.progress, name, getattr(stored, name))
             # A checkpoint may be written before `fit` restores these sums.
             restore_metric_sums(self.model, self.progress.metrics)
+            self.model.token_counter.total.assign(self.progress.tokens)
             self._saved_step = self.progress.step
         if check is not None:
             check()
@@ -161,6 +162,7 @@ class Trainer:
         # Keras cannot convert a mirrored variable to a number.
         sums = map(tf.convert_to_tensor, metric_sums(self.model))
         progress.metrics = [float(value) for value in sums]
+        progress.tokens = float(tf.convert_to_tensor(self.model.token_counter.total))
         progress.reason = reason
         self.checkpoints.save(progress.step, dataclasses.asdict(progress))
         self._saved_step = progress.step

@@ -74,6 +74,27 @@ def test_invalid_validation_text_is_found_first(tmp_path, monkeypatch, text, mes
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("split", "name"), [("train", "training"), ("validation", "validation")]
+)
+def test_text_without_usable_pairs_is_named(tokenizer, tmp_path, split, name):
+    tokenizer.save(tmp_path)
+    (tmp_path / "short").write_text("man\n" * 20)
+    (tmp_path / "long").write_text("man man man man man man man\n" * 20)
+    short, long = (
+        f"{{source: {tmp_path}/{file}, target: {tmp_path}/{file}}}"
+        for file in ("short", "long")
+    )
+    settings = [
+        f"data={{kind: files, train: {short}, max_length: 6}}",
+        f"data.{split}={long}",
+        f"tokenizer={{model: {tmp_path}/tokenizer.model, vocabulary_size: 300}}",
+    ]
+    recipe = load_recipe("files", settings)
+    with pytest.raises(DataError, match=f"^no {name} examples: 0 of 20 pairs kept"):
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+
+
 def test_learned_positions_cover_the_text(data, tmp_path):
     """Otherwise, all later positions of a text would share the last vector."""
     positions = ["model.positions=learned", "model.max_length=40"]

@@ -17,6 +17,7 @@ from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.cost import count_run_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.pipelines import steps_per_epoch
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.stages import stages_of
@@ -24,6 +25,7 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import path_in_model
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.training.callbacks import Progress
 
 STAGES = (
     "training.stages=[{steps: 3, directions: both, word_dropout: 0.2}, "
@@ -194,9 +196,15 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     staged, plain = small_recipe(*SETTINGS), small_recipe("training.steps=6")
     sizes = plain.model.constructor_arguments()
 
-    def cost(recipe, corpora, steps):
-        vocabulary_size = recipe.tokenizer.vocabulary_size
-        return count_run_flops(recipe, sizes, vocabulary_size, corpora, steps)
+    def cost(recipe, corpora, step, skipped=0.0):
+        """Cost of a run in which a fraction of the tokens was skipped."""
+        vocabulary_size, tokens = recipe.tokenizer.vocabulary_size, 0.0
+        for stage, corpus in zip(stages_of(recipe), corpora, strict=True):
+            steps = max(0, min(step, stage.end) - stage.start)
+            epoch = steps_per_epoch(corpus, stage.settings.batch_tokens)
+            tokens += corpus.target_lengths.sum() * steps / epoch
+        progress = Progress(step=step, tokens=(1 - skipped) * tokens)
+        return count_run_flops(recipe, sizes, vocabulary_size, corpora, progress)
 
     first = cost(plain, [both], 3)
     # SimCut needs two passes per batch.
@@ -204,6 +212,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     assert cost(staged, [both, forward], 3) == pytest.approx(first)
     assert cost(staged, [both, forward], 5) == pytest.approx(first + 2 / 3 * second)
     assert cost(staged, [both, forward], 6) == pytest.approx(first + second)
+    assert cost(plain, [both], 3, skipped=0.25) == pytest.approx(0.75 * first)
 
 
 def test_learning_rate_can_be_set_in_the_stages_only():

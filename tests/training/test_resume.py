@@ -86,6 +86,7 @@ def validate():
 def test_resumed_steps_match_uninterrupted_run(make_trainer, tmp_path):
     uninterrupted = make_trainer(tmp_path / "uninterrupted")
     uninterrupted.fit(dataset(), 11, log_steps=1, bar=False)
+    tokens = float(uninterrupted.model.token_counter.result())
     expected = [*uninterrupted.model.norms]
     interrupted = make_trainer(tmp_path / "interrupted")
     interrupted.fit(dataset(), 4, log_steps=1, bar=False)
@@ -93,6 +94,7 @@ def test_resumed_steps_match_uninterrupted_run(make_trainer, tmp_path):
     assert resumed.restore() == 4
     resumed.fit(dataset(4), 11, log_steps=1, bar=False)
     assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
+    assert resumed.progress.tokens == uninterrupted.progress.tokens == tokens > 0
     assert [row["step"] for row in rows(tmp_path / "interrupted")] == list(range(1, 12))
     norms = [*interrupted.model.norms, *resumed.model.norms]
     assert norms == expected
