@@ -178,19 +178,21 @@ def _next_commands(recipe, run):
     data = recipe.data
     command, folder = "keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
+    evaluation = []
     if data.kind == "trees":
-        trees = _shell_path(sample.trees[0]) if sample else "test.trees"
-        return [
-            f"  {command} evaluate {folder} --metric f1 --reference {trees}",
-            f'  echo "The dog barks ." | {command} parse {folder}',
-        ]
-    source, target = "test.source", "test.target"
+        if sample:
+            trees = _shell_path(sample.trees[0])
+            evaluation = [
+                f"  {command} evaluate {folder} --metric f1 --reference {trees}"
+            ]
+        return [*evaluation, f'  echo "The dog barks ." | {command} parse {folder}']
     if data.kind in ("files", "records") and sample:
         source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
-    files = ["--source", source, "--reference", target]
+        files = f"--source {source} --reference {target}"
+        evaluation = [f"  {command} evaluate {folder} {files}"]
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
-        f"  {command} evaluate {folder} {' '.join(files)}",
+        *evaluation,
         f'  echo "TEXT" | {command} translate {folder}',
         f"  {command} export {folder} {name}",
     ]
