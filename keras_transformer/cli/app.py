@@ -65,13 +65,15 @@ class Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Imports a command's module and returns the command with its parameters."""
+    from keras_transformer.cli import options
+
     module, attribute = _LOCATIONS.get(name, (name, name))
     module = importlib.import_module(f"keras_transformer.cli.{module}")
     command = getattr(module, attribute)
     if isinstance(command, typer.Typer):
         return typer.main.get_command(command)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name)(command)
+    single.command(name, cls=options.Command)(command)
     return typer.main.get_command(single)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import pathlib
-import sys
 from typing import Annotated
 
 from typer import Option
@@ -84,6 +83,10 @@ def translate(
     ] = None,
     parallel_parts: options.ParallelParts = 1,
     allow_unsafe: options.AllowUnsafe = False,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print a line of JSON, with all scores, per input line."),
+    ] = False,
     resume: Annotated[
         bool,
         Option(
@@ -126,9 +129,7 @@ def translate(
         output = _resumable_output(input_path, output)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
     _check_line_counts(input_path, prefix_file)
-    total = None
-    if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
-        total = line_count(input_path)
+    total = line_count(input_path) if is_seekable_file(input_path) else None
 
     needs = {
         "sample": sampling,
@@ -146,7 +147,7 @@ def translate(
         allow_unsafe,
     )
     sampled = _with_defaults(sampling_options) if sampling else None
-    job = _Job(translator, warnings, n_best, sampled, scores, alignments)
+    job = _Job(translator, warnings, n_best, sampled, scores, alignments, as_json)
 
     def write_all(write_line, num_done):
         pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -164,8 +165,12 @@ def translate(
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
-    lines = resumable_lines(output, record, total, n_best > 1, line_end)
-    with lines as (write_line, num_done):
+    numbered = n_best > 1 and not as_json
+    lines = resumable_lines(output, record, total, numbered, line_end)
+    with (
+        console.resume_hint(f"continue {output}.part"),
+        lines as (write_line, num_done),
+    ):
         write_all(write_line, num_done)
 
 
@@ -182,6 +187,7 @@ class _Job:
     sampling_options: dict | None
     has_scores: bool
     has_alignments: bool
+    as_json: bool
 
     def output_lines(self, pairs, num_done, size, total):
         """Yields the output lines of (line, prefix) pairs after the first `num_done`.
@@ -225,7 +231,8 @@ class _Job:
         return self.translator.sample(lines, sampling, **given)
 
     def _format(self, found):
-        """Yields a line of output for each (line number, line, translation)."""
+        """Yields the lines of output for (line number, line, translation) triples."""
+        aligned = [None] * len(found)
         if self.has_alignments:
             from keras_transformer.decoding.alignment import format_pharaoh
 
@@ -233,6 +240,9 @@ class _Job:
             sources = [line for _, line, _ in found]
             targets = [candidate.text for *_, candidate in found]
             aligned = self.translator.align(sources, targets)
+        if self.as_json:
+            yield from _json_lines(found, aligned)
+            return
         for row, (number, _, candidate) in enumerate(found):
             columns = [str(number)] if self.num_candidates > 1 else []
             columns += [f"{candidate.score:.4f}"] if self.has_scores else []
@@ -242,6 +252,19 @@ class _Job:
                 # A text can contain a tab, which would begin another column.
                 columns = [column.replace("\t", " ") for column in columns]
             yield "\t".join(columns)
+
+
+def _json_lines(found, aligned):
+    """Yields an object in JSON per line of (line number, line, translation) triples."""
+    rows = zip(found, aligned, strict=True)
+    for (number, line), group in itertools.groupby(rows, lambda row: row[0][:2]):
+        translations = [
+            {"text": each.text, "score": float(each.score)}
+            | ({} if alignment is None else {"alignment": alignment})
+            for (*_, each), alignment in group
+        ]
+        record = {"line": number, "source": line, "translations": translations}
+        yield console.json_text(record, indent=None)
 
 
 def _check_settings(sampling, sampling_options, search_options):
@@ -300,6 +323,7 @@ def _record(job, search_options, extra, input_path, prefix_file):
         "n_best": job.num_candidates,
         "scores": job.has_scores,
         "alignments": job.has_alignments,
+        "json": job.as_json,
     }
     return {
         "input": content_hash(input_path),

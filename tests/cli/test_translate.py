@@ -1,6 +1,7 @@
 """The command `translate` with `ReversingTranslator` in place of a model."""
 
 import gzip
+import json
 import os
 import signal
 import sys
@@ -64,6 +65,47 @@ def test_translate_prints_n_best_lists_with_scores(run_command, model_path):
         "3\t-1.2500\tdc'",
         "",
     ]
+
+
+@pytest.mark.parametrize("scores", [(), ("--scores",)])
+def test_translate_prints_a_line_of_json_per_line(run_command, model_path, scores):
+    options = ("--json", "--n-best", "2", "--alignments", *scores)
+    result = run_command("translate", model_path, *options, stdin="a\tb é\n\n")
+    first, second = map(json.loads, result.stdout.splitlines())
+    alignment = [[2, 0], [1, 1], [0, 2]]
+    assert first == {
+        "line": 1,
+        "source": "a\tb é",
+        "translations": [
+            {"text": "é b\ta", "score": -0.25, "alignment": alignment},
+            {"text": "é b\ta'", "score": -1.25, "alignment": alignment},
+        ],
+    }
+    assert second["line"] == 2 and second["translations"][0]["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("translate", ["five.en"], "five.en: give a file as --input five.en"),
+        (
+            "translate",
+            ["Where is it?"],
+            "'Where is it?': give text on standard input, as in `echo 'Where is it?' | "
+            "{program} translate run`, or a file with --input",
+        ),
+        ("parse", ["A", "dog"], "'A dog': give text on standard input, as in `echo"),
+    ],
+)
+def test_text_as_an_argument_gets_a_hint(
+    run_command, tmp_path, monkeypatch, command, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "five.en").write_text("a\n")
+    result = run_command(command, "run", *words)
+    assert result.exit_code == 2
+    program = result.stderr.split()[1]
+    assert f"Error: {message.format(program=program)}" in result.stderr
 
 
 def test_translate_prints_alignments_after_a_tab(run_command, model_path):

@@ -14,6 +14,7 @@ import prepared
 import pytest
 from waiting import wait_until
 
+from keras_transformer import progress as progress_bar
 from keras_transformer.cli.lines import progress
 from keras_transformer.saving import open as models
 
@@ -232,12 +233,8 @@ def test_resume_refuses_a_pipe(run_command, model, tmp_path):
     assert "--resume: needs --output, and a regular file as --input" in result.stderr
 
 
-def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
+def test_translate_reads_a_pipe_once(run_command, model, tmp_path):
     """The text exceeds a pipe's buffer and has a line that is not UTF-8."""
-    # On a terminal, the progress bar must not read the pipe to count its lines.
-    module = importlib.import_module("keras_transformer.cli.translate")
-    terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
     lines = [b"line %d" % number for number in range(20_000)]
     lines[7] = b"\xff"
     (tmp_path / "in").write_bytes(b"".join(line + b"\n" for line in lines))
@@ -273,6 +270,57 @@ def test_progress_bar_has_a_total(translate, files, monkeypatch):
     monkeypatch.setattr("keras_transformer.cli.lines.progress", spy)
     translate()
     assert seen == [57]
+
+
+def test_interrupted_command_says_how_to_continue(translate, files, model):
+    real = model.n_best
+
+    def n_best(lines, n=1):
+        if lines[0] == LINES[2 * BLOCK]:
+            raise KeyboardInterrupt
+        return real(lines, n)
+
+    model.n_best = n_best
+    result = translate()
+    assert result.exit_code == 130
+    part = files[1].with_name("out.part")
+    assert result.stderr == (
+        f"interrupted; run the same command again to continue {part}\n"
+    )
+    assert part.read_bytes().count(b"\n") == 2 * BLOCK
+    model.n_best = real
+    assert translate().exit_code == 0
+
+
+def test_progress_is_printed_without_terminal(
+    run_command, files, model, monkeypatch, tmp_path
+):
+    """A line every 30 s, with an estimate from the chunks after the first."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress_bar, "time", clock)
+    real = model.n_best
+
+    def n_best(lines, n=1):
+        clock.now += 61 if lines[0] == LINES[0] else 12
+        return real(lines, n)
+
+    model.n_best = n_best
+    arguments = ("-i", files[0], "-o", tmp_path / "out")
+    result = run_command("translate", ".", *arguments)
+    # Each later chunk of 10 lines takes 12 s.
+    assert result.stderr.splitlines() == [
+        "translating: 10 of 57 lines",
+        "translating: 40 of 57 lines, 0:20 left",
+    ]
+    assert run_command("translate", ".", *arguments, "--quiet").stderr == ""
+
+
+def test_resume_continues_lines_of_json(uninterrupted, translate, files):
+    text, note = uninterrupted("--n-best", "4", "--json")
+    assert text.count(b"\n") == len(LINES)
+    begin(files[1].with_name("out.part"), text[:3333], note)
+    assert translate("--n-best", "4", "--json").exit_code == 0
+    assert files[1].read_bytes() == text
 
 
 def test_resume_requires_files(run_command, model, files):
