@@ -15,7 +15,6 @@ from keras_transformer.errors import DataError
 # the last two of four layers had the fewest errors. A token was aligned better by the
 # position that predicts it than by the position that reads it as input.
 NUM_LAYERS = 2
-_REPLACEMENT = "\ufffd".encode()
 
 
 def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
@@ -78,9 +77,9 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
-    # A single byte of a longer character is decoded to U+FFFD. Some tokenizers remove a
-    # lone space at the end of a text, where it separates words.
-    unclear = [each for each, text in surfaces.items() if text in (b"", _REPLACEMENT)]
+    # A single byte of a longer character is not written. Some tokenizers remove a lone
+    # space at the end of a text, where it separates words.
+    unclear = [each for each, text in surfaces.items() if not text]
     if unclear and hasattr(tokenizer, "piece_bytes"):
         # Some KerasHub tokenizers cannot return the bytes and raise this error.
         with contextlib.suppress(DataError):

@@ -123,8 +123,14 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def _join(self, ids):
-        """Joins ids without special ids: RaggedTensor int32 to string `[batch]`."""
-        raise NotImplementedError
+        """Joins ids without special ids: RaggedTensor int32 to string `[batch]`.
+
+        The default joins `_surfaces`, the bytes of each id in a string tensor.
+        """
+        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
+        strings = well_formed(tf.strings.reduce_join(surfaces, axis=1))
+        # `tokenize` added this space.
+        return tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
 
     def _text_ids(self, ids):
         """Removes ids that are not text: RaggedTensor int32 `[batch, (length)]`."""
@@ -146,6 +152,11 @@ class Tokenizer(tf.Module):
             nrows=ids.nrows(),
             validate=False,
         )
+
+
+def well_formed(strings):
+    """Removes bytes that form no character, which a model can generate."""
+    return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="ignore")
 
 
 def temporary_name(path: str | os.PathLike) -> str:

@@ -68,9 +68,9 @@ class BytePairTokenizer(Tokenizer):
             processor.bos_id(),
             processor.eos_id(),
         )
-        self._anchor_id = processor.piece_to_id(f"<0x{ord('A'):02X}>")
         expected_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
-        if ids != expected_ids or not processor.is_byte(self._anchor_id):
+        has_bytes = processor.is_byte(processor.piece_to_id("<0x41>"))
+        if ids != expected_ids or not has_bytes:
             raise DataError(
                 "the SentencePiece model must have byte fallback and the ids 0 "
                 "(padding), 1 (unknown), 2 (start) and 3 (end). Received ids: "
@@ -84,6 +84,10 @@ class BytePairTokenizer(Tokenizer):
         except tf.errors.OpError:
             # tensorflow-text contains an older and stricter copy of the library.
             raise DataError("tensorflow-text cannot read the model.") from None
+        surfaces = self.piece_bytes()
+        # SentencePiece also decodes the unknown id to U+2047 between spaces.
+        surfaces[self.unknown_id] = " \u2047 ".encode()
+        self._surfaces = tf.constant(surfaces)
 
     @property
     def model(self) -> bytes:
@@ -100,17 +104,15 @@ class BytePairTokenizer(Tokenizer):
         with hide_normalizer_message():
             self._sentencepiece = load_sentencepiece(self._model, tf.int32)
 
-    def _call(self, method, argument):
+    def tokenize(self, strings):
+        strings = escape_tensor(strings)
         try:
-            return getattr(self._sentencepiece, method)(argument)
+            return self._sentencepiece.tokenize(strings)
         except tf.errors.NotFoundError:
             # `tf.random.set_seed` deletes the resources of eager operations, so the
             # model is loaded again.
             self._load()
-            return getattr(self._sentencepiece, method)(argument)
-
-    def tokenize(self, strings):
-        return self._call("tokenize", escape_tensor(strings))
+            return self._sentencepiece.tokenize(strings)
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
         # The sampler is kept for later calls, because it caches the splits of words.
@@ -120,22 +122,7 @@ class BytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def _join(self, ids):
-        # SentencePiece removes all spaces at the start of a text, so the letter A is
-        # prepended. Afterwards it is removed, together with the space that `tokenize`
-        # added to the text.
-        num_rows = ids.nrows()
-        rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
-        anchors = tf.fill([num_rows], self._anchor_id)
-        order = tf.argsort(rows, stable=True)
-        anchored = tf.RaggedTensor.from_value_rowids(
-            tf.gather(tf.concat([anchors, ids.flat_values], axis=0), order),
-            tf.gather(rows, order),
-            nrows=num_rows,
-            validate=False,
-        )
-        strings = self._call("detokenize", anchored)
-        strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
-        return unescape_tensor(strings)
+        return unescape_tensor(super()._join(ids))
 
     def pieces(self) -> list[str]:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)

@@ -25,8 +25,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     is applied, as in SentencePiece. The word with the most merges determines the number
     of iterations, so a text without spaces has quadratic cost.
 
-    Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, whereas SentencePiece
-    returns one U+FFFD per byte.
+    Invalid UTF-8 in a text becomes one U+FFFD per ill-formed sequence, whereas
+    SentencePiece reads one U+FFFD per byte.
 
     Args:
         tokenizer: The `BytePairTokenizer` to convert.
@@ -85,10 +85,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
-        surfaces = tokenizer.piece_bytes()
-        # SentencePiece also decodes the unknown id to U+2047 between spaces.
-        surfaces[self.unknown_id] = " \u2047 ".encode()
-        self._surfaces = tf.constant(surfaces)
+        self._surfaces = tokenizer._surfaces
 
     def tokenize(self, strings):
         # SentencePiece prepends a space to each nonempty text.
@@ -171,12 +168,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         )
 
     def _join(self, ids):
-        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
-        strings = tf.strings.reduce_join(surfaces, axis=1)
-        # `tokenize` added this space.
-        strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
-        strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
-        return unescape_tensor(strings)
+        return unescape_tensor(super()._join(ids))
 
     def pieces(self):
         return self._source().pieces()

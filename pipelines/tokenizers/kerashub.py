@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import well_formed
 
 _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 
@@ -91,7 +92,7 @@ class KerasHubTokenizer(Tokenizer):
         if tf.executing_eagerly() and not ids.nrows():
             return tf.zeros([0], tf.string)
         texts = self._hub.detokenize(_renumber(ids, self._to_hub))
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+        return well_formed(texts)
 
     def pieces(self) -> list[str]:
         special = [

@@ -151,12 +151,10 @@ class MarianSide(Tokenizer):
         return pieces.with_flat_values(self._numbers.lookup(pieces.flat_values))
 
     def _join(self, ids):
-        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
-        strings = tf.strings.reduce_join(surfaces, axis=1)
-        if self._bytes:
-            strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
-        ends = "^ " if self._model is None else f"^{_SPACES}+|{_SPACES}+$"
-        return tf.strings.regex_replace(strings, ends, "")
+        strings = super()._join(ids)
+        if self._model is None:
+            return strings
+        return tf.strings.regex_replace(strings, f"^{_SPACES}+|{_SPACES}+$", "")
 
     def pieces(self) -> list[str]:
         return [*self._pieces, *self._added_pieces]

@@ -93,12 +93,6 @@ class WordPieceTokenizer(Tokenizer):
     def tokenize(self, strings):
         return self._pieces.tokenize(self._split(strings)).merge_dims(1, 2)
 
-    def _join(self, ids):
-        strings = tf.strings.reduce_join(tf.gather(self._surfaces, ids), axis=1)
-        strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
-        # A model can generate bytes that are not UTF-8.
-        return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
-
     def pieces(self) -> list[str]:
         return list(self._vocabulary)
 

@@ -219,8 +219,29 @@ def test_detokenize_returns_utf8_for_any_ids(tokenizer):
     # The single ids include 128 bytes that are not valid UTF-8 on their own.
     every = np.arange(tokenizer.vocabulary_size)[:, np.newaxis]
     texts = [text.decode() for text in tokenizer.detokenize(every).numpy()]
-    assert texts.count("\ufffd") == 128
+    assert [texts[n] for n, piece in enumerate(tokenizer.piece_bytes()) if piece] == [
+        piece.decode("utf-8", "ignore").removeprefix(" ")
+        for piece in tokenizer.piece_bytes()
+        if piece
+    ]
     assert "\u2047" in texts[1]  # the text of the unknown id
+
+
+def test_bytes_that_form_no_character_are_not_written(tokenizer):
+    """Python's decoder of UTF-8 finds the same characters in random bytes."""
+    spellings = tokenizer.piece_bytes()
+    byte_ids = [spellings.index(bytes([each])) for each in range(256)]
+    draw = np.random.default_rng(8)
+    starts = [b"", b"a", "é".encode(), "猫".encode()[:2], "🐈".encode()[:3], b"\xff"]
+    for _ in range(300):
+        pieces = [starts[n] for n in draw.integers(len(starts), size=4)]
+        text = (
+            b"x" + b"".join(pieces) + bytes(draw.integers(0x20, 256, size=3).tolist())
+        )
+        (found,) = tokenizer.detokenize([[byte_ids[each] for each in text]]).numpy()
+        assert found.decode() == text.decode("utf-8", "ignore")
+    genuine = tokenizer.tokenize(["a\ufffdb"])
+    assert tokenizer.detokenize(genuine).numpy()[0].decode() == "a\ufffdb"
 
 
 def test_invalid_utf8_becomes_replacement_characters(tokenizer):
