@@ -48,7 +48,7 @@ class Segments(NamedTuple):
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
 
-def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
+def segment(tokenize, texts, max_length, split_prefix=None):
     """Divides texts into segments of at most `max_length` subwords.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
@@ -61,7 +61,6 @@ def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
             `[batch, (length)]`.
         texts: string `[texts]`, UTF-8.
         max_length: Maximum number of subwords per segment, without the end id.
-        max_segments: Maximum number of segments per text. If `None`, there is no limit.
         split_prefix: Called with `texts`. Returns their language prefixes and the texts
             without them (see `MarianTokenizer.split_language_prefix`). If `None`, texts
             have no language prefixes.
@@ -109,18 +108,13 @@ def segment(tokenize, texts, max_length, max_segments=None, split_prefix=None):
     lengths = tf.math.unsorted_segment_max(line_lengths, text_index, num_texts)
     text_index = tf.gather(text_index, line_of)
     is_cut = ids.row_lengths() > max_length
-    kept = tf.range(tf.size(text_index))
-    if max_segments is not None:
-        is_beyond = kept - _first_of_row(text_index, num_texts) >= max_segments
-        is_cut |= is_beyond & (ids.row_lengths() > 0)
-        kept = tf.boolean_mask(kept, ~is_beyond)
     truncated = tf.math.unsorted_segment_max(
         tf.cast(is_cut, tf.int32), text_index, num_texts
     )
     return Segments(
-        tf.gather(ids, kept)[:, :max_length],
-        tf.gather(text_index, kept),
-        tf.gather(gaps, kept),
+        ids[:, :max_length],
+        text_index,
+        gaps,
         truncated > 0,
         lengths,
     )

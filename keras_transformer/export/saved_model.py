@@ -19,7 +19,7 @@ from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
-from keras_transformer.export.supported import reject_ensemble
+from keras_transformer.export.supported import check_exportable
 from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable

@@ -6,8 +6,6 @@ from keras_transformer.decoding.sentences import segment
 from keras_transformer.export.searches import EMPTY_SCORE
 from keras_transformer.export.searches import merge_n_best
 
-# Maximum number of segments per text.
-MAX_SEGMENTS = 256
 # Maximum size of a text, as a multiple of the maximum size of a segment.
 _MAX_TEXT_FACTOR = 16
 
@@ -53,7 +51,6 @@ class TextSearch:
             self._tokenize,
             cut_texts(texts, limit),
             self._max_source_length - 1,
-            MAX_SEGMENTS,
             getattr(self._tokenizer, "split_language_prefix", None),
         )
         is_cut = tf.strings.length(texts) > limit
@@ -142,7 +139,7 @@ class TextSearch:
             shape_invariants=(tf.TensorShape([]), lists, lists),
             parallel_iterations=1,
         )
-        # Unused places come last. The first place is used even if its score is NaN.
+        # Unused places come last. The first place is used even if nothing was found.
         is_found = tf.concat(
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], axis=1
         )

@@ -152,9 +152,9 @@ def test_segments_are_independent_of_the_batch():
     rng = np.random.default_rng(5)
     pieces = ["Ab.", "cd", "\n", " ", "。", "1.", "x" * 9, "漢", "! Q", "\u3000", "…"]
     texts = ["".join(rng.choice(pieces, 30)) for _ in range(40)]
-    together, truncated = segments_of(texts, 7, max_segments=9)
+    together, truncated = segments_of(texts, 7)
     for text, pairs, is_cut in zip(texts, together, truncated, strict=True):
-        assert segments_of([text], 7, max_segments=9) == ([pairs], [is_cut])
+        assert segments_of([text], 7) == ([pairs], [is_cut])
     assert 3 < sum(truncated) < 40
 
 
@@ -198,17 +198,6 @@ def test_language_prefix_of_a_text_replaces_the_default_in_each_segment():
     assert default.ids.to_list() == [*rows, [fra, *first], [fra, *last]]
     for name in ("text_index", "gaps", "truncated"):
         assert_array_equal(getattr(default, name), getattr(plain, name))
-
-
-def test_number_of_segments_is_limited():
-    pairs, truncated = segments_of(["A\nB\nC", "D\nE", "F\nG\n"], 9, max_segments=2)
-    assert pairs == [
-        [("A", ""), ("B", "\n")],
-        [("D", ""), ("E", "\n")],
-        [("F", ""), ("G", "\n")],
-    ]
-    # The third text loses only a blank segment.
-    assert truncated == [True, False, False]
 
 
 def test_join_segments_joins_each_rank():

@@ -120,12 +120,13 @@ def test_signatures_cut_long_words_and_report_it(signatures, tiny_model):
         assert found["truncated"].numpy().tolist() == [True, True, False]
 
 
-@pytest.mark.fault("F25", "a text has at most 256 segments")
-def test_signatures_limit_the_segments_of_a_text(signatures):
-    serve = signatures["serving_default"]
-    # Texts of 256 and 257 lines, of 300 sentences, and of one word.
-    many = ["a\n" * 255 + "a", "a\n" * 256 + "a", "Der Hund. " * 300, "a"]
-    found = serve(inputs=tf.constant(many))
-    assert found["truncated"].numpy().tolist() == [False, True, True, False]
-    texts = texts_of(found["translations"])
-    assert texts[0] == texts[1] == "\n".join(texts[3:] * 256)
+@pytest.mark.fault("F19", "an export cuts a text of too many bytes, and reports it")
+def test_texts_of_many_segments_are_whole(signatures):
+    # Texts of 300 lines, of 300 sentences, of one word, and of too many bytes.
+    many = ["a\n" * 299 + "a", "Der Hund. " * 300, "a", " " * 2**20 + "a"]
+    found = signatures["serving_default"](inputs=tf.constant(many))
+    assert found["truncated"].numpy().tolist() == [False, False, False, True]
+    lines, sentences, word, cut = texts_of(found["translations"])
+    assert lines == "\n".join([word] * 300) and cut == ""
+    (one,) = texts_of(signatures["serving_default"](["Der Hund."])["translations"])
+    assert sentences == " ".join([one] * 300)
