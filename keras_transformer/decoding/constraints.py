@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
+from keras_transformer.decoding.forbidden import FORBIDDEN
+from keras_transformer.decoding.forbidden import Automaton
 from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.options import SpecialIds
 
@@ -20,14 +22,13 @@ class ConstrainedDecoder:
         beam_size: Number of hypotheses or samples per sentence.
         max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. A translation
             may be cut off at the last position. So at this position, a token is also
-            forbidden if `next_states` forbids the end id after it.
+            forbidden if `automaton` forbids the end id after it.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
-            translation, then padding. They are forced even if `next_states` forbids
+            translation, then padding. They are forced even if `automaton` forbids
             them. If `None`, nothing is forced.
-        next_states: int32 array `[num_states, vocabulary]`, the transition table from
-            `forbidden_transitions`. Ids that have no column are forbidden as well.
-            If `None`, nothing is forbidden.
+        automaton: `Automaton` from `forbidden_transitions`. Ids that it lacks are
+            forbidden as well. If `None`, nothing is forbidden.
     """
 
     returns_log_probs = True
@@ -39,25 +40,26 @@ class ConstrainedDecoder:
         max_lengths,
         ids=SpecialIds(),
         prefix_ids=None,
-        next_states=None,
+        automaton=None,
     ):
         self._decoder = StepDecoder.of(decoder)
         self._beam_size = beam_size
         self._max_lengths = max_lengths
         self._pad_id = ids.pad
         self._prefix_ids = prefix_ids
-        self._tables = None
-        if next_states is not None:
-            may_end = next_states[:, ids.end] >= 0
-            may_be_last = np.where(
-                may_end[next_states] | (next_states < 0), next_states, -1
-            )
-            self._num_states = len(next_states)
+        self._automaton = None
+        if automaton is not None:
+            may_end = ~automaton.forbidden_before(ids.end)
+            allowed = automaton.rows != FORBIDDEN
+            may_be_last = allowed & may_end[np.maximum(automaton.rows, 0)]
             # The second half of the rows is for the last position. It also forbids
-            # tokens after which the end id is forbidden.
-            self._tables = ops.convert_to_tensor(
-                np.concatenate([next_states, may_be_last]).astype("int32")
+            # tokens after which the end id is forbidden. The added column is for
+            # unused edges.
+            allowed = np.pad(np.concatenate([allowed, may_be_last]), [(0, 0), (0, 1)])
+            self._allowed, self._may_end = map(
+                ops.convert_to_tensor, (allowed, may_end)
             )
+            self._automaton = Automaton(*map(ops.convert_to_tensor, automaton))
 
     def wrap(self, cache, context, batch_size):
         """Adds this decoder's state to an empty cache and its context."""
@@ -67,7 +69,7 @@ class ConstrainedDecoder:
             context["prefix"] = ops.pad(
                 self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
             )
-        if self._tables is not None:
+        if self._automaton is not None:
             max_lengths = ops.convert_to_tensor(self._max_lengths, dtype="int32")
             context["limit"] = ops.broadcast_to(max_lengths, (batch_size,))
             cache["state"] = ops.zeros((batch_size * self._beam_size,), dtype="int32")
@@ -81,12 +83,13 @@ class ConstrainedDecoder:
             logits = ops.log_softmax(logits, axis=-1)
         log_probs = unconstrained = logits
         cache = {**cache, "inner": inner}
-        if self._tables is not None:
-            cache["state"] = self._advance(cache["state"], ids[:, 0])
+        if self._automaton is not None:
+            # A forced prefix may contain a forbidden phrase. It leads to state 0.
+            tokens = ops.cast(ids[:, 0], "int32")
+            states = self._automaton.next_states(cache["state"], tokens)
+            cache["state"] = states = ops.maximum(states, 0)
             is_last = ops.repeat(index + 1 >= context["limit"], self._beam_size)
-            rows = cache["state"] + self._num_states * ops.cast(is_last, "int32")
-            next_states = ops.take(self._tables, rows, axis=0)
-            allowed = _fit_columns(next_states, logits.shape[-1]) >= 0
+            allowed = _fit_columns(self._allowed_ids(states, is_last), logits.shape[-1])
             log_probs = ops.where(allowed, unconstrained, NEG_INF)
         if self._prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1
@@ -111,18 +114,30 @@ class ConstrainedDecoder:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
-    def _advance(self, states, tokens):
-        """Returns the states after `tokens`.
+    def _allowed_ids(self, states, is_last):
+        """Returns which ids are allowed in each state, bool `[n, vocabulary + 1]`."""
+        num_rows, num_ids = self._automaton.rows.shape
+        rows = ops.take(self._automaton.row_of, states)
+        rows = rows + num_rows * ops.cast(is_last, "int32")
+        tokens, targets = self._automaton.edges(states)
+        may_end = ops.take(self._may_end, ops.maximum(targets, 0))
+        forbidden = ops.logical_or(
+            targets == FORBIDDEN,
+            ops.logical_and(is_last[:, None], ops.logical_not(may_end)),
+        )
+        tokens = ops.where(forbidden, tokens, num_ids)
+        numbers = ops.arange(ops.shape(states)[0], dtype="int32")[:, None]
+        places = ops.stack([ops.broadcast_to(numbers, ops.shape(tokens)), tokens], 2)
+        places = ops.reshape(places, (-1, 2))
+        return ops.scatter_update(
+            ops.take(self._allowed, rows, axis=0),
+            places,
+            ops.zeros((ops.shape(places)[0],), "bool"),
+        )
 
-        A forced prefix may contain a forbidden phrase. After the token that completes
-        the phrase, the table has -1. It is replaced with 0, the initial state.
-        """
-        flat = ops.reshape(self._tables, (-1,))
-        places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
-        return ops.maximum(ops.take(flat, places, axis=0), 0)
 
-
-def _fit_columns(states, size):
-    """Pads `states` with -1, or trims it, to `size` columns."""
-    missing = max(0, size - states.shape[-1])
-    return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)
+def _fit_columns(allowed, size):
+    """Pads `allowed` with false, or trims it, to `size` columns."""
+    missing = max(0, size - allowed.shape[-1])
+    allowed = allowed[:, :size]
+    return ops.pad(allowed, [[0, 0], [0, missing]], constant_values=False)

@@ -26,7 +26,7 @@ def translate_ids(
     ids=SpecialIds(),
     n_best=1,
     prefix_ids=None,
-    next_states=None,
+    automaton=None,
     vocabulary_size=None,
     drop_finished="auto",
     decoder=None,
@@ -46,9 +46,8 @@ def translate_ids(
             stops it.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
-        next_states: int32 `[num_states, vocabulary]`, the table from
-            `forbidden_transitions` that excludes phrases. If `None`, no phrase is
-            excluded.
+        automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
+            `None`, no phrase is excluded.
         vocabulary_size: If given, only ids below this number are generated.
         drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
@@ -73,7 +72,7 @@ def translate_ids(
         search.extra_length,
         ids,
         prefix_ids,
-        next_states,
+        automaton,
         drop_finished,
     )
     return beam_search(
@@ -93,7 +92,7 @@ def sample_ids(
     sampling=Sampling(),
     ids=SpecialIds(),
     prefix_ids=None,
-    next_states=None,
+    automaton=None,
     vocabulary_size=None,
     drop_finished="auto",
     seed=None,
@@ -121,7 +120,7 @@ def sample_ids(
         sampling.extra_length,
         ids,
         prefix_ids,
-        next_states,
+        automaton,
         drop_finished,
     )
     return sample(
@@ -155,7 +154,7 @@ def _begin(
     extra_length,
     ids,
     prefix_ids,
-    next_states,
+    automaton,
     drop_finished,
 ):
     """Encodes sources and returns the arguments that beam search and sampling share."""
@@ -181,9 +180,9 @@ def _begin(
     grows = has_dynamic_shapes(drop_finished)
     capacity = None if grows else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)
-    if prefix_ids is not None or next_states is not None:
+    if prefix_ids is not None or automaton is not None:
         decoder = ConstrainedDecoder(
-            decoder, beam_size, max_length, ids, prefix_ids, next_states
+            decoder, beam_size, max_length, ids, prefix_ids, automaton
         )
         cache, context = decoder.wrap(cache, context, batch_size)
     return {

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import random
 
-import keras
 import numpy as np
 
 from keras_transformer.decoding.alignment import align_subwords
@@ -27,7 +26,7 @@ from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import build_models
-from keras_transformer.decoding.forbidden import build_text_table
+from keras_transformer.decoding.forbidden import build_text_automaton
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
 from keras_transformer.decoding.options import SpecialIds
@@ -43,6 +42,7 @@ from keras_transformer.decoding.segments import merge_equal_texts
 from keras_transformer.decoding.segments import segment_texts
 from keras_transformer.decoding.segments import translations_of
 from keras_transformer.errors import ModelError
+from keras_transformer.numerics.seeds import FixedSeed
 
 # Maximum number of logits that are computed at a time in scoring, 128 MiB in float32.
 MAX_LOGITS = 2**25
@@ -118,8 +118,6 @@ class Translator:
         self.warn = warn or log_warning
         self._forbid(forbidden)
         self._compiled = {}  # compiled functions by their settings
-        # Compiled samplers read the generator's state, so a new seed needs no tracing.
-        self._generator = keras.random.SeedGenerator(0)
 
     def __copy__(self):
         other = object.__new__(type(self))
@@ -217,9 +215,7 @@ class Translator:
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
         search_batch = self._compile_search(key, translate_ids, prefixes, **options)
-        results = self._run(
-            search_batch, lines, prefixes, self._batch_tokens(), self.parallel_parts
-        )
+        results = self._run(search_batch, lines, prefixes, self._batch_tokens())
         return [merge_equal_texts(ranked, n) for ranked in results]
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
@@ -243,12 +239,12 @@ class Translator:
         check_type(sampling, Sampling, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
-        generator = self._generator
-        options = {"sampling": sampling, "seed": generator}
         key = "sample", sampling
-        search_batch = self._compile_search(key, sample_ids, prefixes, **options)
-        generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        return self._run(search_batch, lines, prefixes, self._batch_tokens(sampling))
+        search_batch = self._compile_search(
+            key, sample_ids, prefixes, has_seed=True, sampling=sampling
+        )
+        batch_tokens = self._batch_tokens(sampling)
+        return self._run(search_batch, lines, prefixes, batch_tokens, seed)
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, including end ids.
@@ -358,24 +354,28 @@ class Translator:
         phrases = tuple(check_texts(phrases, "forbidden"))
         tokenizer = self.target_tokenizer
         try:
-            table = build_text_table(tokenizer, phrases) if phrases else None
+            automaton = build_text_automaton(tokenizer, phrases) if phrases else None
         except ValueError as error:
             raise ModelError(str(error)) from None
-        self.forbidden, self._next_states = phrases, table
+        self.forbidden, self._automaton = phrases, automaton
 
-    def _compile_search(self, key, function, prefixes, **options):
+    def _compile_search(self, key, function, prefixes, has_seed=False, **options):
         """Compiles `translate_ids` or `sample_ids` with this translator's settings."""
+        names = ["source_ids", *["seed"] * has_seed]
+        names += [] if prefixes is None else ["prefix_ids"]
+
+        def search_batch(*inputs):
+            inputs = dict(zip(names, inputs, strict=True))
+            if has_seed:
+                inputs["seed"] = FixedSeed(inputs["seed"][0])
+            return function(self.model, **inputs, **options)
+
         tokenizer = self.target_tokenizer
         options["ids"] = SpecialIds.of(tokenizer)
         options["vocabulary_size"] = tokenizer.vocabulary_size
-        options["next_states"] = self._next_states
-        return self._compile(
-            (*key, prefixes is not None, self.forbidden),
-            lambda source_ids, prefix_ids=None: function(
-                self.model, source_ids, prefix_ids=prefix_ids, **options
-            ),
-            num_inputs=1 if prefixes is None else 2,
-        )
+        options["automaton"] = self._automaton
+        key = (*key, prefixes is not None, self.forbidden)
+        return self._compile(key, search_batch, num_inputs=len(names))
 
     def _compile(self, key, function, num_inputs):
         if key not in self._compiled:
@@ -389,7 +389,7 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _run(self, search_batch, lines, prefixes, batch_tokens, num_threads=1):
+    def _run(self, search_batch, lines, prefixes, batch_tokens, seed=None):
         """Runs a compiled search and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
@@ -399,9 +399,13 @@ class Translator:
             self.tokenizer, lines, self.max_source_length, self.warn
         )
 
-        def translate_batch(batch):
+        def translate_batch(numbered):
+            number, batch = numbered
             chosen = [segments[k] for k in batch]
             inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
+            if seed is not None:
+                # The seed is an input, because calls in other threads have other seeds.
+                inputs.append(np.array([[seed % 2**31, number]], "int32"))
             if prefixes is not None:
                 # Only the first segment of a text has the prefix.
                 prefix_rows = [
@@ -414,8 +418,9 @@ class Translator:
         lengths = [len(segments[k].ids) for k in rows]
         results = [[Translation("", 0.0)]] * len(segments)
         batches = batch_by_length(lengths, batch_tokens)
-        batches = [[rows[i] for i in batch] for batch in batches]
-        for batch, texts in parallel_map(translate_batch, batches, num_threads):
+        batches = enumerate([rows[i] for i in batch] for batch in batches)
+        found = parallel_map(translate_batch, batches, self.parallel_parts)
+        for (_, batch), texts in found:
             for k, ranked in zip(batch, texts, strict=True):
                 results[k] = ranked
         return join_segments(segments, results)

@@ -1,4 +1,4 @@
-"""Random seeds that differ between the replicas of `tf.distribute`."""
+"""Seed generators without own state."""
 
 import sys
 
@@ -33,3 +33,14 @@ class _ShiftedSeeds(keras.random.SeedGenerator):
         seed = self._seed_generator.next(ordered)
         shift = keras.ops.cast(self._shift, seed.dtype)
         return seed + keras.ops.stack([shift, keras.ops.zeros_like(shift)])
+
+
+class FixedSeed(keras.random.SeedGenerator):
+    """Seed generator whose only seed is given, int32 `[2]`, such as an input."""
+
+    def __init__(self, seed):
+        self._seed = seed
+
+    def next(self, ordered=True):
+        is_jax = keras.config.backend() == "jax"
+        return keras.ops.cast(self._seed, "uint32" if is_jax else "int32")

@@ -123,7 +123,7 @@ assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
 spellings = [(number,) for number in range(11)]
 phrases = [Phrase((int(found[0, 0]),)), Phrase((9, int(found[1, 0])))]
-next_states = forbidden_transitions(spellings, phrases)
+automaton = forbidden_transitions(spellings, phrases)
 
 
 def constrained(source_ids, prefix_ids):
@@ -132,7 +132,7 @@ def constrained(source_ids, prefix_ids):
         source_ids,
         BeamSearch(3, extra_length=3),
         prefix_ids=prefix_ids,
-        next_states=next_states,
+        automaton=automaton,
     )
 
 

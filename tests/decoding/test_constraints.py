@@ -66,7 +66,7 @@ def start(tables, rows, max_length, prefixes=None, sequences=None):
         sequences = automaton(sequences, tables.shape[-1])
     prefix_ids = None if prefixes is None else padded(prefixes)
     decoder = ConstrainedDecoder(
-        table_step(rows), rows, max_length, prefix_ids=prefix_ids, next_states=sequences
+        table_step(rows), rows, max_length, prefix_ids=prefix_ids, automaton=sequences
     )
     cache = table_cache(len(tables), rows)
     cache, context = decoder.wrap(cache, {"tables": tables}, len(tables))
@@ -300,7 +300,7 @@ def test_compiled_constrained_search_accepts_any_batch_size():
     def compiled(tables, prefix_ids):
         batch = tf.shape(tables)[0]
         decoder = ConstrainedDecoder(
-            table_step(3), 3, 9, prefix_ids=prefix_ids, next_states=automaton(SEQUENCES)
+            table_step(3), 3, 9, prefix_ids=prefix_ids, automaton=automaton(SEQUENCES)
         )
         cache = {"before": tf.fill([batch * 3], START)}
         cache, context = decoder.wrap(cache, {"tables": tables}, batch)
@@ -333,4 +333,4 @@ def test_only_constrained_searches_normalize_every_step():
         return {node.op for part in nodes for node in part}
 
     assert "LogSoftmax" not in operations()
-    assert "LogSoftmax" in operations(next_states=automaton(SEQUENCES, 11))
+    assert "LogSoftmax" in operations(automaton=automaton(SEQUENCES, 11))

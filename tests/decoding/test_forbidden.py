@@ -10,10 +10,10 @@ import tiny_export
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding import Phrase
-from keras_transformer.decoding import forbidden
 from keras_transformer.decoding import forbidden_transitions
+from keras_transformer.decoding.forbidden import FORBIDDEN
 from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
-from keras_transformer.decoding.forbidden import build_text_table
+from keras_transformer.decoding.forbidden import build_text_automaton
 from keras_transformer.decoding.forbidden import parse_phrase
 
 # Random strings of these characters often contain the phrases below.
@@ -31,6 +31,11 @@ PHRASES = [
     "猫",
     "b é*",
     ".",
+    "b ab",
+    "ab a",
+    "a b",
+    "b",
+    "b….b",
 ]
 
 
@@ -47,6 +52,13 @@ def expression(phrase):
     return re.compile(before + words + after)
 
 
+def dense(automaton):
+    """Returns the next states after all tokens, `[num_states, num_ids]`."""
+    shape = len(automaton.row_of), automaton.rows.shape[1]
+    states, tokens = np.indices(shape, "int32").reshape(2, -1)
+    return np.reshape(automaton.next_states(states, tokens), shape)
+
+
 def first_hit(table, ids):
     """Returns the index of the first token that `table` forbids, or `None`."""
     state = 0
@@ -58,35 +70,79 @@ def first_hit(table, ids):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_table_matches_regular_expressions(seed):
+def test_automaton_matches_regular_expressions(seed):
     draw = random.Random(seed)
-    phrases = draw.sample(PHRASES, draw.randint(1, 4))
-    tokens = [*CHARACTERS, *("".join(draw.choices(CHARACTERS, k=3)) for _ in range(9))]
-    spellings = [token.encode() for token in tokens] + [b" "]  # the end of the text
-    table = forbidden_transitions(
-        spellings, list(map(parse_phrase, phrases)), TEXT_BOUNDARIES
+    phrases = draw.sample(PHRASES, draw.randint(1, 7))
+    # Tokens may begin and end within a character.
+    strings = ["".join(draw.choices(CHARACTERS, k=3)).encode() for _ in range(30)]
+    spellings = [bytes([each]) for each in range(256)]
+    spellings += [each[draw.randrange(3) :] for each in strings]
+    table = dense(
+        forbidden_transitions(
+            spellings, list(map(parse_phrase, phrases)), TEXT_BOUNDARIES
+        )
     )
     expressions = list(map(expression, phrases))
     hits = 0
     for _ in range(400):
-        ids = [draw.randrange(len(tokens)) for _ in range(draw.randint(1, 6))]
+        text = "".join(draw.choices(CHARACTERS, k=draw.randint(1, 9)))
         if draw.random() < 0.5:
-            planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
-            place = draw.randrange(len(ids))
-            ids[place:place] = planted
-        # Tokenizers add a space, `blank`, before a text. It belongs to no word.
-        text = "".join(tokens[each] for each in ids)
+            place = draw.randrange(len(text))
+            planted = draw.choice(phrases).removesuffix("*")
+            text = text[:place] + planted + text[place:]
         is_forbidden = any(each.search(text) for each in expressions)
-        blank = tokens.index(" ")
-        found = first_hit(table, [blank, *ids, len(tokens)])
-        assert (found is not None) == is_forbidden, (phrases, text)
+        # Tokenizers add a space before a text, and the end of a text spells a space.
+        ids, rest = [], b" " + text.encode() + b" "
+        while rest:
+            fitting = [k for k, each in enumerate(spellings) if rest.startswith(each)]
+            ids.append(draw.choice(fitting))
+            rest = rest[len(spellings[ids[-1]]) :]
+        found = first_hit(table, ids)
+        assert (found is not None) == is_forbidden, (phrases, text, ids)
         hits += is_forbidden
     assert hits > 10
 
 
+def test_many_phrases_need_little_memory():
+    """A dense table of all states and ids would take 4 GiB."""
+    draw = random.Random(1)
+
+    def words(count, length):
+        return ["".join(draw.choices("abcdefghijk", k=length)) for _ in range(count)]
+
+    pieces = [f"{draw.choice(' -')}{each}".strip("-") for each in words(12_000, 3)]
+    spellings = [each.encode() for each in (*" abcdefghijk", *pieces)]
+    single = words(5_000, 9)
+    pairs = list(map(" ".join, zip(words(2_500, 5), single, strict=False)))
+    stems = [f"{each}*" for each in words(2_500, 5)]
+    phrases = list(map(parse_phrase, single + pairs + stems))
+    automaton = forbidden_transitions(spellings, phrases, TEXT_BOUNDARIES)
+    assert sum(each.nbytes for each in automaton) < 2**26
+    known = {*single, *pairs}
+    beginnings = {stem[:-1] for stem in stems}
+    hits = 0
+    for text in draw.sample(single, 20) + draw.sample(pairs, 20) + words(20, 7):
+        other = draw.choice(["", "k", " k", "k "])
+        text = text + other
+        parts = text.split()
+        expected = bool({*parts, text.strip()} & known) or any(
+            part[:5] in beginnings for part in parts
+        )
+        state = 0
+        for character in f" {text} ":
+            token = spellings.index(character.encode())
+            state = int(automaton.next_states(np.array([state]), np.array([token]))[0])
+            if state == FORBIDDEN:
+                break
+        assert (state == FORBIDDEN) == expected, text
+        hits += expected
+    assert 10 < hits < 50
+
+
 def test_phrase_is_found_in_tokens_of_single_bytes():
     spellings = [bytes([byte]) for byte in range(256)]
-    table = forbidden_transitions(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
+    phrases = [parse_phrase("é")]
+    table = dense(forbidden_transitions(spellings, phrases, TEXT_BOUNDARIES))
     # The byte after the word, here with index 3, completes it.
     assert first_hit(table, " é ".encode()) == 3
     assert first_hit(table, " éa ".encode()) is None
@@ -96,8 +152,7 @@ def test_phrase_is_found_in_tokens_of_single_bytes():
 def test_phrase_is_found_in_every_spelling_by_subwords():
     texts = ["der Hund und die Hunde", "ein Hund bellt", "Bund und Hand"] * 3
     tokenizer = pipelines.train_tokenizer("bpe", texts, 300)
-    table = build_text_table(tokenizer, ["Hund", "Ka*"])
-    assert table.dtype == np.int32 and table.shape[1] == 300
+    table = dense(build_text_automaton(tokenizer, ["Hund", "Ka*"]))
     spellings = tokenizer.piece_bytes()
 
     def splits(rest):
@@ -145,7 +200,8 @@ def test_translators_that_share_a_model_forbid_their_own_phrases():
 
 def test_overlapping_phrases_are_found():
     spellings = [(number,) for number in range(4)]
-    table = forbidden_transitions(spellings, [Phrase((1, 2, 1, 3)), Phrase((2, 2))])
+    phrases = [Phrase((1, 2, 1, 3)), Phrase((2, 2))]
+    table = dense(forbidden_transitions(spellings, phrases))
     assert first_hit(table, [1, 2, 1, 2, 1, 3]) == 5
     assert first_hit(table, [1, 2, 2]) == 2
     assert first_hit(table, [1, 2, 1, 1, 2, 1, 2, 1]) is None
@@ -153,20 +209,15 @@ def test_overlapping_phrases_are_found():
 
 def test_phrase_within_another_is_found():
     spellings = [(number,) for number in range(4)]
-    table = forbidden_transitions(spellings, [Phrase((1, 2, 3)), Phrase((2,))])
+    table = dense(forbidden_transitions(spellings, [Phrase((1, 2, 3)), Phrase((2,))]))
     assert first_hit(table, [1, 2]) == 1
     assert first_hit(table, [1, 3, 1]) is None
 
 
-def test_invalid_phrases_are_rejected(monkeypatch):
+def test_invalid_phrases_are_rejected():
     assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
     for text in ("", "  ", "*", " *", " * "):
         with pytest.raises(ValueError, match="is not a phrase that can be forbidden"):
             parse_phrase(text)
     with pytest.raises(ValueError, match="must have at least one symbol"):
         forbidden_transitions([(1,)], [Phrase(())])
-    monkeypatch.setattr(forbidden, "MAX_ENTRIES", 9)
-    with pytest.raises(
-        ValueError, match=r"too many or too long.*Received: 4 states, 3"
-    ):
-        forbidden_transitions([(0,), (1,), (2,)], [Phrase((1, 2, 1))])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from concurrent import futures
 
 import keras
 import numpy as np
@@ -273,6 +274,17 @@ def test_translator_describes_itself(model, translator):
 def test_with_search_names_what_it_takes(translator):
     with pytest.raises(TypeError, match=r"takes `forbidden` and beam_size,.*: beam\."):
         translator.with_search(beam=8)
+
+
+def test_samples_of_concurrent_calls_belong_to_their_seeds(translator):
+    both = translator, translator.with_search(beam_size=2)
+    calls = [
+        (each, Sampling(seed=n, extra_length=4)) for n in range(8) for each in both
+    ]
+    expected = [each.sample(LINES, sampling) for each, sampling in calls]
+    with futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda call: call[0].sample(LINES, call[1]), calls * 3))
+    assert found == expected * 3
 
 
 def test_sample_repeats_by_seed(translator):
