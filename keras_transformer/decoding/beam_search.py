@@ -53,7 +53,9 @@ def beam_search(
     finished one. As a hypothesis grows, its log-probability never increases, and its
     penalty never decreases. So its `log-probability / penalty(max_length)` limits the
     scores of its continuations. With `patience`, a sentence is also done once
-    `max(n_best, patience * beam_size)` hypotheses have finished.
+    `max(n_best, patience * beam_size)` hypotheses have finished. Without a length
+    penalty, the first rule ends searches early, and `patience` has no effect, as in
+    CTranslate2.
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
@@ -86,7 +88,8 @@ def beam_search(
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
         the end id, then padding; float32 `[batch, num_results]`, highest first. Slots
-        without a hypothesis have score minus infinity and contain only padding.
+        without a hypothesis have score minus infinity and contain only padding. If
+        logits are NaN or infinite, all scores of the sentence are infinity.
 
     Raises:
         ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
@@ -284,6 +287,10 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     finished_sequences, finished_scores = _update_finished(
         state, sequences, best_log_probs, finished, length, search
     )
+    # NaN, which comes from logits that are not finite, remains in a sum.
+    total = ops.sum(ops.reshape(log_probs, (ops.shape(state.done)[0], -1)), axis=1)
+    is_finite = ops.logical_or(total <= 0, state.done)[:, None]
+    finished_scores = ops.where(is_finite, finished_scores, -NEG_INF)
     num_finished = state.num_finished
     if search.patience is not None:
         num_finished = num_finished + ops.sum(ops.cast(finished, "int32"), axis=1)
@@ -375,7 +382,7 @@ def _is_done(state, alive_log_probs, length, search, n_best):
     else:
         nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
-    if search.patience is not None:
+    if search.patience is not None and search.length_penalty > 0:
         # The product is rounded. The limit keeps it within int32.
         threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
         maximum = max if _is_number(n_best) else ops.maximum

@@ -56,6 +56,7 @@ class BeamSearch:
         patience: Stop early once `patience * beam_size` hypotheses have finished (Kasai
             et al., 2022). The search always stops when no better hypothesis is
             possible; if `None`, it stops only then. fairseq and CTranslate2 use 1.
+            Without a length penalty, it has no effect, as in CTranslate2.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 

@@ -6,6 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.decoding.batches import group_texts
+from keras_transformer.errors import ModelError
+
+# Message of an error in the model, as opposed to one in the text.
+NOT_FINITE = (
+    "the model computes NaN or infinity for a text. Use other weights, or float32 in "
+    "place of float16"
+)
 
 
 class Translation(NamedTuple):
@@ -131,7 +138,12 @@ def translations_of(tokenizer, sequences, scores):
         tokenizer: Tokenizer of the target.
         sequences: int32 `[batch, n, length]`.
         scores: float32 `[batch, n]`, -inf for empty slots, which come last.
+
+    Raises:
+        ModelError: If a score is NaN or infinity.
     """
+    if not np.all(scores < np.inf):
+        raise ModelError(NOT_FINITE)
     rows = np.reshape(sequences, (-1, sequences.shape[2]))
     texts = tokenizer.detokenize(rows).numpy()
     texts = np.reshape(texts, sequences.shape[:2])
@@ -140,5 +152,5 @@ def translations_of(tokenizer, sequences, scores):
             Translation(text.decode("utf-8", "replace"), float(score))
             for text, score in zip(row, row_scores, strict=True)
         ]
-        # If all scores are NaN, the first hypothesis is still returned.
+        # If nothing was found, such as when all is forbidden, the first one is empty.
         yield [each for each in ranked if each.score > -np.inf] or ranked[:1]

@@ -8,8 +8,8 @@ import numpy as np
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ExportError
 from keras_transformer.errors import install_hint
+from keras_transformer.export.supported import check_exportable
 from keras_transformer.export.supported import find_repeated
-from keras_transformer.export.supported import reject_ensemble
 from keras_transformer.export.supported import reject_quantized
 from keras_transformer.files import replace_folder
 from keras_transformer.numerics.activations import activation_name
@@ -53,7 +53,7 @@ def export_ctranslate2(
             `replace` is false or it is not a CTranslate2 export.
     """
     folder = pathlib.Path(folder)
-    reject_ensemble(model)
+    check_exportable(model)
     if quantization not in QUANTIZATIONS:
         raise ExportError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "

@@ -1,7 +1,7 @@
 """Export to a preset: a folder with the model, its tokenizer and search settings."""
 
 from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.supported import reject_ensemble
+from keras_transformer.export.supported import check_exportable
 from keras_transformer.export.supported import reject_forbidden_phrases
 from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
@@ -40,7 +40,7 @@ def export_preset(
         ModelError: If the folder contains anything but a preset.
         StorageError: If the disk is full.
     """
-    reject_ensemble(translator.model)
+    check_exportable(translator.model)
     reject_forbidden_phrases(translator)
     card = describe_translator(translator, scores, license)
     return save_preset(

@@ -67,9 +67,9 @@ def export_saved_model(
     - `attend`: The attention between each text and a given translation.
 
     Texts are UTF-8 of any length. Like `Translator`, an export translates them line by
-    line, and in segments if a line is longer than `max_source_length`. A text has at
-    most 256 segments. The translation of a segment has at most `search.extra_length`
-    subwords more than the segment. A blank text has an empty translation with score 0.
+    line, and in segments if a line is longer than `max_source_length`. The
+    translation of a segment has at most `search.extra_length` subwords more than the
+    segment. A blank text has an empty translation with score 0.
 
     Signatures raise `InvalidArgumentError` for ids outside the vocabulary, unequal
     numbers of texts and translations, and batches of more than `max_batch_size` rows.
@@ -106,7 +106,7 @@ def export_saved_model(
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     check_type(search, BeamSearch, "search")
-    reject_ensemble(model)
+    check_exportable(model)
     check_at_least("max_source_length", max_source_length, 2)
     check_at_least("max_batch_size", max_batch_size, 1)
     check_at_least("parallel_parts", parallel_parts, 1)

@@ -10,6 +10,8 @@ import functools
 
 import tensorflow as tf
 
+from keras_transformer.decoding.segments import NOT_FINITE
+
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
@@ -64,7 +66,7 @@ def merge_n_best(texts, scores, n):
     places = tf.range(tf.shape(texts)[1])
     is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
     has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
-    # The first translation is kept even if its score is NaN.
+    # The first translation is kept even if nothing was found.
     is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
     # Used places come first. Used and unused places each keep their order.
     order = tf.where(is_found, -places, -places - tf.size(places))
@@ -159,4 +161,10 @@ def dispatch_search(
             [functools.partial(way, source_ids, n_best) for way, _ in ways],
         )
 
-    return tf.function(dispatch, input_signature=SEARCH_INPUTS, autograph=False)
+    def checked(source_ids, n_best):
+        sequences, scores = dispatch(source_ids, n_best)
+        is_finite = tf.debugging.assert_less(scores, float("inf"), NOT_FINITE)
+        with tf.control_dependencies([is_finite]):
+            return tf.identity(sequences), scores
+
+    return tf.function(checked, input_signature=SEARCH_INPUTS, autograph=False)

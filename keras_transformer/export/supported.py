@@ -3,15 +3,22 @@
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.numerics.activations import activation_name
+from keras_transformer.saving.stored_weights import check_finite
 
 # Logit bias of ids that the model does not predict.
 EXCLUDED_BIAS = -1e9
 
 
-def reject_ensemble(model):
-    """Raises `ExportError` if the model is an `Ensemble`."""
+def check_exportable(model):
+    """Rejects an `Ensemble`, and a model with weights that are not finite.
+
+    Raises:
+        ExportError: If the model is an ensemble.
+        ModelError: If a weight contains NaN or infinity.
+    """
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    check_finite(model.name, model.weights)
 
 
 def reject_forbidden_phrases(translator):
@@ -47,7 +54,7 @@ def check_common_parts(model, library):
         ExportError: If the model is an ensemble or quantized, or has head widths,
             positions, an attention window, or attention scores that the library lacks.
     """
-    reject_ensemble(model)
+    check_exportable(model)
     reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads

@@ -22,6 +22,7 @@ from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.saving.preset import check_preset
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import load_preset
+from keras_transformer.saving.stored_weights import check_finite
 from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.saving.vocabularies import tokenizer_layout
 from keras_transformer.saving.vocabularies import vocabulary_keys
@@ -178,7 +179,7 @@ def load_model(path, allow_unsafe=False):
 
     Raises:
         ModelError: If there is no model, or if the model fails the checks, is damaged,
-            or does not match the tokenizer.
+            has weights that are not finite, or does not match the tokenizer.
         DataError: If the tokenizer is missing or damaged.
         CheckpointError: If a run has no `model.keras`, and none of its checkpoints can
             be read.
@@ -187,13 +188,12 @@ def load_model(path, allow_unsafe=False):
     from keras_transformer.transformer import Transformer
 
     path = locate_model(path)
+    file = None if is_preset(path) else find_keras_file(path)
     if is_preset(path):
         model, tokenizer, _ = load_preset(path)
         if tokenizer is None:
             raise ModelError(f"{path}: this preset has a model but no tokenizer")
-        return path, tokenizer, model
-    file = find_keras_file(path)
-    if file is None:
+    elif file is None:
         tokenizer, model = _load_checkpoint(path)
     else:
         path = file
@@ -205,6 +205,7 @@ def load_model(path, allow_unsafe=False):
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
         )
     check_vocabularies(path, model, tokenizer)
+    check_finite(path, model.weights)
     return path, tokenizer, model
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import require_readable_path
+from keras_transformer.saving.stored_weights import check_finite
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
@@ -105,6 +106,7 @@ def load_saved_model(path, allow_unsafe=False):
             loaded = tf.saved_model.load(str(path))
         if "serving_default" not in loaded.signatures:
             raise _foreign_error(path, "no signature serving_default")
+        check_finite(path, loaded.signatures["serving_default"].variables)
     except ModelError:
         raise
     # Reading a damaged export can raise any exception.
@@ -317,6 +319,7 @@ class ExportedTranslator:
         import tensorflow as tf
 
         from keras_transformer.decoding.compiled import parallel_map
+        from keras_transformer.decoding.segments import NOT_FINITE
 
         lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -327,14 +330,16 @@ class ExportedTranslator:
 
         def run_batch(rows):
             # UTF-8 cannot encode lone surrogates. They become question marks.
-            return signature(
-                **{
-                    name: tf.constant(
-                        [texts[i].encode("utf-8", "replace") for i in rows]
-                    )
-                    for name, texts in columns.items()
-                }
-            )
+            inputs = {
+                name: tf.constant([texts[i].encode("utf-8", "replace") for i in rows])
+                for name, texts in columns.items()
+            }
+            try:
+                return signature(**inputs)
+            except tf.errors.InvalidArgumentError as error:
+                if NOT_FINITE not in str(error):
+                    raise
+                raise ModelError(f"{self.path}: {NOT_FINITE}") from error
 
         return parallel_map(run_batch, batches, self.parallel_parts)
 

@@ -14,6 +14,23 @@ def is_bfloat16(array):
     return array.dtype == "V2" and array.attrs.get("dtype") == "bfloat16"
 
 
+def check_finite(path, variables):
+    """Rejects variables of Keras or TensorFlow that contain NaN or infinity.
+
+    Raises:
+        ModelError: If there is one. The message names `path` and the variable.
+    """
+    import numpy as np
+
+    for each in variables:
+        if not np.all(np.isfinite(np.asarray(each, "float32"))):
+            name = getattr(each, "path", each.name)
+            raise ModelError(
+                f"{path}: the weight {name} contains NaN or infinity. Use an earlier "
+                "checkpoint, or train the model again"
+            )
+
+
 def count_stored_parameters(file, size, limits):
     """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 

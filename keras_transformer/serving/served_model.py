@@ -9,6 +9,7 @@ import re
 
 from google.protobuf import json_format
 
+from keras_transformer.decoding.segments import NOT_FINITE
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.saved_model import load_saved_model
 from keras_transformer.saving.saved_model import newest_version
@@ -168,7 +169,8 @@ class ServedModel:
             Mapping of output names to arrays.
 
         Raises:
-            RequestError: If the graph rejects the columns or memory is exhausted.
+            RequestError: If the graph rejects the columns, the model computes NaN, or
+                memory is exhausted.
         """
         import tensorflow as tf
 
@@ -182,7 +184,10 @@ class ServedModel:
             )
             return {name: outputs[name].numpy() for name in sorted(outputs)}
         except tf.errors.InvalidArgumentError as error:
-            raise invalid(_assertion(str(error))) from error
+            message = _assertion(str(error))
+            if message == NOT_FINITE:
+                raise RequestError(500, message, "model") from error
+            raise invalid(message) from error
         except tf.errors.ResourceExhaustedError as error:
             raise RequestError(503, "Out of memory", "memory", 5) from error
 

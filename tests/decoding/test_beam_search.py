@@ -4,6 +4,8 @@ A table model looks up the logits of the next token by the two tokens before it.
 module decoding_oracles.py contains these models and the expected searches.
 """
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -389,3 +391,22 @@ def test_beam_search_rejects_invalid_arguments(options, message):
     tables = random_tables(seed=1, batch=1)
     with pytest.raises(ValueError, match=message):
         search(tables, 2, max_length=3, **options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("drop_finished", [True, False])
+@pytest.mark.parametrize("softmax_min_size", [1, 1024])
+def test_logits_that_are_not_finite_give_infinite_scores(
+    monkeypatch, value, drop_finished, softmax_min_size
+):
+    module = sys.modules["keras_transformer.decoding.beam_search"]
+    monkeypatch.setattr(module, "SOFTMAX_MIN_SIZE", softmax_min_size)
+    tables = random_tables(seed=4, batch=5)
+    expected, _ = search(tables, 3, 9, drop_finished=drop_finished)
+    tables[1, START, START, 5] = value  # in the first step
+    tables[3, START] = value
+    tables[3, START, START] = 0  # in the second
+    sequences, scores = search(tables, 3, 9, drop_finished=drop_finished)
+    assert np.all(scores[[1, 3]] == np.inf)
+    np.testing.assert_array_equal(sequences[[0, 2, 4]], expected[[0, 2, 4]])
+    assert np.all(np.isfinite(scores[[0, 2, 4]]))

@@ -23,14 +23,14 @@ WORDS = ("der", "Hund", "läuft")
 TABLES = random_tables(seed=21, batch=BATCH, vocabulary=9)
 
 
-def search(step=None, batch=BATCH, patience=None, **options):
+def search(step=None, batch=BATCH, patience=None, length_penalty=1.0, **options):
     sequences, scores = beam_search(
         step or table_step(BEAM),
         table_cache(batch, BEAM),
         {"tables": TABLES[:batch]},
         batch_size=batch,
         max_length=LENGTH,
-        search=BeamSearch(BEAM, 1.0, "power", patience),
+        search=BeamSearch(BEAM, length_penalty, "power", patience),
         **options,
     )
     found = [[strip(ids) for ids in row] for row in np.array(sequences)]
@@ -72,6 +72,16 @@ def test_patience_ends_search_when_enough_have_finished(
         assert ids == [sequence for _, sequence in pairs] + [[]] * missing
         scored = [score for score, _ in pairs] + [-np.inf] * missing
         np.testing.assert_allclose(row, scored, rtol=1e-4)
+
+
+def test_patience_without_length_penalty_changes_nothing():
+    """Like CTranslate2, which then ends a search by its best hypothesis alone."""
+    expected = [beam(table, BEAM, LENGTH, "power", 0.0, TOKENS) for table in TABLES]
+    few = [beam(t, BEAM, LENGTH, "power", 0.0, TOKENS, 1, 1) for t in TABLES]
+    assert few != expected
+    for patience in (0.25, 1):
+        found = search(patience=patience, length_penalty=0.0)[0]
+        assert found == [[ids] for ((_, ids),) in expected]
 
 
 def test_more_patience_finds_no_worse_scores():

@@ -2,16 +2,22 @@
 
 import os
 
+import keras
 import pytest
 from tiny_export import SEARCH
 from tiny_export import open_translator
+from tiny_export import tiny_model
 
 from keras_transformer.errors import ExportError
+from keras_transformer.errors import ModelError
 from keras_transformer.export import export_huggingface
 from keras_transformer.export import export_marian
 from keras_transformer.export import export_preset
 from keras_transformer.export import export_saved_model
 from keras_transformer.export import export_translator
+from keras_transformer.saving.open import open_model
+from keras_transformer.serving import ServedModel
+from keras_transformer.serving.errors import RequestError
 
 
 def test_export_removes_only_abandoned_temporary_folders(
@@ -38,3 +44,18 @@ def test_exports_reject_forbidden_phrases(tiny_model, tmp_path):
         with pytest.raises(ExportError, match="forbidden phrases cannot be exported"):
             export(translator, tmp_path / "export")
     assert not (tmp_path / "export").exists()
+
+
+def test_search_that_is_not_finite_is_an_error(export_only, tmp_path):
+    model, tokenizer = tiny_model(num_layers=1)
+    # Finite weights whose products overflow.
+    for weight in model.trainable_weights:
+        weight.assign(keras.ops.full_like(weight, 3e38))
+    export_only("serving_default")
+    export_saved_model(model, tokenizer, tmp_path, warmup_requests=False)
+    with pytest.raises(ModelError, match=r"1: the model computes NaN or infinity"):
+        open_model(tmp_path).translate(["der Hund"])
+    served = ServedModel(tmp_path)
+    with pytest.raises(RequestError, match="the model computes NaN") as caught:
+        served.run("serving_default", {"inputs": ["der Hund"]})
+    assert caught.value.status == 500

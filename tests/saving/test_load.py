@@ -3,14 +3,23 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_export import open_translator
+from tiny_export import tiny_model
 
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.average import average_run
+from keras_transformer.export import export_marian
+from keras_transformer.export import export_preset
+from keras_transformer.export import export_translator
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import load_model
+from keras_transformer.saving.preset import save_preset
+from keras_transformer.saving.stored_weights import check_finite
 from keras_transformer.transformer import Transformer
 
 MODEL = {
@@ -92,3 +101,30 @@ def test_checkpoint_without_its_data_builds_no_model(write_run, built, caplog):
     assert "ckpt-1: damaged" in caplog.text
     assert model_info(folder)["parameters"] is None
     assert built == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_models_with_weights_that_are_not_finite_are_refused(tmp_path, value):
+    model, tokenizer = tiny_model(num_layers=1)
+    model.encoder.layers[0].feed_forward.inner_dense.bias.assign(
+        np.full(40, value, "float32")
+    )
+    translator = open_translator(model, tokenizer, BeamSearch())
+    message = "the weight .*/bias.* contains NaN or infinity"
+    for export in (export_translator, export_preset, export_marian):
+        with pytest.raises(ModelError, match=message):
+            export(translator, tmp_path / "export")
+    with pytest.raises(ModelError, match="NaN or infinity for a text"):
+        translator.translate(["der Hund"])
+    with pytest.raises(ModelError, match="NaN or infinity for a text"):
+        translator.sample(["der Hund"])
+    model.save(tmp_path / "model.keras")
+    tokenizer.save(tmp_path)
+    with pytest.raises(ModelError, match=f"model.keras: {message}"):
+        load_model(tmp_path)
+    save_preset(model, tmp_path / "preset", tokenizer)
+    with pytest.raises(ModelError, match=f"preset: {message}"):
+        load_model(tmp_path / "preset")
+    # TensorFlow's variables, as in a SavedModel.
+    with pytest.raises(ModelError, match=f"1: {message}"):
+        check_finite("1", [each.value for each in model.variables])
