@@ -155,9 +155,9 @@ def translate(
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
-    line_end = b"\n" if output is None else line_end_of(input_path)
+    end = line_end_of(input_path)
     if not resume:
-        with open_output(output, line_end) as write_line:
+        with open_output(output, end) as write_line:
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
@@ -166,7 +166,7 @@ def translate(
         console.print_status(f"{output}: all lines are already translated")
         return
     numbered = n_best > 1 and not as_json
-    lines = resumable_lines(output, record, total, numbered, line_end)
+    lines = resumable_lines(output, record, total, numbered, end)
     with (
         console.resume_hint(f"continue {output}.part"),
         lines as (write_line, num_done),

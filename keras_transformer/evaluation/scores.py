@@ -90,8 +90,8 @@ def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
             f"Received: {len(hypotheses)} translations, "
             f"{' and '.join(map(str, lengths))} references."
         )
-    has_chrf = isinstance(metric, CHRF)
-    warn_of_references([hypotheses], references, tokenize, has_chrf)
+    name = type(metric).__name__.lower()
+    warn_of_references([hypotheses], references, [name], tokenize)
     score = metric.corpus_score(hypotheses, references)
     signature = str(metric.get_signature())
     return Result(score.name, score.score, signature, score.format())
@@ -105,26 +105,26 @@ def reference_sets(references):
     return [references]
 
 
-def warn_of_references(systems, references, tokenize, has_chrf):
+def warn_of_references(systems, references, metrics, tokenize):
     """Logs a warning if the references make BLEU or chrF useless.
 
     Args:
         systems: Lists of the translations of each system.
         references: Lists of references, one or more.
-        tokenize: sacreBLEU tokenizer of BLEU, or `None` without BLEU.
-        has_chrf: Whether chrF is computed.
+        metrics: Names of the metrics, such as "bleu" and "chrf".
+        tokenize: sacreBLEU's tokenizer for BLEU.
     """
     text = "".join("".join(references[0][:_NUM_SAMPLES]).split())
     for name, script in _UNSPACED.items():
         is_frequent = len(re.findall(script, text)) > _UNSPACED_SHARE * len(text)
-        if tokenize in ("13a", "intl") and is_frequent:
+        if "bleu" in metrics and tokenize in ("13a", "intl") and is_frequent:
             _warn_once(
                 f"BLEU's tokenizer {tokenize} does not split the words of these "
                 f"references. Use {name} (--tokenize, or evaluation.tokenize in a "
                 "recipe)"
             )
             break
-    if not has_chrf:
+    if "chrf" not in metrics:
         return
     empty = [
         number

@@ -109,20 +109,18 @@ def compare_systems(
     if seed < 1:
         # For seed 0, sacreBLEU would draw a random seed in each call.
         raise ValueError(f"`seed` must be at least 1. Received: {seed}.")
-    bleu_tokenizer = tokenize if "bleu" in metrics else None
-    warn_of_references(systems.values(), references, bleu_tokenizer, "chrf" in metrics)
+    warn_of_references(systems.values(), references, metrics, tokenize)
     metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
     built = {name: metric_classes[name](references=references) for name in metrics}
     with _set_seed(seed):
-        paired = PairedTest(
+        signatures, scores = PairedTest(
             list(systems.items()),
             built,
             references=None,
             test_type=kind,
             n_samples=num_samples or default_samples,
-        )
-        signatures, scores = paired()
+        )()
     return [
         Comparison(
             metric,

@@ -99,9 +99,9 @@ def uninterrupted(translate, files, tmp_path, request):
         module = importlib.import_module("keras_transformer.cli.resumable")
         real = module.line_writer
 
-        def spy(file):
+        def spy(file, *line_end):
             notes.append((tmp_path / ".uninterrupted.made.json").read_text())
-            return real(file)
+            return real(file, *line_end)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "line_writer", spy)

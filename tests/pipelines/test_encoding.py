@@ -149,11 +149,9 @@ def test_identical_sides_are_counted_and_reported(tokenizers, tmp_path):
     pairs = [("a", "a"), ("b", "c"), ("d " * 20, "d " * 20), ("", ""), ("e", "e")]
     corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids", max_length=15)
     assert corpus.num_identical == 2
-    expected = "3 of 5 pairs kept, 2 of them with identical sides; dropped: 1 with an "
-    assert corpus.report.startswith(expected)
-    del pairs[1]
-    corpus = encode_corpus(pairs, *tokenizers, tmp_path / "other", max_length=15)
-    assert corpus.report.startswith("2 of 4 pairs kept, ALL WITH IDENTICAL SIDES: is ")
+    assert corpus.report.startswith("3 of 5 pairs kept, 2 of them with identical sides")
+    corpus = encode_corpus(pairs[4:], *tokenizers, tmp_path / "other")
+    assert corpus.report.startswith("1 of 1 pairs kept, ALL WITH IDENTICAL SIDES: is ")
 
 
 def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch):
