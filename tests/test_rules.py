@@ -300,7 +300,7 @@ MANY = ", ".join(f"a{i}" for i in range(13))
             "class A:\n  def __init__(self):\n    print(1)",
         ),
         (forbidden_code, "layers/a.py", "print('loaded')"),
-        (long_files, "layers/a.py", "x = 1\n" * 401),
+        (long_files, "layers/a.py", "x = 1\n" * 601),
         (long_functions, "layers/a.py", "def f():\n" + "    g()\n" * 60),
         (long_functions, "cli/a.py", "def f(a: int):\n" + "    g()\n" * 61),
         (long_signatures, "decoding/a.py", f"def f({MANY}): pass"),

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from keras_transformer.cli import console
-from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
+from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.errors import DataError
 from keras_transformer.errors import UserError
@@ -73,9 +73,7 @@ def parse(translator, sentences, line_warnings):
     from keras_transformer.parsing.parser import repair_report
 
     parses = []
-    for start, chunk in in_chunks(
-        sentences, PARSING_CHUNK_SIZE, "parsing", unit="sentences"
-    ):
+    for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
         line_warnings.numbers = range(start + 1, start + 1 + len(chunk))
         parses += parse_sentences(translator, chunk)
     console.print_status(repair_report(parses))

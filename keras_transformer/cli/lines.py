@@ -9,9 +9,8 @@ from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
-CHUNK_SIZE = 2_000
-# Chunks are smaller for parsing, because decoding n-best lists takes longer.
-PARSING_CHUNK_SIZE = 500
+# Chunks of 2,000 lines are not faster, and those of 250 are 5% slower.
+CHUNK_SIZE = 500
 
 
 def is_file(path):

@@ -8,7 +8,7 @@ from typer import Option
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
+from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import chunk_size
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
@@ -61,7 +61,7 @@ def parse(
         from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
 
-        size = chunk_size(input_path, PARSING_CHUNK_SIZE)
+        size = chunk_size(input_path, CHUNK_SIZE)
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
             sentences = [trees.split_words(tokenize(line)) for line in chunk]
             warnings.numbers = range(start + 1, start + 1 + len(chunk))

@@ -165,12 +165,9 @@ def translate(
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
-    numbered = n_best > 1 and not as_json
-    lines = resumable_lines(output, record, total, numbered, end)
-    with (
-        console.resume_hint(f"continue {output}.part"),
-        lines as (write_line, num_done),
-    ):
+    hint = console.resume_hint(f"continue {output}.part")
+    lines = resumable_lines(output, record, total, job.is_numbered, end)
+    with hint, lines as (write_line, num_done):
         write_all(write_line, num_done)
 
 
@@ -188,6 +185,11 @@ class _Job:
     has_scores: bool
     has_alignments: bool
     as_json: bool
+
+    @property
+    def is_numbered(self):
+        """Whether output lines begin with the number of their input line."""
+        return self.num_candidates > 1 and not self.as_json
 
     def output_lines(self, pairs, num_done, size, total):
         """Yields the output lines of (line, prefix) pairs after the first `num_done`.
@@ -244,7 +246,7 @@ class _Job:
             yield from _json_lines(found, aligned)
             return
         for row, (number, _, candidate) in enumerate(found):
-            columns = [str(number)] if self.num_candidates > 1 else []
+            columns = [str(number)] if self.is_numbered else []
             columns += [f"{candidate.score:.4f}"] if self.has_scores else []
             columns.append(candidate.text)
             columns += [format_pharaoh(aligned[row])] if self.has_alignments else []

@@ -34,8 +34,8 @@ def test_translate_of_no_input_prints_nothing(run_command, model_path):
 
 
 def test_translate_handles_several_chunks(run_command, model_path):
-    """The command translates chunks of 2,000 lines."""
-    lines = [f"line {number}" for number in range(4_003)]
+    """The command translates chunks of 500 lines."""
+    lines = [f"line {number}" for number in range(1_003)]
     result = run_command("translate", model_path, stdin="\n".join(lines))
     assert result.stdout.split("\n")[:-1] == [line[::-1] for line in lines]
 
