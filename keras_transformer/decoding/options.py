@@ -11,13 +11,15 @@ from keras_transformer.numerics.ranges import MIN_TEMPERATURE
 class SpecialIds(NamedTuple):
     """Ids that do not stand for subwords. Of these, a search generates only `end`.
 
-    If there is no id for unknown subwords, `unknown` is `None`.
+    If there is no id for unknown subwords, `unknown` is `None`. Sources end with
+    `source_end`, or with `end` if it is `None`.
     """
 
     pad: int = 0
     unknown: int | None = 1
     start: int = 2
     end: int = 3
+    source_end: int | None = None
 
     def excluded_ids(self):
         """Returns the ids that a search never generates.
@@ -34,13 +36,14 @@ class SpecialIds(NamedTuple):
         return tuple(each for each in ids if each is not None)
 
     @classmethod
-    def of(cls, tokenizer):
-        """Returns the special ids of a tokenizer."""
+    def of(cls, tokenizer, source=None):
+        """Returns the special ids of a tokenizer, and the end id of a source one."""
         return cls(
             tokenizer.pad_id,
             tokenizer.unknown_id,
             tokenizer.start_id,
             tokenizer.end_id,
+            source and source.end_id,
         )
 
 

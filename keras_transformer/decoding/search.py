@@ -3,6 +3,8 @@
 `Translator` and exported models compile these functions.
 """
 
+import contextlib
+
 from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
@@ -36,8 +38,9 @@ def translate_ids(
 
     Args:
         model: `Transformer` or `Ensemble`.
-        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding. A
-            row that contains only the end id gets the empty translation, with score 0.
+        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
+            What follows the first end id is ignored. A row that contains only the end
+            id or padding gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`, with the padding id of the model.
@@ -62,7 +65,8 @@ def translate_ids(
         `beam_search`).
 
     Raises:
-        ValueError: If the padding ids differ.
+        ValueError: If the padding ids differ. Unless the call is traced, also if a row
+            has no end id, or padding before it.
     """
     arguments = _begin(
         model,
@@ -110,7 +114,7 @@ def sample_ids(
         `translate_ids`.
 
     Raises:
-        ValueError: If the padding ids differ.
+        ValueError: As in `translate_ids`.
     """
     arguments = _begin(
         model,
@@ -163,7 +167,14 @@ def _begin(
             "`ids.pad` must be the padding id of the model. Received: "
             f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
         )
-    source_ids = ops.convert_to_tensor(source_ids, "int32")
+    source_ids, is_valid = cut_at_end(ops.convert_to_tensor(source_ids, "int32"), ids)
+    with contextlib.suppress(TypeError):  # A traced value cannot be tested.
+        if not bool(ops.all(is_valid)):
+            raise ValueError(
+                "Each row of `source_ids` must have an end id, and padding only after "
+                f"it. Received: {ops.convert_to_numpy(source_ids).tolist()!s:.80}, "
+                f"ids={ids}."
+            )
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length
@@ -193,6 +204,23 @@ def _begin(
         "max_length": max_length,
         "buffer_length": buffer_length,
     }
+
+
+def cut_at_end(source_ids, ids):
+    """Replaces what follows the first end id of each row by padding.
+
+    Returns:
+        The ids, int32 `[batch, source_length]`, and whether each row is empty or has
+        an end id and no padding before it, bool `[batch]`.
+    """
+    end_id = ids.end if ids.source_end is None else ids.source_end
+    is_end = ops.cast(source_ids == end_id, "int32")
+    # Up to the first end id, no other end id has been counted.
+    is_kept = ops.cumsum(is_end, axis=1) == is_end
+    places = ops.arange(1, ops.shape(source_ids)[1] + 1)
+    end_places = ops.sum(is_end * ops.where(is_kept, places, 0), axis=1)
+    source_ids = ops.where(is_kept, source_ids, ids.pad)
+    return source_ids, _num_tokens(source_ids, ids.pad) == end_places
 
 
 def _num_tokens(ids, pad_id):

@@ -371,7 +371,7 @@ class Translator:
             return function(self.model, **inputs, **options)
 
         tokenizer = self.target_tokenizer
-        options["ids"] = SpecialIds.of(tokenizer)
+        options["ids"] = SpecialIds.of(tokenizer, self.tokenizer)
         options["vocabulary_size"] = tokenizer.vocabulary_size
         options["automaton"] = self._automaton
         key = (*key, prefixes is not None, self.forbidden)

@@ -145,7 +145,9 @@ def export_saved_model(
         tf.saved_model.save(served, path, signatures=functions, options=options)
 
     limits = ExportLimits(
-        max_batch_size=max_batch_size, max_source_length=signatures.max_source_length
+        max_batch_size=max_batch_size,
+        max_source_length=signatures.max_source_length,
+        end_id=tokenizer.end_id,
     )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, card, limits, warmup_requests)
@@ -264,7 +266,7 @@ def _write_version(write, folder, card, limits, warmup_requests):
         simplify_saved_model(temporary)
         (temporary / LIMITS).parent.mkdir()
         if warmup_requests:
-            write_warmup_requests(temporary, limits.max_batch_size)
+            write_warmup_requests(temporary, limits)
         (temporary / LIMITS).write_text(limits.model_dump_json(), encoding="utf-8")
         if card is not None:
             (temporary / CARD).write_text(card, encoding="utf-8")

@@ -10,6 +10,7 @@ from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.scoring import sequence_log_probs
+from keras_transformer.decoding.search import cut_at_end
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.packed_weights import PackedWeights
@@ -105,7 +106,7 @@ class Signatures:
                 self._model,
                 source_ids,
                 search_settings,
-                SpecialIds.of(self._target_tokenizer),
+                SpecialIds.of(self._target_tokenizer, self._tokenizer),
                 n_best,
                 vocabulary_size=self._target_tokenizer.vocabulary_size,
                 drop_finished=drop_finished,
@@ -303,7 +304,10 @@ class Signatures:
         )
 
     def _check_and_truncate(self, source_ids):
-        """Checks ids and truncates long rows, which then end with the end id."""
+        """Checks ids, and truncates them after an end id and at the maximum length.
+
+        A row of more than the maximum length then also ends with the end id.
+        """
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
@@ -312,6 +316,16 @@ class Signatures:
         )
         # Operations that could fail on invalid ids run after the checks.
         with tf.control_dependencies([valid, self._assert_batch_size(source_ids)]):
+            source_ids, is_formed = cut_at_end(
+                source_ids, SpecialIds.of(self._tokenizer)
+            )
+        formed = tf.debugging.assert_equal(
+            tf.reduce_all(is_formed),
+            True,
+            f"a row of source_ids must have the end id {self._tokenizer.end_id}, and "
+            "padding only after it",
+        )
+        with tf.control_dependencies([formed]):
             source_ids = tf.identity(source_ids)
         truncated_ids = source_ids[:, : self.max_source_length]
         rest = source_ids[:, self.max_source_length :]

@@ -9,8 +9,8 @@ from keras_transformer.errors import install_hint
 
 _PATH = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
 _TEXTS = ["a", "a b c d e f g"]
-# Any two subwords, and the usual end id, 3.
-_IDS = [[4, 5, 3]]
+# Any two subwords, which the end id follows.
+_IDS = [[4, 5]]
 # The inputs of each signature's request.
 _INPUTS = {
     "serving_default": {"inputs": _TEXTS},
@@ -24,7 +24,7 @@ _INPUTS = {
 logger = logging.getLogger(__name__)
 
 
-def write_warmup_requests(version, max_batch_size):
+def write_warmup_requests(version, limits):
     """Writes one request per signature to the folder `assets.extra` of a version.
 
     If the package tensorflow-serving-api is not installed, no requests are written and
@@ -32,7 +32,7 @@ def write_warmup_requests(version, max_batch_size):
 
     Args:
         version: Path of the folder of one version.
-        max_batch_size: Maximum number of rows in a request.
+        limits: `ExportLimits`.
     """
     path = version / _PATH
     path.parent.mkdir(exist_ok=True)
@@ -52,8 +52,10 @@ def write_warmup_requests(version, max_batch_size):
             # TF-Serving adds the name under which it serves the model.
             request.model_spec.signature_name = signature
             for name, value in inputs.items():
-                dtype = tf.int32 if name == "source_ids" else tf.string
-                rows = tf.make_tensor_proto(value[:max_batch_size], dtype)
+                dtype = tf.string
+                if name == "source_ids":
+                    value, dtype = [[*row, limits.end_id] for row in value], tf.int32
+                rows = tf.make_tensor_proto(value[: limits.max_batch_size], dtype)
                 request.inputs[name].CopyFrom(rows)
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(

@@ -33,10 +33,12 @@ class ExportLimits(BaseModel):
     Attributes:
         max_batch_size: Maximum number of rows per batch.
         max_source_length: Maximum number of subwords of a source, including the end id.
+        end_id: End id of a source, for warm-up requests.
     """
 
     max_batch_size: _Limit
     max_source_length: _Limit
+    end_id: int = Field(3, ge=0, lt=2**31)
 
 
 def read_limits(path):

@@ -18,11 +18,7 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
 
-# Rows of a warm-up request for each type of input. Ids are two subwords and the end id.
-_WARM_UP = {
-    Input("string", 1): [b"a", b"a b c d e f g"],
-    Input("int32", 2): [[4, 5, 3]],
-}
+_WARM_UP_TEXTS = [b"a", b"a b c d e f g"]
 # An export with `jit_compile` compiles programs for a single row of these lengths. All
 # signatures that translate share them.
 _COMPILED_LENGTHS = (16, 32, 48, 64)
@@ -71,6 +67,7 @@ class ServedModel:
                 "because it is part of URLs. Choose another name with --name"
             )
         limits = read_limits(path)
+        self._end_id = 3 if limits is None else limits.end_id
         self.max_batch_size = limits and limits.max_batch_size
         self._max_source_length = limits and limits.max_source_length
         self._allow_unsafe = allow_unsafe
@@ -154,12 +151,12 @@ class ServedModel:
         If XLA compiles the search of single rows, there is a request for each program.
         """
         for signature, inputs in self.inputs.items():
-            if not all(each in _WARM_UP for each in inputs.values()):
-                continue
-            yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}
-            if self._is_compiled and {*inputs.values()} == {Input("int32", 2)}:
-                for length in _COMPILED_LENGTHS:
-                    row = [4] * (length - 1) + [3]
+            kinds = {*inputs.values()}
+            if kinds == {Input("string", 1)}:
+                yield signature, dict.fromkeys(inputs, _WARM_UP_TEXTS)
+            elif kinds == {Input("int32", 2)}:
+                for length in (3, *(_COMPILED_LENGTHS if self._is_compiled else ())):
+                    row = [4] * (length - 1) + [self._end_id]
                     yield signature, {name: [row] for name in inputs}
 
     def run(self, signature, columns):

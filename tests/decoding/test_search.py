@@ -18,6 +18,7 @@ from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding.search import cut_at_end
 
 VOCABULARY = 13
 
@@ -174,6 +175,32 @@ def test_search_rejects_another_padding_id_than_the_model(search):
     with pytest.raises(ValueError, match=message):
         search(model, [[4, 3]])
     search(model, [[4, 3]], ids=SpecialIds(pad=5))
+
+
+def test_search_ignores_what_follows_the_first_end_id(model):
+    search = compiled(model, beam_size=3)
+    other = [7, 8, 9, 7, 6, END]
+    expected = search(np.array([[5, 6, END, 0, 0, 0], other], "int32"))
+    found = search(np.array([[5, 6, END, 5, END, 5], other], "int32"))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # The source may end with another id than the translations.
+    rows = [[5, END, 6, 7, END], [7, 5, 7, 0, 7], [7, 7, 0, 0, 0], [0, 0, 0, 0, 0]]
+    ids, is_valid = cut_at_end(np.array(rows), SpecialIds(source_end=7))
+    assert keras.ops.convert_to_numpy(ids).tolist() == [
+        *([5, END, 6, 7, 0], [7, 0, 0, 0, 0], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0])
+    ]
+    assert keras.ops.convert_to_numpy(is_valid).all()
+
+
+@pytest.mark.parametrize("search", [translate_ids, sample_ids])
+@pytest.mark.parametrize(
+    "row", [[5, 6, 7], [5, 6, 0], [0, 5, END], [5, 0, END], [0, END, 0]]
+)
+def test_search_rejects_sources_without_an_end_id_after_the_text(model, search, row):
+    message = r"must have an end id, and padding only after it. Received: \[\[7, 8, 3\]"
+    with pytest.raises(ValueError, match=message):
+        search(model, [[7, 8, END], row])
 
 
 def test_samples_with_top_k_of_one_are_greedy(model, source_ids):

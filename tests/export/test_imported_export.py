@@ -9,6 +9,7 @@ from benchmark_scripts import load_script
 from c_program import compile_program
 from c_program import run_program
 from toolkit_models import HOSTILE_TEXTS
+from toolkit_models import PIECES
 from toolkit_models import SETTINGS
 from toolkit_models import random_arrays
 from toolkit_models import write_marian
@@ -16,6 +17,7 @@ from toolkit_models import write_marian
 import keras_transformer as kt
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.export import export_saved_model
+from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.slow
 # The C program reads one text per line.
@@ -47,6 +49,15 @@ def test_imported_model_translates_in_c(exported, tmp_path):
     code, found, errors = run_program(program, exported[0], [library], TEXTS)
     assert code == 0, errors[-2000:]
     assert found.removesuffix("\n").split("\n") == exported[1]
+
+
+def test_warm_up_requests_end_with_the_end_id_of_the_source(exported):
+    model = ServedModel(exported[0])
+    assert PIECES.index("</s>") != 3
+    requests = dict(model.warm_up_requests())
+    assert requests["encode"]["source_ids"][0][-1] == PIECES.index("</s>")
+    for signature, columns in requests.items():
+        assert model.run(signature, columns)
 
 
 def test_imported_model_translates_in_another_tensorflow(exported):

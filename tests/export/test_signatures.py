@@ -97,7 +97,7 @@ def test_encode_signature_matches_encoder(signatures, tiny_model):
     found = signatures["encode"](source_ids=tf.constant(rows))["encoder_output"]
     np.testing.assert_allclose(found, model.encode(rows), rtol=1e-5, atol=1e-5)
     # A longer row is cut to max_source_length=40 ids, of which the last is the end.
-    long = np.full((1, 60), 9, "int32")
+    long = np.array([[9] * 59 + [tokenizer.end_id]], "int32")
     cut = np.array([[9] * 39 + [tokenizer.end_id]], "int32")
     found = signatures["encode"](source_ids=tf.constant(long))["encoder_output"]
     np.testing.assert_allclose(found, model.encode(cut), rtol=1e-5, atol=1e-5)
@@ -159,6 +159,28 @@ def test_signatures_reject_inputs_of_other_types(signatures):
         with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError)):
             serve(**inputs)
     assert serve(inputs=tf.constant(["a"]))["translations"].shape == (1,)
+
+
+@pytest.mark.parametrize("name", ["encode", "translate_ids"])
+def test_signatures_cut_rows_at_the_first_end_id(signatures, name):
+    """TF-Serving pads a row with its own first id, here 5."""
+    run = signatures[name]
+    expected = run(source_ids=tf.constant([[5, 6, 3, 0, 0, 0], [7, 8, 9, 7, 6, 3]]))
+    for after in ([5, 5, 5], [3, 3, 3], [5, 0, 3]):
+        rows = [[5, 6, 3, *after], [7, 8, 9, 7, 6, 3]]
+        found = run(source_ids=tf.constant(rows))
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value)
+    # An end id beyond max_source_length=40 ends a row that is cut.
+    row = [[9] * 50 + [3] + [5] * 9]
+    cut = run(source_ids=tf.constant([[9] * 39 + [3]]))
+    for key, value in run(source_ids=tf.constant(row)).items():
+        np.testing.assert_array_equal(value, cut[key])
+    assert not np.any(run(source_ids=tf.constant([[0, 0], [3, 5]])).get("scores", 0))
+    message = "a row of source_ids must have the end id 3, and padding only after it"
+    for row in ([5, 6, 7], [5, 6, 0], [0, 5, 3], [5, 0, 3], [0, 3, 0], [0, 0, 5]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            run(source_ids=tf.constant([[7, 8, 3], row]))
 
 
 @pytest.mark.fault("F25", "INVALID_ARGUMENT")

@@ -7,10 +7,11 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.saving.saved_model import ExportLimits
 
 
 def test_warmup_requests_respect_the_batch_limit(tmp_path):
-    write_warmup_requests(tmp_path, 1)
+    write_warmup_requests(tmp_path, ExportLimits(max_batch_size=1))
     (file,) = tmp_path.rglob("tf_serving_warmup_requests")
     rows = [
         tensor.tensor_shape.dim[0].size
