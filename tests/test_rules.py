@@ -58,7 +58,7 @@ ALLOWED = {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
         *("conversion", "errors", "untrusted"),
     },
-    "serving": {"saving", "errors"},
+    "serving": {"saving", "errors", "untrusted"},
     "experiments": {
         *("distributed", "training", "saving", "recipes", "pipelines", "parsing"),
         *("evaluation", "decoding", "transformer", "presets", "files", "errors"),

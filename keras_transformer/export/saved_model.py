@@ -112,7 +112,6 @@ def export_saved_model(
     check_at_least("parallel_parts", parallel_parts, 1)
     build_models(model)
     check_compatible(model, tokenizer, target_of(tokenizer))
-
     folder = pathlib.Path(folder)
     _check_folder(folder)
     signatures = Signatures(
