@@ -45,6 +45,19 @@ def compile_for_ids(function, num_inputs):
     return run
 
 
+def lifted_constant(array):
+    """Converts a large array to a tensor that compiled functions refer to.
+
+    A constant within a graph of TensorFlow would be copied in each of its passes.
+    """
+    if keras.config.backend() != "tensorflow":
+        return keras.ops.convert_to_tensor(array)
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return tf.constant(array)
+
+
 def parallel_map(function, items, num_threads):
     """Applies `function` to each item in parallel.
 

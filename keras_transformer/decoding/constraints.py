@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
+from keras_transformer.decoding.compiled import lifted_constant
 from keras_transformer.decoding.forbidden import FORBIDDEN
 from keras_transformer.decoding.forbidden import Automaton
 from keras_transformer.decoding.loop import StepDecoder
@@ -56,10 +57,9 @@ class ConstrainedDecoder:
             # tokens after which the end id is forbidden. The added column is for
             # unused edges.
             allowed = np.pad(np.concatenate([allowed, may_be_last]), [(0, 0), (0, 1)])
-            self._allowed, self._may_end = map(
-                ops.convert_to_tensor, (allowed, may_end)
-            )
-            self._automaton = Automaton(*map(ops.convert_to_tensor, automaton))
+            self._allowed = lifted_constant(allowed)
+            self._may_end = lifted_constant(may_end)
+            self._automaton = Automaton(*map(lifted_constant, automaton))
 
     def wrap(self, cache, context, batch_size):
         """Adds this decoder's state to an empty cache and its context."""
