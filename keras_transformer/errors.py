@@ -6,6 +6,25 @@ def install_hint(extra):
     return f'pip install "keras-transformer-seq2seq[{extra}]"'
 
 
+def require_tensorflow(what):
+    """Checks that Keras uses TensorFlow.
+
+    Args:
+        what: What needs TensorFlow, for the message.
+
+    Raises:
+        ModelError: If Keras uses another backend.
+    """
+    import keras
+
+    backend = keras.config.backend()
+    if backend != "tensorflow":
+        raise ModelError(
+            f"{what} needs Keras's TensorFlow backend. Received: {backend}. Set the "
+            "environment variable KERAS_BACKEND=tensorflow"
+        )
+
+
 class UserError(ValueError):
     """Base class of errors that a user can fix.
 

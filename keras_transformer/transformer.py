@@ -385,6 +385,13 @@ class Transformer(PresetMixin, keras.Model):
         self._check_quantization()
         super().save_weights(filepath, *args, **kwargs)
 
+    def compile_from_config(self, config):
+        # Keras stores what `jit_compile="auto"` meant on the backend that wrote the
+        # file. On PyTorch, compiling would take very long.
+        if config.get("jit_compile"):
+            config = {**config, "jit_compile": "auto"}
+        super().compile_from_config(config)
+
     def export(
         self,
         filepath,

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import paper_in_numpy
 import pytest
-import tensorflow as tf
 from keras import ops
 from layer_checks import check_saving
 from layer_checks import numpy
@@ -399,25 +398,19 @@ def test_preset_rejects_unknown_name():
         kt.Transformer.from_preset("huge", 41)
 
 
-def test_export_has_named_inputs_of_any_length(tmp_path):
-    model = build_model(num_layers=1)
-    model.export(tmp_path / "export", verbose=False)
-    serve = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    names = ("source_ids", "target_ids")
-    assert serve.structured_input_signature[1] == {
-        name: tf.TensorSpec((None, None), tf.int32, name) for name in names
-    }
-    arrays = {name: tf.constant(array) for name, array in inputs(2, 1).items()}
-    (logits,) = serve(**arrays).values()
-    assert_close(real_logits(logits), real_logits(model(inputs())), 1e-5)
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_inputs_must_be_a_dict(wrapped):
-    model, arrays = shared_model(), list(inputs().values())
+def test_inputs_must_be_a_dict():
     with pytest.raises(ValueError, match=r'a dict {"source_ids": .*Received: list\.$'):
-        if wrapped:
-            batch = (arrays, padded(TARGETS))
-            kt.training.TrainingModel(model).train_step(batch)
-        else:
-            model(arrays)
+        shared_model()(list(inputs().values()))
+
+
+def test_jit_compile_of_a_file_suits_the_backend(tmp_path):
+    """The file is like one that was written on JAX, where "auto" means true."""
+    model = build_model(num_layers=1)
+    model.compile("adam", "mse", jit_compile=True)
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    automatic = build_model(num_layers=1)
+    automatic.compile("adam", "mse")
+    assert reloaded.jit_compile == automatic.jit_compile
+    assert reloaded.optimizer.name == "adam"

@@ -18,6 +18,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.repeat_report import write_report
@@ -97,6 +98,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         RunError: If the training of a seed fails.
         UserError: If there are fewer cores than `jobs`.
     """
+    require_tensorflow("training")
     output = pathlib.Path(output)
     cores = find_cores()
     if jobs > cores:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer import pipelines
 from keras_transformer import training
 from keras_transformer.distributed.workers import Workers
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import unchanged
 from keras_transformer.experiments.build import build_training_model
@@ -85,6 +86,9 @@ def train(
 
     Raises:
         RecipeError: If the recipe cannot be read.
+        ModelError: If Keras uses another backend than TensorFlow,
+            `training.initial_model` does not match the recipe, or the recipe's model
+            settings are invalid.
         DataError: If the data or the tokenizer does not match the recipe.
         RunError: If another process trains in `output`, or if `output` contains a run
             with a different recipe, text or number of replicas, or a model without
@@ -92,8 +96,6 @@ def train(
         StorageError: If `output` cannot be written, or the disk is full.
         CheckpointError: If `output` contains checkpoints but none can be read, if the
             newest readable one does not match the model, or if all were lost.
-        ModelError: If `training.initial_model` does not match the recipe, or the
-            recipe's model settings are invalid.
         TrainingFault: If too many consecutive steps are invalid, for example because
             the loss is not finite (see `training.on_nonfinite`).
         KeyboardInterrupt: On Ctrl-C, after saving.
@@ -101,6 +103,7 @@ def train(
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """
+    require_tensorflow("training")
     if isinstance(recipe, str | os.PathLike | dict):
         existing = None if restart else output
         report = functools.partial(print, file=sys.stderr) if progress else None

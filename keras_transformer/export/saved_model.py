@@ -16,6 +16,7 @@ from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.options import check_type
 from keras_transformer.errors import ExportError
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
@@ -105,6 +106,7 @@ def export_saved_model(
             `folder`, or `folder` contains a run, a preset or another SavedModel.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
+    require_tensorflow("an export to SavedModel")
     check_type(search, BeamSearch, "search")
     check_exportable(model)
     check_at_least("max_source_length", max_source_length, 2)

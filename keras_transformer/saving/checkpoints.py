@@ -10,6 +10,7 @@ import tensorflow as tf
 from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.files import require_readable_path
 from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import checkpoint_paths
@@ -49,6 +50,7 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
             model's weights and shapes.
         ValueError: If `last` is below 1.
     """
+    require_tensorflow("reading checkpoints")
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
     weights = weights_by_path(transformer)["weights"]

@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_transformer.errors import require_tensorflow
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FusedAdam(keras.optimizers.Adam):
@@ -15,6 +17,7 @@ class FusedAdam(keras.optimizers.Adam):
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable and its slots."""
+        require_tensorflow("`FusedAdam`")
         if self.amsgrad:
             super().update_step(gradient, variable, learning_rate)
             return

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.training import step_check
 from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
@@ -83,6 +84,7 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
+        require_tensorflow("`TrainingModel`")
         parts = gradient_accumulation_steps, parallel_parts
         if min(parts) < 1:
             raise ValueError(
@@ -202,14 +204,14 @@ class TrainingModel(keras.Model):
         Returns:
             Dict of the metrics over all batches since they were last reset.
         """
+        inputs, labels = self._unpack(data)
+        # Calling the transformer would build it, but this step calls only its methods.
+        self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
         if not self.trainable_variables:
             raise ValueError(
                 "The model must have weights that train, but all of its layers are "
                 "frozen. Set `trainable = True` on a layer and on those around it."
             )
-        inputs, labels = self._unpack(data)
-        # Calling the transformer would build it, but this step calls only its methods.
-        self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
         tokens, total_weight = self._global_sizes(inputs, labels)
         gradients, sums = self._gradients_in_parts(
             inputs, labels, scale=1.0 / tf.maximum(total_weight, 1e-9)

@@ -366,3 +366,17 @@ def test_export_rejects_sizes_out_of_range(tiny_model, tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` must be at least"):
             export_saved_model(*tiny_model, tmp_path, **{name: value})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_has_named_inputs_of_any_length(tiny_model, tmp_path):
+    model, _ = tiny_model
+    model.export(tmp_path / "export", verbose=False)
+    serve = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    names = ("source_ids", "target_ids")
+    assert serve.structured_input_signature[1] == {
+        name: tf.TensorSpec((None, None), tf.int32, name) for name in names
+    }
+    ids = {"source_ids": [[5, 9, 3], [7, 3, 0]], "target_ids": [[2, 6], [2, 8]]}
+    arrays = {name: tf.constant(array) for name, array in ids.items()}
+    (logits,) = serve(**arrays).values()
+    np.testing.assert_allclose(logits, model(arrays), rtol=1e-4, atol=1e-5)

@@ -55,3 +55,9 @@ def test_fit_rejects_a_model_of_which_everything_is_frozen():
     model.transformer.trainable = False
     with pytest.raises(ValueError, match=r"all of its layers are frozen. Set `train"):
         model.train_step(batch(1))
+
+
+def test_fit_rejects_inputs_that_are_no_dict():
+    inputs, labels = batch(1)
+    with pytest.raises(ValueError, match=r"must be a dict .*Received: list\.$"):
+        tiny_training_model().train_step((list(inputs.values()), labels))

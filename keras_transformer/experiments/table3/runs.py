@@ -12,6 +12,7 @@ from pydantic import PositiveInt
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunBusy
+from keras_transformer.errors import require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.scoring import RESULT
@@ -76,6 +77,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         RunBusy: If no row is finished and other processes are training all of them.
         RunError, DataError, TrainingFault: If the training of a row fails.
     """
+    require_tensorflow("training")
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
         raise RecipeError("data.validation must be given, to evaluate the rows on it")

@@ -1,0 +1,34 @@
+"""What needs TensorFlow's backend says so before it writes anything."""
+
+import keras
+import pytest
+from phrases_run import small_recipe
+from tiny_export import tiny_model as new_tiny_model
+
+import keras_transformer as kt
+from keras_transformer.errors import ModelError
+from keras_transformer.experiments.repeat import repeat
+from keras_transformer.experiments.table3.runs import ablate
+from keras_transformer.export import export_saved_model
+from keras_transformer.saving.checkpoints import average_checkpoints
+from keras_transformer.training import TrainingModel
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, tokenizer, folder: kt.train(small_recipe(), folder),
+        lambda model, tokenizer, folder: repeat(small_recipe(), [1], folder),
+        lambda model, tokenizer, folder: ablate(small_recipe(), ["A1"], folder),
+        lambda model, tokenizer, folder: export_saved_model(model, tokenizer, folder),
+        lambda model, tokenizer, folder: average_checkpoints(model, folder),
+        lambda model, tokenizer, folder: TrainingModel(model),
+    ],
+    ids=["train", "repeat", "ablate", "export", "average", "training model"],
+)
+def test_backend_is_checked_before_anything_is_written(use, tmp_path, monkeypatch):
+    arguments = (*new_tiny_model(), tmp_path / "new")
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(ModelError, match=r"TensorFlow backend\. Received: jax\. Set"):
+        use(*arguments)
+    assert not (tmp_path / "new").exists()
