@@ -73,7 +73,6 @@ def test_same_seed_gives_same_results(results, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F31", "two parallel parts and 12,000 embeddings: equal weights")
 def test_runs_with_a_large_vocabulary_are_equal(tmp_path):
     """TensorFlow must not add the gradients of shared embeddings in any order."""
     letters = np.random.default_rng(5).choice(list("abcdefghij"), (9_000, 6))

@@ -38,6 +38,11 @@ def translator(tiny_translator):
     return tiny_translator
 
 
+def test_export_describes_itself(exported, tiny_export):
+    shown = repr(exported)
+    assert str(tiny_export) in shown and "serving_default" in shown
+
+
 def test_n_best_matches_the_translator(exported, translator, monkeypatch):
     monkeypatch.setattr(exported, "batch_size", 2)
     for n in (None, 1, 2, 4):
