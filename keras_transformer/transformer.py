@@ -429,8 +429,8 @@ class Transformer(PresetMixin, keras.Model):
         layers = [each for each in self._flatten_layers() if _has_weights(each)]
         if stored > len(layers):
             raise ValueError(
-                "The file must have weights only of the model's layers. Received: "
-                f"weights of {stored} layers, but the model has {len(layers)}."
+                f"The file has weights of {stored} layers, but the model has only "
+                f"{len(layers)}."
             )
 
     def _check_quantization(self):
@@ -486,8 +486,8 @@ def _count_stored_layers(file):
 
 def _has_weights(layer):
     """Returns whether a layer has weights besides those of the layers in it."""
-    inner = {id(each) for child in layer._layers for each in child.weights}
-    return any(id(each) not in inner for each in layer.weights)
+    inner = [weight for child in layer._layers for weight in child.weights]
+    return any(all(each is not other for other in inner) for each in layer.weights)
 
 
 def _scale(x, factors):

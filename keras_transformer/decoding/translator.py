@@ -125,7 +125,7 @@ class Translator:
         return other
 
     def __reduce__(self):
-        # Compiled functions cannot be pickled.
+        # Another process must compile its own functions.
         names = "max_source_length", "batch_tokens", "forbidden", "parallel_parts"
         options = {name: getattr(self, name) for name in (*names, "warn")}
         return (

@@ -36,7 +36,7 @@ def inner_layers(parent, prefix="", seen=None):
         else:
             items = [(name, value)]
         for path, layer in items:
-            if isinstance(layer, keras.Layer) and id(layer) not in seen:
-                seen.add(id(layer))
+            if isinstance(layer, keras.Layer) and layer not in seen:
+                seen.add(layer)
                 yield prefix + path, layer, parent
                 yield from inner_layers(layer, f"{prefix}{path}/", seen)

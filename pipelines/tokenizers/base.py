@@ -41,7 +41,7 @@ class Tokenizer(tf.Module):
         return tokenizer
 
     def __reduce__(self):
-        # Tables and operations of TensorFlow cannot be pickled.
+        # Another process needs tables and operations of its own.
         args, kwargs = self._arguments
         return functools.partial(type(self), **kwargs), args
 

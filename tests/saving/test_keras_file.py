@@ -263,12 +263,10 @@ def test_read_accepts_a_compiled_model(tmp_path):
 
 def test_file_with_more_layers_than_the_settings_is_refused(tmp_path):
     """Keras would load the layers that the model has and ignore the others."""
-    models = []
     for layers in (1, 2):
         model = kt.Transformer(53, layers, d_model=8, d_ff=8, num_heads=2)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
         model.save(tmp_path / f"{layers}.keras")
-        models.append(model)
     with zipfile.ZipFile(tmp_path / "1.keras") as one:
         settings = one.read("config.json")
     with (
@@ -277,8 +275,7 @@ def test_file_with_more_layers_than_the_settings_is_refused(tmp_path):
     ):
         for name in two.namelist():
             mixed.writestr(name, settings if name == "config.json" else two.read(name))
-    small, large = (model.count_params() for model in models)
-    message = f"describe {small:,} parameters, but the file contains {large:,}"
+    message = "has weights of 43 layers, but the model has only 22"
     with pytest.raises(ModelError, match=message):
         read(tmp_path / "mixed.keras")
 
