@@ -16,6 +16,7 @@ from fake_model import predict
 from fake_model import served
 from fuzzing import ANY_TEXT
 from fuzzing import NASTY
+from fuzzing import encodable
 from fuzzing import fuzz
 from hypothesis import strategies as st
 
@@ -143,13 +144,16 @@ def test_server_drops_clients_that_do_not_read(port):
 
 def check(port):
     def check_texts(texts):
+        unpaired = json.dumps({"inputs": texts})
+        texts = list(map(encodable, texts))
         body = json.dumps({"inputs": texts})
+        if unpaired != body:
+            assert predict(port, unpaired)[0] == 400
         status, answer = predict(port, body)
         assert status == 200, answer
         found = answer["outputs"]["translations"]
         assert len(found) == len(texts) == len(answer["outputs"]["scores"])
-        expected = [text.encode("utf-8", "replace").decode() for text in texts]
-        assert found == [" ".join(reversed(text.split())) for text in expected]
+        assert found == [" ".join(reversed(text.split())) for text in texts]
         return "answered"
 
     return check_texts
