@@ -192,12 +192,11 @@ def _encode_text(name, value, limits):
             ) from None
     elif _is_bytes(value):
         try:
-            value = base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, ValueError, TypeError):
-            raise invalid(
-                f"'b64' of input {name} must be base64 of the standard alphabet (+ and "
-                "/), padded with ="
-            ) from None
+            # Of the standard or the URL-safe alphabet, with or without padding.
+            text = value["b64"].translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
+            value = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except (binascii.Error, ValueError, AttributeError):
+            raise invalid(f"'b64' of input {name} must be base64") from None
     else:
         raise invalid(
             f"Each row of input {name} must be a string. Received: {_describe(value)}"

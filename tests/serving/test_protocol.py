@@ -100,6 +100,13 @@ def test_text_limit_counts_characters_in_both_spellings(text):
             parse_request(json.dumps({"inputs": [value]}).encode(), INPUTS, LIMITS)
 
 
+@pytest.mark.parametrize("text", ["+/8=", "-_8=", "+/8", "-_8"])
+def test_base64_may_be_url_safe_and_unpadded(text):
+    body = json.dumps({"inputs": [{"b64": text}]}).encode()
+    (found,) = parse_request(body, INPUTS, LIMITS).columns.values()
+    assert found == [b"\xfb\xff"]
+
+
 def test_limits_reject_contradictions():
     with pytest.raises(ValueError, match="must not exceed queue_size"):
         Limits(max_texts=9, queue_size=8)

@@ -132,10 +132,10 @@ BAD = {
     '{"instances": [{"inputs": "a"}, "b"]}': "either all objects",
     '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
     '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
-    # The bytes FB FF, in the URL-safe alphabet, without padding, and followed by more.
-    '{"instances": [{"b64": "-_8="}]}': "must be base64 of the standard alphabet",
-    '{"instances": [{"b64": "+/8"}]}': "padded with =",
     '{"instances": [{"b64": "+/8=+/8="}]}': "must be base64",
+    '{"instances": [{"b64": "+/8!"}]}': "must be base64",
+    '{"instances": [{"b64": "+"}]}': "must be base64",
+    '{"instances": [{"b64": 1}]}': "must be base64",
     '{"instances": ["\\ud800 a"]}': "unpaired surrogate",
     '{"instances": ["a \\udc00\\ud800"]}': "unpaired surrogate",
     '{"inputs": {"inputs": "a"}}': "non-empty list",
