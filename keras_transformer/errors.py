@@ -6,6 +6,13 @@ def install_hint(extra):
     return f'pip install "keras-transformer-seq2seq[{extra}]"'
 
 
+# Message of an error in the model, as opposed to one in the text.
+NOT_FINITE = (
+    "the model computes NaN or infinity for a text. Use other weights, or float32 in "
+    "place of float16"
+)
+
+
 def require_tensorflow(what):
     """Checks that Keras uses TensorFlow.
 

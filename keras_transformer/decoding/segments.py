@@ -6,13 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.decoding.batches import group_texts
+from keras_transformer.errors import NOT_FINITE
 from keras_transformer.errors import ModelError
-
-# Message of an error in the model, as opposed to one in the text.
-NOT_FINITE = (
-    "the model computes NaN or infinity for a text. Use other weights, or float32 in "
-    "place of float16"
-)
 
 
 class Translation(NamedTuple):

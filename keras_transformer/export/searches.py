@@ -10,7 +10,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_transformer.decoding.segments import NOT_FINITE
+from keras_transformer.errors import NOT_FINITE
 
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
@@ -156,13 +156,11 @@ def dispatch_search(
             chosen = tf.where(is_suitable, number, chosen)
         # There is a single switch, because each level of nested conditionals would pass
         # all weights as arguments.
-        return tf.switch_case(
-            chosen,
-            [functools.partial(way, source_ids, n_best) for way, _ in ways],
-        )
+        calls = [functools.partial(way, source_ids, n_best) for way, _ in ways]
+        return tf.switch_case(chosen, calls)
 
-    def checked(source_ids, n_best):
-        sequences, scores = dispatch(source_ids, n_best)
+    def checked(*inputs):
+        sequences, scores = dispatch(*inputs)
         is_finite = tf.debugging.assert_less(scores, float("inf"), NOT_FINITE)
         with tf.control_dependencies([is_finite]):
             return tf.identity(sequences), scores

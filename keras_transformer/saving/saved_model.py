@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel
 from pydantic import Field
 
+from keras_transformer.errors import NOT_FINITE
 from keras_transformer.errors import ModelError
 from keras_transformer.files import require_readable_path
 from keras_transformer.saving.stored_weights import check_finite
@@ -321,7 +322,6 @@ class ExportedTranslator:
         import tensorflow as tf
 
         from keras_transformer.decoding.compiled import parallel_map
-        from keras_transformer.decoding.segments import NOT_FINITE
 
         lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]
         order = sorted(range(len(lengths)), key=lengths.__getitem__)

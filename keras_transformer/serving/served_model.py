@@ -9,7 +9,7 @@ import re
 
 from google.protobuf import json_format
 
-from keras_transformer.decoding.segments import NOT_FINITE
+from keras_transformer.errors import NOT_FINITE
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.saved_model import load_saved_model
 from keras_transformer.saving.saved_model import newest_version

@@ -128,5 +128,6 @@ def test_texts_of_many_segments_are_whole(signatures):
     assert found["truncated"].numpy().tolist() == [False, False, False, True]
     lines, sentences, word, cut = texts_of(found["translations"])
     assert lines == "\n".join([word] * 300) and cut == ""
-    (one,) = texts_of(signatures["serving_default"](["Der Hund."])["translations"])
+    one = signatures["serving_default"](inputs=tf.constant(["Der Hund."]))
+    (one,) = texts_of(one["translations"])
     assert sentences == " ".join([one] * 300)
