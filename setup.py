@@ -2,8 +2,7 @@
 
 import pathlib
 
-from setuptools import find_packages
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).parent
 

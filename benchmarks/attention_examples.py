@@ -139,8 +139,7 @@ def main():
     arguments.output.mkdir(parents=True, exist_ok=True)
     from keras_transformer.saving.load import load_run
     from keras_transformer.saving.open import open_model
-    from keras_transformer.visualization import attention_of
-    from keras_transformer.visualization import write_figure
+    from keras_transformer.visualization import attention_of, write_figure
 
     keras.utils.set_random_seed(1)
     _, tokenizer, untrained = load_run(arguments.run)

@@ -41,23 +41,13 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from diversification_plan import DIRECTIONS
-from diversification_plan import Plan
-from diversification_plan import check
-from diversification_plan import claim
-from diversification_plan import read_plan
-from diversified_text import diversified_pairs
-from diversified_text import one_line
-from diversified_text import read_lines
-from diversified_text import write
+from diversification_plan import DIRECTIONS, Plan, check, claim, read_plan
+from diversified_text import diversified_pairs, one_line, read_lines, write
 
 from keras_transformer.errors import UserError
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.schema import Recipe
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import REPORT
-from keras_transformer.saving.names import final_scores_of_run
+from keras_transformer.saving.names import MODEL, REPORT, final_scores_of_run
 
 SIDES = ("source", "target")
 INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in a shell

@@ -46,8 +46,7 @@ def fixed_exports(folder):
     import numpy as np
 
     import keras_transformer as kt
-    from keras_transformer.export import export_ctranslate2
-    from keras_transformer.export import export_saved_model
+    from keras_transformer.export import export_ctranslate2, export_saved_model
 
     corpus = workload.corpus(folder)
     tokenizer = kt.pipelines.load_tokenizer(folder / "tokenizer")
@@ -100,8 +99,7 @@ def real(arguments):
     """Measures translations of a trained run, with BLEU."""
     import sacrebleu
 
-    from keras_transformer.export import export_ctranslate2
-    from keras_transformer.export import export_translator
+    from keras_transformer.export import export_ctranslate2, export_translator
     from keras_transformer.pipelines.lines import read_lines
     from keras_transformer.saving.open import open_model
 

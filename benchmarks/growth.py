@@ -7,8 +7,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot
-from matplotlib import ticker
+from matplotlib import pyplot, ticker
 
 from keras_transformer.files import replace_file
 

@@ -113,8 +113,7 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
 
     import keras_transformer as kt
     from keras_transformer.conversion.huggingface import import_huggingface
-    from keras_transformer.decoding import SpecialIds
-    from keras_transformer.decoding import translate_ids
+    from keras_transformer.decoding import SpecialIds, translate_ids
 
     imported = import_huggingface(folder)
     ids = SpecialIds.of(imported.tokenizer.target)

@@ -100,8 +100,7 @@ class Imported:
     def translate(self, sources, search):
         """Returns the best ids of each source, with the end id unless cut off."""
         from keras_transformer.decoding import translate_ids
-        from keras_transformer.decoding.batches import batch_by_length
-        from keras_transformer.decoding.batches import pad_rows
+        from keras_transformer.decoding.batches import batch_by_length, pad_rows
         from keras_transformer.decoding.compiled import compile_for_ids
 
         run = compile_for_ids(

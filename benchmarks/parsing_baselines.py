@@ -24,10 +24,7 @@ import nltk
 import report
 
 from keras_transformer.parsing import bracketing_score
-from keras_transformer.parsing.trees import Tree
-from keras_transformer.parsing.trees import label_counts
-from keras_transformer.parsing.trees import parse_tree
-from keras_transformer.parsing.trees import read_trees
+from keras_transformer.parsing.trees import Tree, label_counts, parse_tree, read_trees
 
 # Tags of final punctuation.
 FINAL = {".", ":", "''"}

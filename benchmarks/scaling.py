@@ -18,8 +18,7 @@ import growth
 import interleaved
 import machine
 import report
-from workload import SIZES
-from workload import VOCABULARY
+from workload import SIZES, VOCABULARY
 
 TINY, BASE = SIZES["tiny"], SIZES["base"]
 SMALL = {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4}
@@ -82,10 +81,11 @@ class Decoding:
         import numpy as np
         import tensorflow as tf
 
-        from keras_transformer.decoding import BeamSearch
-        from keras_transformer.decoding import beam_search
-        from keras_transformer.decoding.incremental import IncrementalDecoder
-        from keras_transformer.decoding.incremental import arrange_weights
+        from keras_transformer.decoding import BeamSearch, beam_search
+        from keras_transformer.decoding.incremental import (
+            IncrementalDecoder,
+            arrange_weights,
+        )
 
         self.model = transformer(vocabulary, settings)
         embeddings = self.model.token_embedding.embeddings

@@ -1,7 +1,6 @@
 """README's table of rates: one row per task, one column per system."""
 
-from formatting import number
-from formatting import table
+from formatting import number, table
 
 
 def table_of(results):

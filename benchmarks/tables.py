@@ -12,19 +12,14 @@ import json
 
 import machine
 import summary
-from agreement_tables import agreement
-from agreement_tables import fine_tuning
-from agreement_tables import huggingface_agreement
-from agreement_tables import marian_agreement
-from csv_tables import ablation
-from csv_tables import experiments
-from formatting import RESULTS
-from formatting import exponent
-from formatting import number
-from formatting import spread
-from formatting import table
-from formatting import upper_exponent
-from formatting import write
+from agreement_tables import (
+    agreement,
+    fine_tuning,
+    huggingface_agreement,
+    marian_agreement,
+)
+from csv_tables import ablation, experiments
+from formatting import RESULTS, exponent, number, spread, table, upper_exponent, write
 
 # Tables of scripts that set the number of threads.
 WITH_THREADS = (

@@ -23,9 +23,7 @@ import time
 import interleaved
 import machine
 import report
-from scaling import SMALL
-from scaling import TINY
-from scaling import VOCABULARY
+from scaling import SMALL, TINY, VOCABULARY
 
 MODELS = {"tiny": TINY, "small": SMALL}
 LENGTH = 20

@@ -17,12 +17,8 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from keras_transformer.cli import common
-from keras_transformer.cli.app import COMMANDS
-from keras_transformer.cli.app import app
-from keras_transformer.cli.app import load_command
-from keras_transformer.recipes import data_sections
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import schema
+from keras_transformer.cli.app import COMMANDS, app, load_command
+from keras_transformer.recipes import data_sections, load_recipe, schema
 from keras_transformer.recipes.automatic import AUTOMATIC_KEYS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -5,19 +5,21 @@ import functools
 import keras
 from keras import ops
 
-from keras_transformer.layers import Decoder
-from keras_transformer.layers import Dropout
-from keras_transformer.layers import Encoder
-from keras_transformer.layers import PositionalEncoding
-from keras_transformer.layers import TokenEmbedding
-from keras_transformer.layers import padding_mask
-from keras_transformer.layers.child_layer import child_layer
-from keras_transformer.layers.child_layer import inner_layers
+from keras_transformer.layers import (
+    Decoder,
+    Dropout,
+    Encoder,
+    PositionalEncoding,
+    TokenEmbedding,
+    padding_mask,
+)
+from keras_transformer.layers.child_layer import child_layer, inner_layers
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import constructor_arguments
-from keras_transformer.numerics.activations import activation_name
-from keras_transformer.numerics.activations import get_activation
+from keras_transformer.layers.transformer_layer import (
+    TransformerLayer,
+    constructor_arguments,
+)
+from keras_transformer.numerics.activations import activation_name, get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
 from keras_transformer.presets import PresetMixin
 from keras_transformer.variations import Variations

@@ -6,12 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.batching import Bucket
-from keras_transformer.pipelines.batching import batches_per_epoch
-from keras_transformer.pipelines.batching import epoch_order
-from keras_transformer.pipelines.batching import plan_buckets
-from keras_transformer.pipelines.batching import sample_weighted_pairs
-from keras_transformer.pipelines.batching import sorted_batches
+from keras_transformer.pipelines.batching import (
+    Bucket,
+    batches_per_epoch,
+    epoch_order,
+    plan_buckets,
+    sample_weighted_pairs,
+    sorted_batches,
+)
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
 
 

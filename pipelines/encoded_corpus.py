@@ -4,14 +4,10 @@ import os
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import read_json, require_regular
 
 FACTS = "corpus.json"
 # File with the dropped pairs' positions among all pairs read, counted from 0.

@@ -13,19 +13,18 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import chunks
-from keras_transformer.pipelines.encoded_corpus import DROP_REASONS
-from keras_transformer.pipelines.encoded_corpus import DROPPED
-from keras_transformer.pipelines.encoded_corpus import FACTS
-from keras_transformer.pipelines.encoded_corpus import SIDES
-from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
-from keras_transformer.pipelines.encoded_corpus import corpus_report
-from keras_transformer.pipelines.encoded_corpus import side_files
+from keras_transformer.pipelines.encoded_corpus import (
+    DROP_REASONS,
+    DROPPED,
+    FACTS,
+    SIDES,
+    EncodedCorpus,
+    corpus_report,
+    side_files,
+)
 from keras_transformer.pipelines.npy_writer import NpyWriter
-from keras_transformer.pipelines.sources.base import Pair
-from keras_transformer.pipelines.sources.base import Pairs
-from keras_transformer.pipelines.sources.base import as_pairs
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.base import temporary_name
+from keras_transformer.pipelines.sources.base import Pair, Pairs, as_pairs
+from keras_transformer.pipelines.tokenizers.base import Tokenizer, temporary_name
 
 # Part of the fingerprint. Change it when the stored ids change.
 _FORMAT = 3

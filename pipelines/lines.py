@@ -16,12 +16,10 @@ import logging
 import lzma
 import os
 import stat
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import install_hint
+from keras_transformer.errors import DataError, install_hint
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,15 @@ import sys
 
 import process_memory
 import pytest
-from fault_table import pytest_addoption  # noqa: F401, a hook
-from fault_table import pytest_configure  # noqa: F401, a hook
-from hanging import pytest_sessionstart  # noqa: F401, a hook
-from hanging import pytest_timeout_cancel_timer  # noqa: F401, a hook
-from hanging import pytest_timeout_set_timer  # noqa: F401, a hook
+from fault_table import (
+    pytest_addoption,  # noqa: F401, a hook
+    pytest_configure,  # noqa: F401, a hook
+)
+from hanging import (
+    pytest_sessionstart,  # noqa: F401, a hook
+    pytest_timeout_cancel_timer,  # noqa: F401, a hook
+    pytest_timeout_set_timer,  # noqa: F401, a hook
+)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A background job of a script starts with Ctrl-C ignored. Tests that send it, and the

@@ -2,9 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import HealthCheck
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.pipelines import lines

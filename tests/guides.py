@@ -165,8 +165,7 @@ def find_problems(command):
 
 
 def command_problems(words):
-    from keras_transformer.recipes import load_recipe
-    from keras_transformer.recipes import shipped_recipes
+    from keras_transformer.recipes import load_recipe, shipped_recipes
 
     command = next((word for word in words if word[:1] != "-"), None)
     if command in GROUPS:

@@ -2,9 +2,7 @@
 
 import ast
 
-from house import LIBRARY
-from house import functions
-from house import syntax_tree
+from house import LIBRARY, functions, syntax_tree
 
 
 def imports(name, path):

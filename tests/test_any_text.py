@@ -12,25 +12,20 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from fuzzing import ANY_TEXT
-from fuzzing import NASTY
-from fuzzing import encodable
-from fuzzing import is_text
-from hypothesis import HealthCheck
-from hypothesis import assume
-from hypothesis import given
-from hypothesis import settings
+from fuzzing import ANY_TEXT, NASTY, encodable, is_text
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from process_memory import peak_bytes
-from process_memory import reset_peak
+from process_memory import peak_bytes, reset_peak
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import decode_lines
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import read_lines
+from keras_transformer.pipelines import (
+    TextFiles,
+    decode_lines,
+    encode_corpus,
+    read_lines,
+)
 from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.saving.open import open_model
 

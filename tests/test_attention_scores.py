@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import paper_in_numpy as paper
 import pytest
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import numpy, randomize
 
 import keras_transformer as kt
 

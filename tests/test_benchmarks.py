@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from benchmark_scripts import FOLDER
-from benchmark_scripts import load_script
+from benchmark_scripts import FOLDER, load_script
 
 
 def test_a_failed_write_keeps_the_previous_rows(tmp_path):

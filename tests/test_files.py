@@ -13,11 +13,13 @@ import pytest
 
 from keras_transformer import files as storage
 from keras_transformer.errors import StorageError
-from keras_transformer.files import check_writable
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import replace_file
-from keras_transformer.files import replace_folder
-from keras_transformer.files import sync_tree
+from keras_transformer.files import (
+    check_writable,
+    convert_disk_full_errors,
+    replace_file,
+    replace_folder,
+    sync_tree,
+)
 
 
 @pytest.fixture

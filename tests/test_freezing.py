@@ -5,8 +5,7 @@ import copy
 import keras
 import numpy as np
 import pytest
-from training_samples import VOCABULARY
-from training_samples import batch
+from training_samples import VOCABULARY, batch
 
 import keras_transformer as kt
 from keras_transformer import training

@@ -6,13 +6,10 @@ They also work with Keras's summary, quantization, LoRA and `Sequential`.
 import keras
 import numpy as np
 import pytest
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import numpy, randomize
 
 import keras_transformer as kt
-from keras_transformer.layers import DecoderLayer
-from keras_transformer.layers import Encoder
-from keras_transformer.layers import EncoderLayer
+from keras_transformer.layers import DecoderLayer, Encoder, EncoderLayer
 
 WIDTH, HEADS, INNER = 12, 3, 20
 SIZES = {"num_heads": HEADS, "key_dim": WIDTH // HEADS, "d_ff": INNER, "dropout": 0.0}

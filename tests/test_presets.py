@@ -9,8 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import TRAINING_PRESETS
+from keras_transformer.presets import PRESETS, TRAINING_PRESETS
 
 # Layers, d_model, d_ff, heads, d_k, d_v, dropout, and the millions of parameters, which
 # the paper prints for some rows.

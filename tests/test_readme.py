@@ -5,13 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from guides import LINK
-from guides import ROOT
-from guides import SHELLS
-from guides import blocks
-from guides import commands
-from guides import find_problems
-from guides import write_corpus
+from guides import LINK, ROOT, SHELLS, blocks, commands, find_problems, write_corpus
 
 
 @pytest.fixture(scope="module")

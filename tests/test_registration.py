@@ -9,9 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from test_rules import ROOT
-from test_rules import source_files
-from test_rules import syntax_tree
+from test_rules import ROOT, source_files, syntax_tree
 
 import keras_transformer as kt
 

@@ -6,17 +6,18 @@ import subprocess
 import sys
 
 import pytest
-from house import LIBRARY
-from house import error_classes
-from house import is_within
-from house import long_files
-from house import long_functions
-from house import long_signatures
-from house import repeated_names
-from house import source_files
-from house import syntax_tree
-from source_imports import imports
-from source_imports import lines_of_functions
+from house import (
+    LIBRARY,
+    error_classes,
+    is_within,
+    long_files,
+    long_functions,
+    long_signatures,
+    repeated_names,
+    source_files,
+    syntax_tree,
+)
+from source_imports import imports, lines_of_functions
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -7,12 +7,8 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import check_saving
-from layer_checks import numpy
-from layer_checks import shapes
-from small_transformers import SIZES
-from small_transformers import build_model
-from small_transformers import shared_model
+from layer_checks import check_saving, numpy, shapes
+from small_transformers import SIZES, build_model, shared_model
 
 import keras_transformer as kt
 

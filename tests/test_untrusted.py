@@ -9,12 +9,10 @@ import socket
 import sys
 
 import pytest
-from pydantic import BaseModel
-from pydantic import PositiveInt
+from pydantic import BaseModel, PositiveInt
 
 from keras_transformer import untrusted
-from keras_transformer.errors import DataError
-from keras_transformer.errors import UserError
+from keras_transformer.errors import DataError, UserError
 
 
 class Schema(BaseModel):

@@ -12,19 +12,15 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import numpy, randomize
 
 import keras_transformer as kt
 from keras_transformer.errors import ModelError
 from keras_transformer.experiments.cost import forward_flops
-from keras_transformer.recipes import RecipeError
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.schema import ModelSettings
-from keras_transformer.recipes.schema import VariationSettings
+from keras_transformer.recipes import RecipeError, load_recipe
+from keras_transformer.recipes.schema import ModelSettings, VariationSettings
 from keras_transformer.saving import keras_file
-from keras_transformer.training import SmoothedCrossEntropy
-from keras_transformer.training import TrainingModel
+from keras_transformer.training import SmoothedCrossEntropy, TrainingModel
 
 SIZES = {
     "vocabulary_size": 23,

@@ -10,8 +10,7 @@ import numpy as np
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.export import export_saved_model
-from keras_transformer.export import model_card
+from keras_transformer.export import export_saved_model, model_card
 from keras_transformer.export.signatures import Signatures
 
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]

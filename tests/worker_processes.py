@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 
-from waiting import newest_step
-from waiting import wait_until
+from waiting import newest_step, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = "from keras_transformer.cli import main; import sys; sys.exit(main())"

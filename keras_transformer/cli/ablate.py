@@ -6,12 +6,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import common
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import common, console, options
 from keras_transformer.cli.recipes import AdaptiveRecipe
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import WIDTHS
+from keras_transformer.presets import PRESETS, WIDTHS
 
 
 @console.command

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 from typer import Option
-from typer.core import TyperCommand
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import keras_transformer
 

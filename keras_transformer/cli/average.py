@@ -4,8 +4,7 @@ import pathlib
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError

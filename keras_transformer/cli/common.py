@@ -12,8 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.errors import UserError
-from keras_transformer.errors import install_hint
+from keras_transformer.errors import UserError, install_hint
 
 # TensorFlow's minimum log level. --verbose overrides a value set by the user.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"

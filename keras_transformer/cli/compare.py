@@ -6,14 +6,11 @@ import pathlib
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.values import check_scoring_options
-from keras_transformer.cli.values import complete_scoring
+from keras_transformer.cli.values import check_scoring_options, complete_scoring
 from keras_transformer.errors import UserError
 
 
@@ -163,9 +160,7 @@ def _compare_folders(folders, given, num_samples, seed):
             )
     console.load_tensorflow()
     with console.quiet_libraries():
-        from keras_transformer.evaluation import Comparison
-        from keras_transformer.evaluation import bleu
-        from keras_transformer.evaluation import compare_seeds
+        from keras_transformer.evaluation import Comparison, bleu, compare_seeds
         from keras_transformer.experiments.repeat import read_translations
 
         scoring = complete_scoring(given, _stored_scoring(folders, given))

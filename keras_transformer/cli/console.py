@@ -17,10 +17,8 @@ import typer
 from keras_transformer.cli import common
 from keras_transformer.cli.exit_signals import exit_on_signals
 from keras_transformer.cli.library_log import print_library_log
-from keras_transformer.cli.values import SURROGATES
-from keras_transformer.cli.values import check_values
-from keras_transformer.errors import UserError
-from keras_transformer.errors import install_hint
+from keras_transformer.cli.values import SURROGATES, check_values
+from keras_transformer.errors import UserError, install_hint
 from keras_transformer.untrusted import escape_controls
 
 # Exit codes. The last two are 128 plus the number of a signal, as in a shell.
@@ -195,8 +193,7 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
     Raises:
         UserError: If there is no such model.
     """
-    from keras_transformer.saving.names import locate_model
-    from keras_transformer.saving.names import missing_model_message
+    from keras_transformer.saving.names import locate_model, missing_model_message
 
     found = locate_model(path)
     if not found.exists():

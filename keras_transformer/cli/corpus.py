@@ -5,11 +5,9 @@ import re
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 app = typer.Typer(

@@ -10,9 +10,7 @@ import typer
 from typer import Option
 
 import keras_transformer
-from keras_transformer.cli import common
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import common, console, options
 
 _NUM_SHOWN = 5
 

@@ -9,18 +9,19 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import evaluate_trees
-from keras_transformer.cli import options
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import in_chunks
-from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.lines import score_in_chunks
-from keras_transformer.cli.output import open_output
-from keras_transformer.cli.output import require_output
-from keras_transformer.cli.values import check_moses_language
-from keras_transformer.cli.values import check_scoring_options
-from keras_transformer.cli.values import complete_scoring
+from keras_transformer.cli import console, evaluate_trees, options
+from keras_transformer.cli.lines import (
+    CHUNK_SIZE,
+    in_chunks,
+    read_parallel_lines,
+    score_in_chunks,
+)
+from keras_transformer.cli.output import open_output, require_output
+from keras_transformer.cli.values import (
+    check_moses_language,
+    check_scoring_options,
+    complete_scoring,
+)
 from keras_transformer.errors import UserError
 
 

@@ -3,10 +3,8 @@
 from collections import Counter
 
 from keras_transformer.cli import console
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import in_chunks
-from keras_transformer.errors import DataError
-from keras_transformer.errors import UserError
+from keras_transformer.cli.lines import CHUNK_SIZE, in_chunks
+from keras_transformer.errors import DataError, UserError
 
 _METRICS = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
@@ -69,8 +67,7 @@ def parse(translator, sentences, line_warnings):
     Returns:
         List of `Parse`, one per sentence.
     """
-    from keras_transformer.parsing.parser import parse_sentences
-    from keras_transformer.parsing.parser import repair_report
+    from keras_transformer.parsing.parser import parse_sentences, repair_report
 
     parses = []
     for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
@@ -99,8 +96,7 @@ def score_parses(references, trees):
         List of dicts of scores: for all sentences, and for sentences of up to
         `SHORT_LENGTH` words.
     """
-    from keras_transformer.parsing.bracketing import SHORT_LENGTH
-    from keras_transformer.parsing.bracketing import bracketing_score
+    from keras_transformer.parsing.bracketing import SHORT_LENGTH, bracketing_score
 
     results = []
     for max_words in (None, SHORT_LENGTH):

@@ -6,13 +6,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import in_chunks
-from keras_transformer.cli.lines import line_count
-from keras_transformer.cli.output import open_binary_output
-from keras_transformer.cli.output import sync_output
+from keras_transformer.cli import console, options
+from keras_transformer.cli.lines import CHUNK_SIZE, in_chunks, line_count
+from keras_transformer.cli.output import open_binary_output, sync_output
 from keras_transformer.errors import UserError
 
 # Default of --max-length for models without a recipe.
@@ -83,8 +79,7 @@ def filter(
 
     import numpy as np
 
-    from keras_transformer.evaluation.pair_filter import FILTER_REASONS
-    from keras_transformer.evaluation.pair_filter import PairFilter
+    from keras_transformer.evaluation.pair_filter import FILTER_REASONS, PairFilter
     from keras_transformer.pipelines import TextFiles
 
     pairs = TextFiles(source, target)

@@ -5,8 +5,7 @@ import pathlib
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
@@ -81,8 +80,10 @@ def import_model(
     folder = _local_folder(path)
 
     console.load_tensorflow()
-    from keras_transformer.conversion.huggingface import import_huggingface
-    from keras_transformer.conversion.huggingface import is_huggingface_folder
+    from keras_transformer.conversion.huggingface import (
+        import_huggingface,
+        is_huggingface_folder,
+    )
     from keras_transformer.conversion.imported import write_imported
     from keras_transformer.conversion.marian import import_marian
     from keras_transformer.pipelines.tokenizers.marian import languages

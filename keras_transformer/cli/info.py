@@ -4,8 +4,7 @@ import json
 
 import typer
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.untrusted import escape_controls
 
 

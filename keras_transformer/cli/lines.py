@@ -4,8 +4,7 @@ import contextlib
 import itertools
 import sys
 
-from keras_transformer.cli import common
-from keras_transformer.cli import console
+from keras_transformer.cli import common, console
 from keras_transformer.errors import UserError
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
@@ -66,8 +65,7 @@ def input_lines(path):
         UserError: If standard input is closed.
     """
     console.load_tensorflow()
-    from keras_transformer.pipelines.lines import opened_lines
-    from keras_transformer.pipelines.lines import read_lines
+    from keras_transformer.pipelines.lines import opened_lines, read_lines
 
     if is_file(path):
         yield from read_lines(path, errors="replace")

@@ -5,8 +5,7 @@ import shlex
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 

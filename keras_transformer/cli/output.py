@@ -9,8 +9,7 @@ import sys
 
 from keras_transformer.cli.console import require_writable
 from keras_transformer.errors import UserError
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import replace_file
+from keras_transformer.files import convert_disk_full_errors, replace_file
 
 
 def require_output(output, *inputs):

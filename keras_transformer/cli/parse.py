@@ -3,17 +3,11 @@
 import pathlib
 from typing import Annotated
 
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import chunk_size
-from keras_transformer.cli.lines import in_chunks
-from keras_transformer.cli.lines import input_lines
-from keras_transformer.cli.output import open_output
-from keras_transformer.cli.output import require_output
+from keras_transformer.cli import console, options
+from keras_transformer.cli.lines import CHUNK_SIZE, chunk_size, in_chunks, input_lines
+from keras_transformer.cli.output import open_output, require_output
 
 
 @console.command
@@ -58,8 +52,7 @@ def parse(
         )
 
         from keras_transformer.parsing import trees
-        from keras_transformer.parsing.parser import parse_sentences
-        from keras_transformer.parsing.parser import repair_report
+        from keras_transformer.parsing.parser import parse_sentences, repair_report
 
         size = chunk_size(input_path, CHUNK_SIZE)
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):

@@ -4,8 +4,7 @@ import pathlib
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
@@ -33,8 +32,7 @@ def plot(
     keras-transformer plot runs/mine
     keras-transformer plot runs/small runs/large --output comparison.pdf
     """
-    from keras_transformer.experiments.curves import SUFFIXES
-    from keras_transformer.experiments.curves import draw_curves
+    from keras_transformer.experiments.curves import SUFFIXES, draw_curves
     from keras_transformer.saving.names import CURVES
 
     for run in runs:

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 

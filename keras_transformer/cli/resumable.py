@@ -12,10 +12,12 @@ from typing import Any
 
 from keras_transformer.cli.output import line_writer
 from keras_transformer.errors import UserError
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import is_hard_link
-from keras_transformer.files import replace_file
-from keras_transformer.files import sync
+from keras_transformer.files import (
+    convert_disk_full_errors,
+    is_hard_link,
+    replace_file,
+    sync,
+)
 from keras_transformer.untrusted import read_json
 
 

@@ -1,11 +1,8 @@
 """keras-transformer score"""
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
-from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.lines import score_in_chunks
-from keras_transformer.cli.output import open_output
-from keras_transformer.cli.output import require_output
+from keras_transformer.cli import console, options
+from keras_transformer.cli.lines import read_parallel_lines, score_in_chunks
+from keras_transformer.cli.output import open_output, require_output
 
 
 @console.command

@@ -6,11 +6,9 @@ import pathlib
 import tempfile
 from typing import Annotated
 
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 

@@ -5,13 +5,10 @@ import shlex
 from typing import Annotated
 
 import typer
-from typer import Argument
-from typer import Option
+from typer import Argument, Option
 
 import keras_transformer
-from keras_transformer.cli import common
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import common, console, options
 from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
@@ -85,8 +82,7 @@ def train(
         overrides = [*overrides, "training.deterministic=true"]
     keys = {}
     if initial_model is not None:
-        from keras_transformer.saving.load import recipe_keys
-        from keras_transformer.saving.load import weights_file
+        from keras_transformer.saving.load import recipe_keys, weights_file
 
         found = console.find_model(initial_model)
         if allow_unsafe:
@@ -141,9 +137,11 @@ def _warn_of_memory(recipe):
 
     This is the memory of one GPU or, without GPUs, the free memory.
     """
-    from keras_transformer.recipes.machine import find_machine
-    from keras_transformer.recipes.machine import format_bytes
-    from keras_transformer.recipes.machine import free_memory
+    from keras_transformer.recipes.machine import (
+        find_machine,
+        format_bytes,
+        free_memory,
+    )
     from keras_transformer.recipes.memory import recipe_memory
 
     gpus = find_machine().gpus

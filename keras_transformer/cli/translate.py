@@ -7,23 +7,21 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import chunk_size
-from keras_transformer.cli.lines import in_chunks
-from keras_transformer.cli.lines import input_lines
-from keras_transformer.cli.lines import is_seekable_file
-from keras_transformer.cli.lines import line_count
-from keras_transformer.cli.lines import line_end_of
-from keras_transformer.cli.lines import require_one_stdin
-from keras_transformer.cli.output import open_output
-from keras_transformer.cli.output import require_output
-from keras_transformer.cli.resumable import is_finished
-from keras_transformer.cli.resumable import resumable_lines
+from keras_transformer.cli import console, options
+from keras_transformer.cli.lines import (
+    CHUNK_SIZE,
+    chunk_size,
+    in_chunks,
+    input_lines,
+    is_seekable_file,
+    line_count,
+    line_end_of,
+    require_one_stdin,
+)
+from keras_transformer.cli.output import open_output, require_output
+from keras_transformer.cli.resumable import is_finished, resumable_lines
 from keras_transformer.errors import UserError
-from keras_transformer.numerics.ranges import MAX_TEMPERATURE
-from keras_transformer.numerics.ranges import MIN_TEMPERATURE
+from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
 

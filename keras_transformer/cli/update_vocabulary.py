@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 _NUM_SHOWN = 10
@@ -110,8 +109,7 @@ def _print_added(tokenizer, extended_tokenizer, side):
 def _save(model, tokenizer, output):
     from keras_transformer.files import replace_folder
     from keras_transformer.saving.keras_file import store_fingerprint
-    from keras_transformer.saving.names import MODEL
-    from keras_transformer.saving.names import TOKENIZER
+    from keras_transformer.saving.names import MODEL, TOKENIZER
 
     with replace_folder(output, must_be_new=True) as temporary:
         tokenizer.save(temporary / TOKENIZER)

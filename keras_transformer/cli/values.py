@@ -5,8 +5,7 @@ import math
 import pathlib
 import re
 
-from keras_transformer.errors import UserError
-from keras_transformer.errors import install_hint
+from keras_transformer.errors import UserError, install_hint
 
 # Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
 SURROGATES = re.compile("[\ud800-\udfff]")
@@ -48,8 +47,7 @@ def check_bleu_tokenizer(name, label):
     """
     from sacrebleu.metrics import BLEU
 
-    from keras_transformer.recipes.schema import BLEU_EXTRAS
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+    from keras_transformer.recipes.schema import BLEU_EXTRAS, BLEU_TOKENIZERS
 
     if name not in BLEU_TOKENIZERS:
         known = ", ".join(BLEU_TOKENIZERS)

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli import options
+from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 
@@ -75,10 +74,12 @@ def visualize(
 
     from keras_transformer.files import replace_file
     from keras_transformer.saving.saved_model import ExportedTranslator
-    from keras_transformer.visualization import attention_of
-    from keras_transformer.visualization import attention_of_export
-    from keras_transformer.visualization import write_figure
-    from keras_transformer.visualization import write_page
+    from keras_transformer.visualization import (
+        attention_of,
+        attention_of_export,
+        write_figure,
+        write_page,
+    )
 
     if isinstance(opened, ExportedTranslator):
         attention = attention_of_export(opened, source, target)

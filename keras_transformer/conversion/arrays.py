@@ -8,11 +8,9 @@ import zipfile
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import install_hint
+from keras_transformer.errors import ModelError, install_hint
 from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30

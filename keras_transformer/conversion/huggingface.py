@@ -10,19 +10,20 @@ import numpy as np
 
 from keras_transformer.conversion import weights
 from keras_transformer.conversion.array_names import huggingface_names
-from keras_transformer.conversion.arrays import Arrays
-from keras_transformer.conversion.arrays import read_safetensors
-from keras_transformer.conversion.arrays import read_torch
-from keras_transformer.conversion.huggingface_settings import read_decoding
-from keras_transformer.conversion.huggingface_settings import read_license
-from keras_transformer.conversion.huggingface_settings import read_mapping
-from keras_transformer.conversion.imported import ENGINE_VARIATIONS
-from keras_transformer.conversion.imported import ImportedModel
-from keras_transformer.conversion.imported import choose_engine
-from keras_transformer.conversion.imported import model_arguments
+from keras_transformer.conversion.arrays import Arrays, read_safetensors, read_torch
+from keras_transformer.conversion.huggingface_settings import (
+    read_decoding,
+    read_license,
+    read_mapping,
+)
+from keras_transformer.conversion.imported import (
+    ENGINE_VARIATIONS,
+    ImportedModel,
+    choose_engine,
+    model_arguments,
+)
 from keras_transformer.conversion.vocabularies import read_vocabulary
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.untrusted import read_bytes
 
@@ -133,8 +134,7 @@ def _check_supported(path, config):
 
 def _tokenizer(folder, config, language, normalization):
     """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
-    from keras_transformer.pipelines.tokenizers.marian import PADDING
-    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+    from keras_transformer.pipelines.tokenizers.marian import PADDING, MarianTokenizer
 
     settings = {}
     if (folder / "tokenizer_config.json").is_file():

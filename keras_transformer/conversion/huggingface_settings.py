@@ -4,12 +4,9 @@ import logging
 import re
 from typing import Any
 
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RecipeError
+from keras_transformer.errors import ModelError, RecipeError
 from keras_transformer.recipes.yaml_values import read_yaml
-from keras_transformer.untrusted import escape_controls
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import shorten
+from keras_transformer.untrusted import escape_controls, read_json, shorten
 
 logger = logging.getLogger(__name__)
 

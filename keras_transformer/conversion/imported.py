@@ -1,8 +1,7 @@
 """Models imported from other toolkits, and the folders that store them."""
 
 import pathlib
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
@@ -104,9 +103,7 @@ def write_imported(imported, output):
     """
     from keras_transformer.recipes import dump_recipe
     from keras_transformer.saving.keras_file import store_fingerprint
-    from keras_transformer.saving.names import CONFIG
-    from keras_transformer.saving.names import MODEL
-    from keras_transformer.saving.names import TOKENIZER
+    from keras_transformer.saving.names import CONFIG, MODEL, TOKENIZER
 
     output = pathlib.Path(output)
     if output.exists():
@@ -122,8 +119,7 @@ def write_imported(imported, output):
 
 
 def _recipe(imported):
-    from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-    from keras_transformer.recipes.schema import Recipe
+    from keras_transformer.recipes.schema import MODEL_ARGUMENTS, Recipe
 
     config = imported.model.get_config()
     tokenizer = imported.tokenizer

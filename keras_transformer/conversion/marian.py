@@ -9,23 +9,28 @@ import re
 import numpy as np
 
 from keras_transformer.conversion import weights
-from keras_transformer.conversion.array_names import MARIAN_SETTINGS
-from keras_transformer.conversion.array_names import marian_names
-from keras_transformer.conversion.array_names import marian_norm_names
-from keras_transformer.conversion.arrays import Arrays
-from keras_transformer.conversion.arrays import read_npz
-from keras_transformer.conversion.imported import ENGINE_VARIATIONS
-from keras_transformer.conversion.imported import ImportedModel
-from keras_transformer.conversion.imported import choose_engine
-from keras_transformer.conversion.imported import model_arguments
-from keras_transformer.conversion.marian_folder import MAX_YAML_BYTES
-from keras_transformer.conversion.marian_folder import convert_search_settings
-from keras_transformer.conversion.marian_folder import find_weights
-from keras_transformer.conversion.marian_folder import parse_settings
-from keras_transformer.conversion.marian_folder import read_decoder_settings
-from keras_transformer.conversion.marian_folder import read_license_file
-from keras_transformer.conversion.marian_folder import read_marian_tokenizer
-from keras_transformer.conversion.marian_folder import read_marian_vocabularies
+from keras_transformer.conversion.array_names import (
+    MARIAN_SETTINGS,
+    marian_names,
+    marian_norm_names,
+)
+from keras_transformer.conversion.arrays import Arrays, read_npz
+from keras_transformer.conversion.imported import (
+    ENGINE_VARIATIONS,
+    ImportedModel,
+    choose_engine,
+    model_arguments,
+)
+from keras_transformer.conversion.marian_folder import (
+    MAX_YAML_BYTES,
+    convert_search_settings,
+    find_weights,
+    parse_settings,
+    read_decoder_settings,
+    read_license_file,
+    read_marian_tokenizer,
+    read_marian_vocabularies,
+)
 from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import shorten
 

@@ -8,14 +8,10 @@ import pathlib
 from typing import NamedTuple
 
 from keras_transformer.conversion.vocabularies import read_entries
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RecipeError
+from keras_transformer.errors import DataError, ModelError, RecipeError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.recipes.yaml_values import read_yaml
-from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import require_regular
-from keras_transformer.untrusted import shorten
+from keras_transformer.untrusted import read_bytes, require_regular, shorten
 
 # Maximum size of YAML settings in bytes. Marian writes about 2,000.
 MAX_YAML_BYTES = 1 << 16

@@ -7,8 +7,7 @@ YAML libraries reject, misread, or drop some of them.
 import json
 import re
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20

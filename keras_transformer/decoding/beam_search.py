@@ -2,19 +2,19 @@
 
 import dataclasses
 import numbers
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.loop import StepDecoder
-from keras_transformer.decoding.loop import decode_loop
-from keras_transformer.decoding.loop import has_dynamic_shapes
-from keras_transformer.decoding.loop import known_vocabulary_size
-from keras_transformer.decoding.loop import resolve_lengths
-from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.loop import (
+    StepDecoder,
+    decode_loop,
+    has_dynamic_shapes,
+    known_vocabulary_size,
+    resolve_lengths,
+)
+from keras_transformer.decoding.options import BeamSearch, SpecialIds
 from keras_transformer.decoding.top_k import top_k
 
 NEG_INF = float("-inf")

@@ -12,8 +12,7 @@ hypothesis attends to any more: the hypotheses of a beam soon share most of thei
 `Buffer` caches have a fixed capacity, for XLA and JAX, which need static shapes.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops

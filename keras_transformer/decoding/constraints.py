@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
 from keras_transformer.decoding.compiled import lifted_constant
-from keras_transformer.decoding.forbidden import FORBIDDEN
-from keras_transformer.decoding.forbidden import Automaton
+from keras_transformer.decoding.forbidden import FORBIDDEN, Automaton
 from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.options import SpecialIds
 

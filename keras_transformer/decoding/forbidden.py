@@ -2,8 +2,7 @@
 
 import itertools
 import unicodedata
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops

@@ -7,18 +7,18 @@ three, every matrix product would need reshape operations. With `arrange_weights
 fused product computes queries, keys, and values.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.decoding import cache as kv_cache
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.numerics.matrices import pack_kernel
-from keras_transformer.numerics.matrices import packed_matmul
-from keras_transformer.numerics.matrices import swap_middle_axes
-from keras_transformer.numerics.softmax import mask_to_bias
-from keras_transformer.numerics.softmax import weighted_values
+from keras_transformer.numerics.matrices import (
+    pack_kernel,
+    packed_matmul,
+    swap_middle_axes,
+)
+from keras_transformer.numerics.softmax import mask_to_bias, weighted_values
 
 
 class Context(NamedTuple):

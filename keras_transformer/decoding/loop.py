@@ -1,7 +1,6 @@
 """Decoding loop of beam search and sampling, which drops finished sentences."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops

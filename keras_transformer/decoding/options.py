@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keras_transformer.decoding.length_penalty import get_length_penalty
-from keras_transformer.numerics.ranges import MAX_TEMPERATURE
-from keras_transformer.numerics.ranges import MIN_TEMPERATURE
+from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 
 class SpecialIds(NamedTuple):

@@ -1,18 +1,18 @@
 """Sampling (temperature, top-k, nucleus) with any step function and any cache."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.loop import StepDecoder
-from keras_transformer.decoding.loop import decode_loop
-from keras_transformer.decoding.loop import known_vocabulary_size
-from keras_transformer.decoding.loop import resolve_lengths
-from keras_transformer.decoding.options import Sampling
-from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.loop import (
+    StepDecoder,
+    decode_loop,
+    known_vocabulary_size,
+    resolve_lengths,
+)
+from keras_transformer.decoding.options import Sampling, SpecialIds
 from keras_transformer.decoding.top_k import top_k as select_top_k
 
 

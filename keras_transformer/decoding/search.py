@@ -9,15 +9,10 @@ from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import ConstrainedDecoder
-from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.ensemble import EnsembleDecoder
-from keras_transformer.decoding.ensemble import build_models
-from keras_transformer.decoding.incremental import IncrementalDecoder
-from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.ensemble import Ensemble, EnsembleDecoder, build_models
+from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.loop import has_dynamic_shapes
-from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.decoding.options import Sampling
-from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.options import BeamSearch, Sampling, SpecialIds
 from keras_transformer.decoding.sampling import sample
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.decoding.batches import group_texts
-from keras_transformer.errors import NOT_FINITE
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import NOT_FINITE, ModelError
 
 
 class Translation(NamedTuple):

@@ -8,39 +8,43 @@ import random
 
 import numpy as np
 
-from keras_transformer.decoding.alignment import align_subwords
-from keras_transformer.decoding.alignment import alignable_pairs
-from keras_transformer.decoding.alignment import alignment_scores
-from keras_transformer.decoding.alignment import encode_with_surfaces
-from keras_transformer.decoding.batches import batch_by_length
-from keras_transformer.decoding.batches import check_compatible
-from keras_transformer.decoding.batches import check_pairs
-from keras_transformer.decoding.batches import check_positions
-from keras_transformer.decoding.batches import check_texts
-from keras_transformer.decoding.batches import encode_prefixes
-from keras_transformer.decoding.batches import encode_with_end
-from keras_transformer.decoding.batches import log_warning
-from keras_transformer.decoding.batches import pad_rows
-from keras_transformer.decoding.batches import target_of
-from keras_transformer.decoding.compiled import compile_for_ids
-from keras_transformer.decoding.compiled import parallel_map
-from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.ensemble import build_models
+from keras_transformer.decoding.alignment import (
+    align_subwords,
+    alignable_pairs,
+    alignment_scores,
+    encode_with_surfaces,
+)
+from keras_transformer.decoding.batches import (
+    batch_by_length,
+    check_compatible,
+    check_pairs,
+    check_positions,
+    check_texts,
+    encode_prefixes,
+    encode_with_end,
+    log_warning,
+    pad_rows,
+    target_of,
+)
+from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
+from keras_transformer.decoding.ensemble import Ensemble, build_models
 from keras_transformer.decoding.forbidden import build_text_automaton
-from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.decoding.options import Sampling
-from keras_transformer.decoding.options import SpecialIds
-from keras_transformer.decoding.options import check_at_least
-from keras_transformer.decoding.options import check_type
-from keras_transformer.decoding.scoring import PairScore
-from keras_transformer.decoding.scoring import score_ids
-from keras_transformer.decoding.search import sample_ids
-from keras_transformer.decoding.search import translate_ids
-from keras_transformer.decoding.segments import Translation
-from keras_transformer.decoding.segments import join_segments
-from keras_transformer.decoding.segments import merge_equal_texts
-from keras_transformer.decoding.segments import segment_texts
-from keras_transformer.decoding.segments import translations_of
+from keras_transformer.decoding.options import (
+    BeamSearch,
+    Sampling,
+    SpecialIds,
+    check_at_least,
+    check_type,
+)
+from keras_transformer.decoding.scoring import PairScore, score_ids
+from keras_transformer.decoding.search import sample_ids, translate_ids
+from keras_transformer.decoding.segments import (
+    Translation,
+    join_segments,
+    merge_equal_texts,
+    segment_texts,
+    translations_of,
+)
 from keras_transformer.errors import ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 

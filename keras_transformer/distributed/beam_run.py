@@ -8,8 +8,7 @@ import uuid
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.options.pipeline_options import SetupOptions
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import opened_lines

@@ -23,22 +23,26 @@ import tensorflow as tf
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from keras_transformer.distributed.beam_run import make_folder
-from keras_transformer.distributed.beam_run import open_lines
-from keras_transformer.distributed.beam_run import output_folder
-from keras_transformer.distributed.beam_run import run_beam
-from keras_transformer.distributed.beam_run import write_file
+from keras_transformer.distributed.beam_run import (
+    make_folder,
+    open_lines,
+    output_folder,
+    run_beam,
+    write_file,
+)
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.sources.records import DROP_TEXTS
-from keras_transformer.pipelines.sources.records import EMPTY
-from keras_transformer.pipelines.sources.records import FORMAT
-from keras_transformer.pipelines.sources.records import INVALID
-from keras_transformer.pipelines.sources.records import RECORDS
-from keras_transformer.pipelines.sources.records import REPEATED
-from keras_transformer.pipelines.sources.records import TOO_LONG
-from keras_transformer.pipelines.sources.records import UNEVEN
-from keras_transformer.pipelines.sources.records import describe_dropped
+from keras_transformer.pipelines.sources.records import (
+    DROP_TEXTS,
+    EMPTY,
+    FORMAT,
+    INVALID,
+    RECORDS,
+    REPEATED,
+    TOO_LONG,
+    UNEVEN,
+    describe_dropped,
+)
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 

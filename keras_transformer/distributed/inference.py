@@ -12,20 +12,18 @@ import apache_beam as beam
 import numpy as np
 import tensorflow as tf
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.metrics import Metrics
-from apache_beam.metrics import MetricsFilter
-from apache_beam.ml.inference.base import KeyedModelHandler
-from apache_beam.ml.inference.base import ModelHandler
-from apache_beam.ml.inference.base import RunInference
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, RunInference
 
-from keras_transformer.distributed.beam_run import open_lines
-from keras_transformer.distributed.beam_run import output_folder
-from keras_transformer.distributed.beam_run import run_beam
-from keras_transformer.distributed.beam_run import write_file
+from keras_transformer.distributed.beam_run import (
+    open_lines,
+    output_folder,
+    run_beam,
+    write_file,
+)
 from keras_transformer.distributed.corpus import line_pairs
 from keras_transformer.errors import DataError
-from keras_transformer.saving.saved_model import limit_batch_size
-from keras_transformer.saving.saved_model import load_saved_model
+from keras_transformer.saving.saved_model import limit_batch_size, load_saved_model
 
 # Name of the counter of truncated lines.
 _TRUNCATED = "lines truncated"

@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.distributed.rendezvous import wait_for_workers
-from keras_transformer.errors import WorkerLost
-from keras_transformer.errors import WorkersError
+from keras_transformer.errors import WorkerLost, WorkersError
 from keras_transformer.training.replicas import default_strategy
 
 logger = logging.getLogger(__name__)

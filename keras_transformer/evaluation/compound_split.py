@@ -9,9 +9,7 @@ import re
 
 from sacrebleu.metrics import BLEU
 
-from keras_transformer.evaluation.scores import Result
-from keras_transformer.evaluation.scores import reference_sets
-from keras_transformer.evaluation.scores import score_corpus
+from keras_transformer.evaluation.scores import Result, reference_sets, score_corpus
 
 # The Moses normalizer replaces only some of these quotes.
 _QUOTES = str.maketrans(dict.fromkeys("„“”«»", '"') | dict.fromkeys("‚‘’‹›", "'"))

@@ -6,8 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.compiled import compile_for_ids
-from keras_transformer.decoding.scoring import PairScore
-from keras_transformer.decoding.scoring import score_ids
+from keras_transformer.decoding.scoring import PairScore, score_ids
 
 
 def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:

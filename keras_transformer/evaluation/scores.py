@@ -5,9 +5,7 @@ import logging
 import re
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU
-from sacrebleu.metrics import CHRF
-from sacrebleu.metrics import TER
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sacrebleu.metrics import BLEU
 
-from keras_transformer.evaluation.significance import SystemScore
-from keras_transformer.evaluation.significance import check_num_samples
+from keras_transformer.evaluation.significance import SystemScore, check_num_samples
 
 # BLEU counts n-grams of 1 to 4 words.
 _ORDERS = 4

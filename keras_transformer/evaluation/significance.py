@@ -5,13 +5,10 @@ import os
 from functools import partial
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU
-from sacrebleu.metrics import CHRF
-from sacrebleu.metrics import TER
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from keras_transformer.evaluation.scores import reference_sets
-from keras_transformer.evaluation.scores import warn_of_references
+from keras_transformer.evaluation.scores import reference_sets, warn_of_references
 
 # For each test, sacreBLEU's name and default number of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}

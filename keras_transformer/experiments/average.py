@@ -6,10 +6,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.load import load_run
-from keras_transformer.saving.names import FINAL
-from keras_transformer.saving.names import METRICS
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import metrics_lines
+from keras_transformer.saving.names import FINAL, METRICS, MODEL, metrics_lines
 
 
 def average_run(folder, last=5, output=None):

@@ -8,15 +8,13 @@ one direction or in both, and how the tokenizer samples subwords. Stages with th
 import shutil
 
 from keras_transformer import pipelines
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RecipeError
+from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.tables import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.recipes.stages import default_text_options
-from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.stages import default_text_options, stages_of
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 

@@ -178,8 +178,7 @@ def _legend_line(number):
 
 def _set_log_scale(axis):
     """Makes the vertical axis logarithmic, with plain numbers."""
-    from matplotlib.ticker import LogLocator
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))

@@ -12,26 +12,27 @@ import shutil
 
 import filelock
 
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import RunBusy
-from keras_transformer.errors import RunError
-from keras_transformer.errors import UserError
-from keras_transformer.errors import WorkerLost
-from keras_transformer.files import check_writable
-from keras_transformer.files import require_readable_path
-from keras_transformer.recipes import changed_keys
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.errors import (
+    RecipeError,
+    RunBusy,
+    RunError,
+    UserError,
+    WorkerLost,
+)
+from keras_transformer.files import check_writable, require_readable_path
+from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
-from keras_transformer.saving.names import BEST_MODEL
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import CURVES
-from keras_transformer.saving.names import METRICS
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import SAVED
-from keras_transformer.saving.names import TOKENIZER
-from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.saving.names import (
+    BEST_MODEL,
+    CONFIG,
+    CURVES,
+    METRICS,
+    MODEL,
+    SAVED,
+    TOKENIZER,
+    checkpoint_paths,
+)
 
 logger = logging.getLogger(__name__)
 

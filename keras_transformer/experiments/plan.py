@@ -10,20 +10,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.experiments.build import build_training_model
-from keras_transformer.experiments.corpora import check_lengths
-from keras_transformer.experiments.corpora import load_pairs
-from keras_transformer.experiments.corpora import nonempty_pairs
+from keras_transformer.experiments.corpora import (
+    check_lengths,
+    load_pairs,
+    nonempty_pairs,
+)
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
-from keras_transformer.recipes.machine import find_machine
-from keras_transformer.recipes.machine import format_bytes
-from keras_transformer.recipes.machine import free_memory
+from keras_transformer.recipes.machine import find_machine, format_bytes, free_memory
 from keras_transformer.recipes.memory import recipe_memory
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.saving.load import check_model
-from keras_transformer.training import automatic_bfloat16
-from keras_transformer.training import configure_threads
+from keras_transformer.training import automatic_bfloat16, configure_threads
 
 # Tokens per side in the batches used to measure the speed, without and with a GPU.
 _MEASURED_TOKENS = 4096

@@ -9,36 +9,31 @@ import sys
 import time
 from typing import Annotated
 
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import NonNegativeInt
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from keras_transformer import evaluation
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import RunError
-from keras_transformer.errors import UserError
-from keras_transformer.errors import require_tensorflow
+from keras_transformer.errors import (
+    DataError,
+    RecipeError,
+    RunError,
+    UserError,
+    require_tensorflow,
+)
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
 from keras_transformer.experiments.repeat_report import write_report
-from keras_transformer.experiments.scoring import RESULT
-from keras_transformer.experiments.scoring import score_model
-from keras_transformer.experiments.scoring import write_result
-from keras_transformer.files import remove_link
-from keras_transformer.files import replace_file
-from keras_transformer.recipes import changed_keys
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.experiments.scoring import RESULT, score_model, write_result
+from keras_transformer.files import remove_link, replace_file
+from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.recipes.machine import find_cores
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import REPORT
-from keras_transformer.saving.names import final_scores_of_run
-from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import (
+    CONFIG,
+    REPORT,
+    final_scores_of_run,
+    metrics_of_run,
+)
 from keras_transformer.training import allocate_gpu_memory_on_demand
-from keras_transformer.untrusted import MAX_LOG_BYTES
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import read_text
+from keras_transformer.untrusted import MAX_LOG_BYTES, read_json, read_text
 
 TRANSLATIONS = "test.txt"
 SOURCES = "sources.txt"

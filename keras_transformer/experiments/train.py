@@ -7,48 +7,43 @@ import os
 import pathlib
 import sys
 import time
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from keras_transformer import pipelines
-from keras_transformer import training
+from keras_transformer import pipelines, training
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import unchanged
-from keras_transformer.experiments.build import build_training_model
-from keras_transformer.experiments.build import regularization
-from keras_transformer.experiments.corpora import check_corpora
-from keras_transformer.experiments.corpora import check_targets
-from keras_transformer.experiments.corpora import load_corpora
-from keras_transformer.experiments.corpora import load_pairs
-from keras_transformer.experiments.corpora import prepare_corpora
-from keras_transformer.experiments.corpora import training_pairs
+from keras_transformer.experiments.build import build_training_model, regularization
+from keras_transformer.experiments.corpora import (
+    check_corpora,
+    check_targets,
+    load_corpora,
+    load_pairs,
+    prepare_corpora,
+    training_pairs,
+)
 from keras_transformer.experiments.cost import training_cost
-from keras_transformer.experiments.curves import draw_curves
-from keras_transformer.experiments.curves import has_metrics
+from keras_transformer.experiments.curves import draw_curves, has_metrics
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.machine import find_cores
-from keras_transformer.recipes.stages import default_text_options
-from keras_transformer.recipes.stages import stages_of
-from keras_transformer.saving.checkpoints import END
-from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.load import check_matches_recipe
-from keras_transformer.saving.load import check_model
-from keras_transformer.saving.load import load_model
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import CURVES
-from keras_transformer.saving.names import FINAL
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import TOKENIZER
-from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.recipes.stages import default_text_options, stages_of
+from keras_transformer.saving.checkpoints import END, average_checkpoints
+from keras_transformer.saving.load import check_matches_recipe, check_model, load_model
+from keras_transformer.saving.names import (
+    CONFIG,
+    CURVES,
+    FINAL,
+    MODEL,
+    TOKENIZER,
+    checkpoint_paths,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,11 +1,8 @@
 """Validation metrics of a run: perplexity, and for text BLEU and chrF, for trees F1."""
 
-from keras_transformer import evaluation
-from keras_transformer import pipelines
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Translator
-from keras_transformer.errors import DataError
-from keras_transformer.errors import install_hint
+from keras_transformer import evaluation, pipelines
+from keras_transformer.decoding import BeamSearch, Translator
+from keras_transformer.errors import DataError, install_hint
 from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.experiments.corpora import nonempty_pairs
 from keras_transformer.parsing import bracketing_score

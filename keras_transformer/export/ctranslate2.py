@@ -6,11 +6,12 @@ import keras
 import numpy as np
 
 from keras_transformer.decoding.batches import target_of
-from keras_transformer.errors import ExportError
-from keras_transformer.errors import install_hint
-from keras_transformer.export.supported import check_exportable
-from keras_transformer.export.supported import find_repeated
-from keras_transformer.export.supported import reject_quantized
+from keras_transformer.errors import ExportError, install_hint
+from keras_transformer.export.supported import (
+    check_exportable,
+    find_repeated,
+    reject_quantized,
+)
 from keras_transformer.files import replace_folder
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.untrusted import quote
@@ -116,8 +117,7 @@ def _source_matrix(model):
 def _specification(model, max_length, num_targets):
     """Returns CTranslate2's description of the model, including its weights."""
     try:
-        from ctranslate2.specs import common_spec
-        from ctranslate2.specs import transformer_spec
+        from ctranslate2.specs import common_spec, transformer_spec
     except ImportError:
         raise ExportError(
             f"ctranslate2 is not installed: {install_hint('ctranslate2')}"

@@ -11,18 +11,24 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer.conversion.array_names import huggingface_names
-from keras_transformer.conversion.weights import StreamOrder
-from keras_transformer.conversion.weights import get_layers
-from keras_transformer.conversion.weights import get_norm
-from keras_transformer.conversion.weights import to_numpy
+from keras_transformer.conversion.weights import (
+    StreamOrder,
+    get_layers,
+    get_norm,
+    to_numpy,
+)
 from keras_transformer.errors import ExportError
-from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.model_card import length_penalty_notes
-from keras_transformer.export.supported import EXCLUDED_BIAS
-from keras_transformer.export.supported import check_common_parts
-from keras_transformer.export.supported import find_repeated
-from keras_transformer.export.supported import reject_forbidden_phrases
-from keras_transformer.export.supported import supported_activation
+from keras_transformer.export.model_card import (
+    describe_translator,
+    length_penalty_notes,
+)
+from keras_transformer.export.supported import (
+    EXCLUDED_BIAS,
+    check_common_parts,
+    find_repeated,
+    reject_forbidden_phrases,
+    supported_activation,
+)
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import DTYPES

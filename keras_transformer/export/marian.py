@@ -11,21 +11,29 @@ import zipfile
 import numpy as np
 import yaml
 
-from keras_transformer.conversion.array_names import MARIAN_SETTINGS
-from keras_transformer.conversion.array_names import marian_names
-from keras_transformer.conversion.array_names import marian_norm_names
+from keras_transformer.conversion.array_names import (
+    MARIAN_SETTINGS,
+    marian_names,
+    marian_norm_names,
+)
 from keras_transformer.conversion.vocabularies import format_vocabulary
-from keras_transformer.conversion.weights import StreamOrder
-from keras_transformer.conversion.weights import get_layers
-from keras_transformer.conversion.weights import get_norm
-from keras_transformer.conversion.weights import to_numpy
+from keras_transformer.conversion.weights import (
+    StreamOrder,
+    get_layers,
+    get_norm,
+    to_numpy,
+)
 from keras_transformer.errors import ExportError
-from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.model_card import length_penalty_notes
-from keras_transformer.export.supported import EXCLUDED_BIAS
-from keras_transformer.export.supported import check_common_parts
-from keras_transformer.export.supported import reject_forbidden_phrases
-from keras_transformer.export.supported import supported_activation
+from keras_transformer.export.model_card import (
+    describe_translator,
+    length_penalty_notes,
+)
+from keras_transformer.export.supported import (
+    EXCLUDED_BIAS,
+    check_common_parts,
+    reject_forbidden_phrases,
+    supported_activation,
+)
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.card import CARD
 

@@ -7,16 +7,16 @@ import pathlib
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.card import CARD
-from keras_transformer.saving.card import card_license
-from keras_transformer.saving.card import card_tables
+from keras_transformer.saving.card import CARD, card_license, card_tables
 from keras_transformer.saving.info import flatten_setting
-from keras_transformer.saving.names import BEST_MODEL
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import FINAL
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import final_scores_of_run
-from keras_transformer.saving.names import validations_of_run
+from keras_transformer.saving.names import (
+    BEST_MODEL,
+    CONFIG,
+    FINAL,
+    MODEL,
+    final_scores_of_run,
+    validations_of_run,
+)
 from keras_transformer.untrusted import read_text
 
 _UNKNOWN = "not stated"

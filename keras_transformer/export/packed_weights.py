@@ -9,10 +9,12 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from keras_transformer.decoding.incremental import LayerWeights
-from keras_transformer.decoding.incremental import Weights
-from keras_transformer.decoding.incremental import arrange_weights
-from keras_transformer.decoding.incremental import decoder_denses
+from keras_transformer.decoding.incremental import (
+    LayerWeights,
+    Weights,
+    arrange_weights,
+    decoder_denses,
+)
 from keras_transformer.numerics.matrices import unpack_kernel
 
 

@@ -1,8 +1,10 @@
 """Export to a preset: a folder with the model, its tokenizer and search settings."""
 
 from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.supported import check_exportable
-from keras_transformer.export.supported import reject_forbidden_phrases
+from keras_transformer.export.supported import (
+    check_exportable,
+    reject_forbidden_phrases,
+)
 from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
 

@@ -9,33 +9,29 @@ import uuid
 
 import tensorflow as tf
 
-from keras_transformer.decoding.batches import check_compatible
-from keras_transformer.decoding.batches import target_of
+from keras_transformer.decoding.batches import check_compatible, target_of
 from keras_transformer.decoding.ensemble import build_models
-from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.decoding.options import check_at_least
-from keras_transformer.decoding.options import check_type
-from keras_transformer.errors import ExportError
-from keras_transformer.errors import require_tensorflow
+from keras_transformer.decoding.options import BeamSearch, check_at_least, check_type
+from keras_transformer.errors import ExportError, require_tensorflow
 from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
-from keras_transformer.export.supported import check_exportable
-from keras_transformer.export.supported import reject_forbidden_phrases
+from keras_transformer.export.supported import (
+    check_exportable,
+    reject_forbidden_phrases,
+)
 from keras_transformer.export.warmup import write_warmup_requests
-from keras_transformer.files import check_writable
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import require_readable_path
-from keras_transformer.files import sync
-from keras_transformer.files import sync_tree
-from keras_transformer.pipelines import CoreOpsBytePairTokenizer
-from keras_transformer.pipelines import SeparateTokenizers
+from keras_transformer.files import (
+    check_writable,
+    convert_disk_full_errors,
+    require_readable_path,
+    sync,
+    sync_tree,
+)
+from keras_transformer.pipelines import CoreOpsBytePairTokenizer, SeparateTokenizers
 from keras_transformer.saving.card import CARD
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import MODEL
-from keras_transformer.saving.names import PRESET_CONFIG
-from keras_transformer.saving.saved_model import LIMITS
-from keras_transformer.saving.saved_model import ExportLimits
+from keras_transformer.saving.names import CONFIG, MODEL, PRESET_CONFIG
+from keras_transformer.saving.saved_model import LIMITS, ExportLimits
 
 # Temporary folders that are older than this belong to exports that were killed.
 _ABANDONED_SECONDS = 3600

@@ -6,20 +6,19 @@ import tensorflow as tf
 
 from keras_transformer.decoding.alignment import mean_cross_attention
 from keras_transformer.decoding.batches import target_of
-from keras_transformer.decoding.incremental import IncrementalDecoder
-from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.scoring import sequence_log_probs
-from keras_transformer.decoding.search import cut_at_end
-from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.search import cut_at_end, translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.packed_weights import PackedWeights
-from keras_transformer.export.searches import ROWS
-from keras_transformer.export.searches import dispatch_search
-from keras_transformer.export.searches import noinline_function
-from keras_transformer.export.searches import shared_encoder
-from keras_transformer.export.text_search import TextSearch
-from keras_transformer.export.text_search import cut_texts
+from keras_transformer.export.searches import (
+    ROWS,
+    dispatch_search,
+    noinline_function,
+    shared_encoder,
+)
+from keras_transformer.export.text_search import TextSearch, cut_texts
 
 # A row of ids can spell at most N bytes. Before tokenization, texts are cut after
 # `_MARGIN` x N bytes.

@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from keras_transformer.decoding.sentences import segment
-from keras_transformer.export.searches import EMPTY_SCORE
-from keras_transformer.export.searches import merge_n_best
+from keras_transformer.export.searches import EMPTY_SCORE, merge_n_best
 
 # Maximum size of a text, as a multiple of the maximum size of a segment.
 _MAX_TEXT_FACTOR = 16

@@ -38,8 +38,7 @@ def write_warmup_requests(version, limits):
     path.parent.mkdir(exist_ok=True)
     try:
         # Imported here because it loads gRPC.
-        from tensorflow_serving.apis import predict_pb2
-        from tensorflow_serving.apis import prediction_log_pb2
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
         logger.warning(
             "no warm-up requests for TF-Serving were written, because "

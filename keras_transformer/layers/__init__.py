@@ -6,8 +6,7 @@ from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.masks import causal_mask
-from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.masks import causal_mask, padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention

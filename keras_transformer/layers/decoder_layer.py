@@ -3,8 +3,10 @@
 import keras
 
 from keras_transformer.layers.masks import combine_masks
-from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import call_with_scores
+from keras_transformer.layers.transformer_layer import (
+    TransformerLayer,
+    call_with_scores,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

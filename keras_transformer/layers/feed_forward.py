@@ -4,8 +4,7 @@ import keras
 
 from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.dense import Dense
-from keras_transformer.numerics.activations import activation_name
-from keras_transformer.numerics.activations import get_activation
+from keras_transformer.numerics.activations import activation_name, get_activation
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.masks import causal_mask
-from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.masks import causal_mask, combine_masks
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
 

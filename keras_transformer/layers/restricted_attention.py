@@ -5,8 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.masks import combine_masks
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.multi_head_attention import attention
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention, attention
 from keras_transformer.numerics.softmax import masked_softmax
 
 # Sequences are padded to whole blocks, so a model file with a huge window could exhaust

@@ -1,8 +1,10 @@
 """Base class of encoder and decoder: N identical layers (section 3.1 of the paper)."""
 
 from keras_transformer.layers.child_layer import child_layer
-from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import call_with_scores
+from keras_transformer.layers.transformer_layer import (
+    TransformerLayer,
+    call_with_scores,
+)
 from keras_transformer.numerics.normalization import LayerNormalization
 
 

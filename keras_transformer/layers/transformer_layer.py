@@ -9,8 +9,7 @@ from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
-from keras_transformer.numerics.activations import activation_name
-from keras_transformer.numerics.activations import get_activation
+from keras_transformer.numerics.activations import activation_name, get_activation
 
 
 class TransformerLayer(keras.layers.Layer):

@@ -16,14 +16,9 @@ the NP around both. After the last word, no closing brackets are written.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from keras_transformer.parsing.trees import ROOT_LABEL
-from keras_transformer.parsing.trees import Tree
-from keras_transformer.parsing.trees import events
-from keras_transformer.parsing.trees import label_counts
+from keras_transformer.parsing.trees import ROOT_LABEL, Tree, events, label_counts
 
 ANY_TAG = "XX"
 # Forms of a word in the target; `linearize` describes them.

@@ -4,9 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from keras_transformer.errors import ModelError
-from keras_transformer.parsing.linearization import REPAIRS
-from keras_transformer.parsing.linearization import delinearize
-from keras_transformer.parsing.linearization import source_text
+from keras_transformer.parsing.linearization import REPAIRS, delinearize, source_text
 from keras_transformer.parsing.trees import Tree
 
 

@@ -2,22 +2,21 @@
 
 import os
 import zlib
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from keras_transformer.errors import DataError
-from keras_transformer.parsing.linearization import NUMBERS
-from keras_transformer.parsing.linearization import check_tags
-from keras_transformer.parsing.linearization import check_words
-from keras_transformer.parsing.linearization import collect_symbols
-from keras_transformer.parsing.linearization import linearize
-from keras_transformer.parsing.linearization import source_text
-from keras_transformer.parsing.trees import Tree
-from keras_transformer.parsing.trees import read_trees
-from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.lines import visible_files
+from keras_transformer.parsing.linearization import (
+    NUMBERS,
+    check_tags,
+    check_words,
+    collect_symbols,
+    linearize,
+    source_text,
+)
+from keras_transformer.parsing.trees import Tree, read_trees
+from keras_transformer.pipelines.lines import content_hash, visible_files
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.text_files import Path
 

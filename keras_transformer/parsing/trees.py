@@ -9,8 +9,7 @@ import dataclasses
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import read_lines

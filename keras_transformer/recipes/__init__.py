@@ -1,11 +1,8 @@
 """Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes.keys import changed_keys
-from keras_transformer.recipes.keys import dotted_recipe_keys
-from keras_transformer.recipes.load import dump_recipe
-from keras_transformer.recipes.load import load_recipe
-from keras_transformer.recipes.load import shipped_recipes
+from keras_transformer.recipes.keys import changed_keys, dotted_recipe_keys
+from keras_transformer.recipes.load import dump_recipe, load_recipe, shipped_recipes
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.template import recipe_template
 

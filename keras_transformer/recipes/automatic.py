@@ -8,8 +8,7 @@ import os
 from typing import NamedTuple
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import change_preset
+from keras_transformer.presets import PRESETS, change_preset
 from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.memory import training_memory

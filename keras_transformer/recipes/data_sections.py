@@ -3,15 +3,16 @@
 Types are strict: a quoted number, or a boolean in place of a count, is an error.
 """
 
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import PositiveInt
-from pydantic import model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(gt=0, le=1000)]

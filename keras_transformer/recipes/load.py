@@ -9,20 +9,19 @@ from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
-from keras_transformer.recipes.automatic import TEXT_KINDS
-from keras_transformer.recipes.automatic import UNKNOWN_TEXT
-from keras_transformer.recipes.automatic import automatic_keys
-from keras_transformer.recipes.automatic import choose
+from keras_transformer.recipes.automatic import (
+    TEXT_KINDS,
+    UNKNOWN_TEXT,
+    automatic_keys,
+    choose,
+)
 from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.recipes.keys import key_hint
-from keras_transformer.recipes.keys import known_keys
-from keras_transformer.recipes.keys import name_hint
+from keras_transformer.recipes.keys import key_hint, known_keys, name_hint
 from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.training_text import measure_training_text
-from keras_transformer.recipes.yaml_values import dump_yaml
-from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
 from keras_transformer.untrusted import read_text
 
 _FOLDER = pathlib.Path(__file__).parent

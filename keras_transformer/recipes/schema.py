@@ -5,36 +5,42 @@ the model. Comments here describe the other keys.
 """
 
 import contextlib
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import Union
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import Field
-from pydantic import NonNegativeFloat
-from pydantic import NonNegativeInt
-from pydantic import PositiveFloat
-from pydantic import PositiveInt
-from pydantic import model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import change_preset
-from keras_transformer.recipes.best_metric import BestMetric
-from keras_transformer.recipes.best_metric import EarlyStopping
-from keras_transformer.recipes.best_metric import check_best_metric
-from keras_transformer.recipes.best_metric import chosen_metric
-from keras_transformer.recipes.best_metric import given_metric
-from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.recipes.data_sections import Fraction
-from keras_transformer.recipes.data_sections import Section
-from keras_transformer.recipes.data_sections import Seed
-from keras_transformer.recipes.data_sections import Text
-from keras_transformer.recipes.stages import ConsistencySettings
-from keras_transformer.recipes.stages import StageSettings
-from keras_transformer.recipes.stages import default_text_options
-from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.vocabularies import TokenizerSettings
-from keras_transformer.recipes.vocabularies import source_embedding_rows
+from keras_transformer.presets import PRESETS, change_preset
+from keras_transformer.recipes.best_metric import (
+    BestMetric,
+    EarlyStopping,
+    check_best_metric,
+    chosen_metric,
+    given_metric,
+)
+from keras_transformer.recipes.data_sections import (
+    DATA_KINDS,
+    Fraction,
+    Section,
+    Seed,
+    Text,
+)
+from keras_transformer.recipes.stages import (
+    ConsistencySettings,
+    StageSettings,
+    default_text_options,
+    stages_of,
+)
+from keras_transformer.recipes.vocabularies import (
+    TokenizerSettings,
+    source_embedding_rows,
+)
 
 # Tokenizers of sacreBLEU.
 BLEU_TOKENIZERS = (

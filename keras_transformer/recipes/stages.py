@@ -1,18 +1,17 @@
 """Stages of a training run, each with its own settings."""
 
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import NonNegativeFloat
-from pydantic import NonNegativeInt
-from pydantic import PositiveFloat
-from pydantic import PositiveInt
-from pydantic import model_serializer
-from pydantic import model_validator
+from pydantic import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_serializer,
+    model_validator,
+)
 
-from keras_transformer.recipes.data_sections import Fraction
-from keras_transformer.recipes.data_sections import Section
+from keras_transformer.recipes.data_sections import Fraction, Section
 
 # Settings of a stage that may be null although `training` has a value.
 _NULLABLE = ("consistency", "learning_rate")

@@ -8,15 +8,13 @@ import os
 import re
 from typing import NamedTuple
 
-from pydantic import BaseModel
-from pydantic import NonNegativeInt
+from pydantic import BaseModel, NonNegativeInt
 
 from keras_transformer.errors import UserError
 from keras_transformer.pipelines.lines import text_chunks
 from keras_transformer.pipelines.sources.tables import PAIR_LINES
 from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.untrusted import MAX_LOG_BYTES
-from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import MAX_LOG_BYTES, read_json
 
 # Bytes of text to read from each file. The sizes of larger files are extrapolated.
 _SAMPLE_BYTES = 1 << 23

@@ -1,15 +1,10 @@
 """The tokenizer section of a recipe, and checks of separate vocabularies."""
 
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic import PositiveInt
-from pydantic import model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from keras_transformer.recipes.data_sections import Fraction
-from keras_transformer.recipes.data_sections import Section
-from keras_transformer.recipes.data_sections import Text
+from keras_transformer.recipes.data_sections import Fraction, Section, Text
 from keras_transformer.recipes.stages import stages_of
 
 _SIZE_KEY = "model.variations.source_vocabulary_size"

@@ -9,14 +9,10 @@ import numpy as np
 import tensorflow as tf
 from pydantic import BaseModel
 
-from keras_transformer.errors import CheckpointError
-from keras_transformer.errors import require_tensorflow
+from keras_transformer.errors import CheckpointError, require_tensorflow
 from keras_transformer.files import require_readable_path
-from keras_transformer.saving.names import SAVED
-from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.untrusted import escape_controls
-from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import require_regular
+from keras_transformer.saving.names import SAVED, checkpoint_paths
+from keras_transformer.untrusted import escape_controls, parse_json, require_regular
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,11 @@ import functools
 import json
 import pathlib
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 from keras_transformer.saving.keras_file import ALLOW_UNSAFE
-from keras_transformer.untrusted import quote
-from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import shorten
+from keras_transformer.untrusted import quote, read_bytes, shorten
 
 MAX_BYTES = 1 << 30  # of saved_model.pb, which contains no weights
 ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")

@@ -4,13 +4,14 @@ import os
 import pathlib
 import re
 
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import install_hint
-from keras_transformer.saving.preset import EXTRA_FILES
-from keras_transformer.saving.preset import FILES
-from keras_transformer.saving.preset import README
-from keras_transformer.saving.preset import TASK
-from keras_transformer.saving.preset import TOKENIZER_ASSETS
+from keras_transformer.errors import ModelError, install_hint
+from keras_transformer.saving.preset import (
+    EXTRA_FILES,
+    FILES,
+    README,
+    TASK,
+    TOKENIZER_ASSETS,
+)
 from keras_transformer.untrusted import shorten
 
 _NAME = re.compile(r"hf:/+([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")

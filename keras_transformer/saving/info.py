@@ -7,41 +7,41 @@ import contextlib
 import os
 import re
 import zipfile
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from keras_transformer.errors import CheckpointError
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import UserError
+from keras_transformer.errors import CheckpointError, ModelError, UserError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.card import CARD
-from keras_transformer.saving.card import card_license
-from keras_transformer.saving.card import card_tables
+from keras_transformer.saving.card import CARD, card_license, card_tables
 from keras_transformer.saving.load import model_settings
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import FINAL
-from keras_transformer.saving.names import TOKENIZER
-from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import find_keras_file
-from keras_transformer.saving.names import locate_model
-from keras_transformer.saving.names import metrics_of_run
-from keras_transformer.saving.names import tokenizer_folder
-from keras_transformer.saving.preset import TOKENIZER_ASSETS
-from keras_transformer.saving.preset import check_preset
-from keras_transformer.saving.preset import is_preset
-from keras_transformer.saving.preset import read_metadata
-from keras_transformer.saving.preset import read_task
+from keras_transformer.saving.names import (
+    CONFIG,
+    FINAL,
+    TOKENIZER,
+    checkpoint_paths,
+    find_keras_file,
+    locate_model,
+    metrics_of_run,
+    tokenizer_folder,
+)
+from keras_transformer.saving.preset import (
+    TOKENIZER_ASSETS,
+    check_preset,
+    is_preset,
+    read_metadata,
+    read_task,
+)
 from keras_transformer.saving.saved_model import newest_version
-from keras_transformer.saving.vocabularies import VocabularyInfo
-from keras_transformer.saving.vocabularies import parse_vocabulary
-from keras_transformer.saving.vocabularies import tokenizer_kind
-from keras_transformer.saving.vocabularies import vocabulary_info
-from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import read_text
+from keras_transformer.saving.vocabularies import (
+    VocabularyInfo,
+    parse_vocabulary,
+    tokenizer_kind,
+    vocabulary_info,
+)
+from keras_transformer.untrusted import parse_json, read_text
 
 _NAMES = (*MODEL_ARGUMENTS, "output_size")  # of the architecture
 # Metrics in a run's log, and their titles in a model card.

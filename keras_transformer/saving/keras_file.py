@@ -9,24 +9,15 @@ import io
 import os
 import re
 import zipfile
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
-from pydantic import model_validator
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt, model_validator
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
-from keras_transformer.saving.stored_weights import WEIGHTS
-from keras_transformer.saving.stored_weights import count_stored_parameters
-from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import quote
-from keras_transformer.untrusted import shorten
+from keras_transformer.saving.stored_weights import WEIGHTS, count_stored_parameters
+from keras_transformer.untrusted import parse_json, quote, shorten
 
 ALLOW_UNSAFE = (
     "if you trust the file, pass --allow-unsafe (allow_unsafe=True in Python)"

@@ -7,25 +7,30 @@ import pathlib
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.schema import ARCHITECTURE
-from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.recipes.schema import ARCHITECTURE, MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import PRESET_WEIGHTS
-from keras_transformer.saving.names import TOKENIZER
-from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import find_keras_file
-from keras_transformer.saving.names import locate_model
-from keras_transformer.saving.names import missing_model_message
-from keras_transformer.saving.names import tokenizer_folder
-from keras_transformer.saving.preset import TOKENIZER_ASSETS
-from keras_transformer.saving.preset import check_preset
-from keras_transformer.saving.preset import is_preset
-from keras_transformer.saving.preset import load_preset
+from keras_transformer.saving.names import (
+    CONFIG,
+    PRESET_WEIGHTS,
+    TOKENIZER,
+    checkpoint_paths,
+    find_keras_file,
+    locate_model,
+    missing_model_message,
+    tokenizer_folder,
+)
+from keras_transformer.saving.preset import (
+    TOKENIZER_ASSETS,
+    check_preset,
+    is_preset,
+    load_preset,
+)
 from keras_transformer.saving.stored_weights import check_finite
-from keras_transformer.saving.vocabularies import check_vocabularies
-from keras_transformer.saving.vocabularies import tokenizer_layout
-from keras_transformer.saving.vocabularies import vocabulary_keys
+from keras_transformer.saving.vocabularies import (
+    check_vocabularies,
+    tokenizer_layout,
+    vocabulary_keys,
+)
 
 # Variations that add no weights. A run with `train --from` may change them.
 _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")

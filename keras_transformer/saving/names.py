@@ -4,14 +4,15 @@ import os
 import pathlib
 import re
 
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import NonNegativeFloat
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+)
 
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RunError
+from keras_transformer.errors import ModelError, RunError
 from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"

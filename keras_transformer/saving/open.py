@@ -3,12 +3,9 @@
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
-from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import locate_model
-from keras_transformer.saving.preset import is_preset
-from keras_transformer.saving.preset import read_task
-from keras_transformer.saving.saved_model import ExportedTranslator
-from keras_transformer.saving.saved_model import newest_version
+from keras_transformer.saving.names import CONFIG, locate_model
+from keras_transformer.saving.preset import is_preset, read_task
+from keras_transformer.saving.saved_model import ExportedTranslator, newest_version
 
 
 def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):

@@ -9,9 +9,7 @@ import json
 import os
 import pathlib
 import shutil
-from typing import Annotated
-from typing import Literal
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import pydantic
 
@@ -21,16 +19,19 @@ from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.card import CARD
-from keras_transformer.saving.names import PRESET_CONFIG
-from keras_transformer.saving.names import PRESET_WEIGHTS
-from keras_transformer.saving.stored_weights import convert_weights
-from keras_transformer.saving.stored_weights import count_stored_parameters
+from keras_transformer.saving.names import PRESET_CONFIG, PRESET_WEIGHTS
+from keras_transformer.saving.stored_weights import (
+    convert_weights,
+    count_stored_parameters,
+)
 from keras_transformer.saving.vocabularies import check_vocabularies
-from keras_transformer.untrusted import open_regular
-from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import shorten
+from keras_transformer.untrusted import (
+    open_regular,
+    parse_json,
+    read_bytes,
+    read_json,
+    shorten,
+)
 
 # Relative to the preset's folder.
 METADATA = "metadata.json"
@@ -135,8 +136,7 @@ def save_preset(
         TypeError: If `search` is not a `BeamSearch`.
         ValueError: If `dtype` is unknown.
     """
-    from keras_transformer.decoding.options import BeamSearch
-    from keras_transformer.decoding.options import check_type
+    from keras_transformer.decoding.options import BeamSearch, check_type
 
     folder = pathlib.Path(folder)
     search = BeamSearch() if search is None else search

@@ -10,16 +10,12 @@ import os
 import pathlib
 from typing import Annotated
 
-from pydantic import BaseModel
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from keras_transformer.errors import NOT_FINITE
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.files import require_readable_path
 from keras_transformer.saving.stored_weights import check_finite
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import require_regular
-from keras_transformer.untrusted import shorten
+from keras_transformer.untrusted import read_json, require_regular, shorten
 
 # File with the limits, relative to the folder of a version.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
@@ -267,9 +263,11 @@ class ExportedTranslator:
 
     def align(self, sources, targets):
         """Like `Translator.align`, but with the length limits of the export."""
-        from keras_transformer.decoding.alignment import align_words
-        from keras_transformer.decoding.alignment import count_added
-        from keras_transformer.decoding.alignment import words_of
+        from keras_transformer.decoding.alignment import (
+            align_words,
+            count_added,
+            words_of,
+        )
 
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):

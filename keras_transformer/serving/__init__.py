@@ -4,7 +4,6 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.hosts import is_host_name
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.served_model import ServedModel
-from keras_transformer.serving.server import listen
-from keras_transformer.serving.server import serve
+from keras_transformer.serving.server import listen, serve
 
 __all__ = ["Limits", "ServedModel", "build_app", "is_host_name", "listen", "serve"]

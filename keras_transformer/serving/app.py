@@ -6,24 +6,25 @@ import logging
 import math
 import time
 
-from fastapi import FastAPI
-from fastapi import Request
-from fastapi import Response
+from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from keras_transformer.serving.batcher import Batcher
-from keras_transformer.serving.batcher import too_many_values
-from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.errors import deadline_exceeded
-from keras_transformer.serving.errors import invalid
-from keras_transformer.serving.errors import not_found
+from keras_transformer.serving.batcher import Batcher, too_many_values
+from keras_transformer.serving.errors import (
+    RequestError,
+    deadline_exceeded,
+    invalid,
+    not_found,
+)
 from keras_transformer.serving.hosts import check_host
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.monitoring import Monitoring
-from keras_transformer.serving.protocol import error_body
-from keras_transformer.serving.protocol import format_response
-from keras_transformer.serving.protocol import parse_request
+from keras_transformer.serving.protocol import (
+    error_body,
+    format_response,
+    parse_request,
+)
 from keras_transformer.serving.versions import Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")

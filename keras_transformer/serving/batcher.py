@@ -12,11 +12,13 @@ import time
 
 import numpy as np
 
-from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.errors import deadline_exceeded
-from keras_transformer.serving.errors import invalid
-from keras_transformer.serving.errors import overloaded
-from keras_transformer.serving.errors import shutting_down
+from keras_transformer.serving.errors import (
+    RequestError,
+    deadline_exceeded,
+    invalid,
+    overloaded,
+    shutting_down,
+)
 
 
 class _Job:

@@ -9,13 +9,13 @@ import re
 
 from google.protobuf import json_format
 
-from keras_transformer.errors import NOT_FINITE
-from keras_transformer.errors import ModelError
-from keras_transformer.saving.saved_model import load_saved_model
-from keras_transformer.saving.saved_model import newest_version
-from keras_transformer.saving.saved_model import read_limits
-from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.errors import invalid
+from keras_transformer.errors import NOT_FINITE, ModelError
+from keras_transformer.saving.saved_model import (
+    load_saved_model,
+    newest_version,
+    read_limits,
+)
+from keras_transformer.serving.errors import RequestError, invalid
 from keras_transformer.serving.protocol import Input
 
 _WARM_UP_TEXTS = [b"a", b"a b c d e f g"]

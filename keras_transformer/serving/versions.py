@@ -4,8 +4,7 @@ import asyncio
 import logging
 import math
 
-from keras_transformer.serving.page import content_security_policy
-from keras_transformer.serving.page import render_page
+from keras_transformer.serving.page import content_security_policy, render_page
 from keras_transformer.untrusted import shorten
 
 _LOG = logging.getLogger("keras_transformer.serving")

@@ -6,9 +6,7 @@ import math
 import time
 
 import keras
-from pydantic import NonNegativeFloat
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import TrainingFault
 from keras_transformer.saving.checkpoints import SCHEDULE

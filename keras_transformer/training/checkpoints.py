@@ -8,23 +8,25 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import remove_tree
-from keras_transformer.files import replace_file
-from keras_transformer.files import sync
-from keras_transformer.saving.checkpoints import DAMAGE
-from keras_transformer.saving.checkpoints import check_shapes
-from keras_transformer.saving.checkpoints import checkpoint_files
-from keras_transformer.saving.checkpoints import path_in_model
-from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
-from keras_transformer.saving.checkpoints import regular_paths
-from keras_transformer.saving.checkpoints import warn_of_damage
-from keras_transformer.saving.checkpoints import weights_by_path
-from keras_transformer.saving.names import SAVED
-from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.files import (
+    convert_disk_full_errors,
+    remove_tree,
+    replace_file,
+    sync,
+)
+from keras_transformer.saving.checkpoints import (
+    DAMAGE,
+    check_shapes,
+    checkpoint_files,
+    path_in_model,
+    refuse_lost_checkpoints,
+    regular_paths,
+    warn_of_damage,
+    weights_by_path,
+)
+from keras_transformer.saving.names import SAVED, checkpoint_paths
 from keras_transformer.training.moving_average import MovingAverage
-from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import parse_json, require_regular
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.projected_loss import divide_tokens
-from keras_transformer.training.projected_loss import subtract_targets
-from keras_transformer.training.replicas import num_replicas
-from keras_transformer.training.replicas import replica_index
+from keras_transformer.training.projected_loss import divide_tokens, subtract_targets
+from keras_transformer.training.replicas import num_replicas, replica_index
 
 
 class Consistency:

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.training.losses import cross_entropy
-from keras_transformer.training.losses import replace_padding
+from keras_transformer.training.losses import cross_entropy, replace_padding
 
 
 class TokenMean(keras.metrics.Metric):

@@ -13,9 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.files import replace_file
 from keras_transformer.progress import ProgressBar
-from keras_transformer.saving.names import FINAL
-from keras_transformer.saving.names import METRICS
-from keras_transformer.saving.names import metrics_lines
+from keras_transformer.saving.names import FINAL, METRICS, metrics_lines
 
 # Value of "split" in the line that marks the beginning of a stage.
 STAGE = "stage"

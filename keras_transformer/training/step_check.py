@@ -12,9 +12,7 @@ optimizer then skips the update and lowers the loss scale, but the step counts a
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.replicas import global_mean
-from keras_transformer.training.replicas import global_sum
-from keras_transformer.training.replicas import num_replicas
+from keras_transformer.training.replicas import global_mean, global_sum, num_replicas
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
 NONFINITE = (LOSS, GRADIENT)

@@ -8,29 +8,30 @@ import pathlib
 from typing import Annotated
 
 import tensorflow as tf
-from pydantic import AfterValidator
-from pydantic import create_model
+from pydantic import AfterValidator, create_model
 
 from keras_transformer.files import replace_file
-from keras_transformer.saving.checkpoints import END
-from keras_transformer.saving.checkpoints import INTERRUPTION
-from keras_transformer.saving.checkpoints import SCHEDULE
+from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
 from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.names import BEST_MODEL
-from keras_transformer.training.callbacks import PeriodicCheckpoint
-from keras_transformer.training.callbacks import Progress
-from keras_transformer.training.callbacks import SkippedUpdates
-from keras_transformer.training.callbacks import StepCounter
-from keras_transformer.training.callbacks import Validation
+from keras_transformer.training.callbacks import (
+    PeriodicCheckpoint,
+    Progress,
+    SkippedUpdates,
+    StepCounter,
+    Validation,
+)
 from keras_transformer.training.checkpoints import Checkpoints
 from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.training.replicas import SingleProcess
-from keras_transformer.training.reporting import STAGE
-from keras_transformer.training.reporting import MetricsLog
-from keras_transformer.training.reporting import ProgressReport
-from keras_transformer.training.reporting import TrainingLog
-from keras_transformer.training.reporting import metric_sums
-from keras_transformer.training.reporting import restore_metric_sums
+from keras_transformer.training.reporting import (
+    STAGE,
+    MetricsLog,
+    ProgressReport,
+    TrainingLog,
+    metric_sums,
+    restore_metric_sums,
+)
 from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)

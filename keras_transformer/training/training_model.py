@@ -5,12 +5,9 @@ import tensorflow as tf
 
 from keras_transformer.errors import require_tensorflow
 from keras_transformer.training import step_check
-from keras_transformer.training.consistency import TokenDropout
-from keras_transformer.training.consistency import consistency_loss
+from keras_transformer.training.consistency import TokenDropout, consistency_loss
 from keras_transformer.training.losses import replace_padding
-from keras_transformer.training.metrics import Perplexity
-from keras_transformer.training.metrics import TokenAccuracy
-from keras_transformer.training.metrics import TokenMean
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenMean
 from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.step_check import CheckedUpdate

@@ -1,8 +1,10 @@
 """Attention plots, as figures and as an HTML page (the paper's Figures 3 to 5)."""
 
-from keras_transformer.visualization.collect import Attention
-from keras_transformer.visualization.collect import attention_of
-from keras_transformer.visualization.collect import attention_of_export
+from keras_transformer.visualization.collect import (
+    Attention,
+    attention_of,
+    attention_of_export,
+)
 from keras_transformer.visualization.figure import write_figure
 from keras_transformer.visualization.page import write_page
 

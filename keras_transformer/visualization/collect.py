@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.alignment import attention_of_units
-from keras_transformer.decoding.alignment import join_characters
-from keras_transformer.decoding.alignment import token_surfaces
-from keras_transformer.decoding.batches import check_positions
-from keras_transformer.decoding.batches import encode_texts
-from keras_transformer.decoding.batches import target_of
+from keras_transformer.decoding.alignment import (
+    attention_of_units,
+    join_characters,
+    token_surfaces,
+)
+from keras_transformer.decoding.batches import check_positions, encode_texts, target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
 

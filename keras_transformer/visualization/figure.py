@@ -4,8 +4,7 @@ import math
 import textwrap
 import warnings
 
-from matplotlib import font_manager
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
 from keras_transformer.errors import ModelError

@@ -2,8 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np

@@ -3,15 +3,10 @@
 import os
 from collections.abc import Iterator
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import install_hint
-from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.lines import visible_files
-from keras_transformer.pipelines.sources.base import Pair
-from keras_transformer.pipelines.sources.base import Pairs
-from keras_transformer.pipelines.sources.base import convert_dataset_errors
-from keras_transformer.pipelines.sources.tables import check_sides
-from keras_transformer.pipelines.sources.tables import nested_text
+from keras_transformer.errors import DataError, install_hint
+from keras_transformer.pipelines.lines import content_hash, visible_files
+from keras_transformer.pipelines.sources.base import Pair, Pairs, convert_dataset_errors
+from keras_transformer.pipelines.sources.tables import check_sides, nested_text
 
 
 class HuggingFacePairs(Pairs):

@@ -8,21 +8,14 @@ locales is a pair of phrases with the same meaning.
 # ruff: noqa: SIM905 (codes read better in one string than in forty)
 
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from datetime import date
-from datetime import datetime
-from datetime import time
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from babel import Locale
-from babel import dates
-from babel import numbers
-from babel import units
+from babel import Locale, dates, numbers, units
 
 TERRITORIES = (
     "AR AT AU BE BR CA CH CN CZ DE DK EG ES FI FR GB GR HU IE IN IT JP KE "

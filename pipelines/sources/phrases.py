@@ -8,21 +8,21 @@ correct target.
 
 import functools
 import re
-from collections import Counter
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from babel import Locale
-from babel import UnknownLocaleError
+from babel import Locale, UnknownLocaleError
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.base import Pair
-from keras_transformer.pipelines.sources.phrase_forms import PHRASE_KINDS
-from keras_transformer.pipelines.sources.phrase_forms import Form
-from keras_transformer.pipelines.sources.phrase_forms import all_forms
-from keras_transformer.pipelines.sources.phrase_forms import all_names
+from keras_transformer.pipelines.sources.phrase_forms import (
+    PHRASE_KINDS,
+    Form,
+    all_forms,
+    all_names,
+)
 
 # Minimum number of times that each word of a held-out phrase occurs in training.
 MIN_WORD_COUNT = 10

@@ -8,19 +8,14 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import tensorflow as tf
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-from keras_transformer.untrusted import MAX_LOG_BYTES
-from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import MAX_LOG_BYTES, read_json, require_regular
 
 RECORDS = "records.json"
 FORMAT = 1

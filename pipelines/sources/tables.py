@@ -3,18 +3,12 @@
 import csv
 import json
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.lines import count_lines
-from keras_transformer.pipelines.lines import read_lines
-from keras_transformer.pipelines.sources.base import Pair
-from keras_transformer.pipelines.sources.base import Pairs
-from keras_transformer.pipelines.sources.text_files import Path
-from keras_transformer.pipelines.sources.text_files import as_paths
+from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
+from keras_transformer.pipelines.sources.base import Pair, Pairs
+from keras_transformer.pipelines.sources.text_files import Path, as_paths
 from keras_transformer.untrusted import require_regular
 
 # A TSV file with quotes around all cells of so many lines is taken for CSV.

@@ -1,13 +1,10 @@
 """Source of sentence pairs: line-aligned text files."""
 
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.lines import count_lines
-from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
 from keras_transformer.pipelines.sources.base import Pairs
 
 Path = str | os.PathLike

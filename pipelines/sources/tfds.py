@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.sources.base import Pairs
-from keras_transformer.pipelines.sources.base import convert_dataset_errors
+from keras_transformer.pipelines.sources.base import Pairs, convert_dataset_errors
 
 
 class TfdsPairs(Pairs):

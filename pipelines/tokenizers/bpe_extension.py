@@ -20,8 +20,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import escape
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer, escape
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")

@@ -4,9 +4,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 import tensorflow as tf
@@ -14,13 +12,17 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.base import (
+    SPACE_MARK,
+    Tokenizer,
+    write_atomically,
+)
 from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
 from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
-from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
-from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
+from keras_transformer.pipelines.tokenizers.model_check import (
+    MAX_MODEL_BYTES,
+    check_sentencepiece_model,
+)
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
 # In texts, U+2581 is therefore escaped as U+F8FE, a private-use character, followed by

@@ -4,11 +4,12 @@ import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
-from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK, Tokenizer
+from keras_transformer.pipelines.tokenizers.byte_pairs import (
+    BytePairTokenizer,
+    escape_tensor,
+    unescape_tensor,
+)
 
 # Padding for shorter words, and the lookup result for missing keys. A character without
 # an id is represented by -2 minus its code point.

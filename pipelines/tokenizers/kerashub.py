@@ -9,9 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.base import well_formed
+from keras_transformer.pipelines.tokenizers.base import (
+    SPACE_MARK,
+    Tokenizer,
+    well_formed,
+)
 
 _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 

@@ -16,13 +16,17 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.base import (
+    SPACE_MARK,
+    Tokenizer,
+    write_atomically,
+)
 from keras_transformer.pipelines.tokenizers.byte_pairs import load_sentencepiece
-from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
-from keras_transformer.pipelines.tokenizers.model_check import byte_pieces
-from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
+from keras_transformer.pipelines.tokenizers.model_check import (
+    MAX_MODEL_BYTES,
+    byte_pieces,
+    check_sentencepiece_model,
+)
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 _MAX_BYTES = 4 * MAX_MODEL_BYTES

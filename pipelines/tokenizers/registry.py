@@ -1,17 +1,20 @@
 """Trains and loads tokenizers by kind."""
 
 import os
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import reservoir_sample
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import train_byte_pairs
+from keras_transformer.pipelines.tokenizers.byte_pairs import (
+    BytePairTokenizer,
+    train_byte_pairs,
+)
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-from keras_transformer.pipelines.tokenizers.separate import SIDE_FOLDERS
-from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
+from keras_transformer.pipelines.tokenizers.separate import (
+    SIDE_FOLDERS,
+    SeparateTokenizers,
+)
 from keras_transformer.pipelines.tokenizers.word_piece_training import train_word_pieces
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
 

@@ -11,11 +11,13 @@ from tensorflow_text.tools.wordpiece_vocab import (
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import chunks
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
-from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
-from keras_transformer.pipelines.tokenizers.word_pieces import SUFFIX
-from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
-from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
+from keras_transformer.pipelines.tokenizers.word_pieces import (
+    BYTE_PIECES,
+    SPECIAL_PIECES,
+    SUFFIX,
+    WordPieceTokenizer,
+    WordSplitter,
+)
 
 _CHUNK_SENTENCES = 8192
 # Long and rare words are skipped, because the learner examines every substring of a

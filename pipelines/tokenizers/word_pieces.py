@@ -14,9 +14,11 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.base import (
+    SPACE_MARK,
+    Tokenizer,
+    write_atomically,
+)
 
 # Limits of a tokenizer file and of a piece in it.
 _MAX_BYTES = 64 << 20

@@ -11,20 +11,14 @@ import keras
 import numpy as np
 import paper_in_numpy
 from keras import ops
-from layer_checks import check_saving
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_saving, numpy, randomize
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import sample_ids
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import BeamSearch, Sampling, sample_ids, translate_ids
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.metrics import Perplexity
-from keras_transformer.training.metrics import TokenAccuracy
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.schedules import PaperSchedule
 from keras_transformer.transformer import Transformer
 

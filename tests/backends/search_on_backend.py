@@ -9,25 +9,29 @@ import sys
 
 import keras
 import numpy as np
-from decoding_oracles import END
-from decoding_oracles import START
-from decoding_oracles import beam
-from decoding_oracles import random_tables
-from decoding_oracles import strip
-from decoding_oracles import table_cache
-from decoding_oracles import table_step
+from decoding_oracles import (
+    END,
+    START,
+    beam,
+    random_tables,
+    strip,
+    table_cache,
+    table_step,
+)
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Ensemble
-from keras_transformer.decoding import Phrase
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import beam_search
-from keras_transformer.decoding import forbidden_transitions
-from keras_transformer.decoding import sample
-from keras_transformer.decoding import score_ids
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import (
+    BeamSearch,
+    Ensemble,
+    Phrase,
+    Sampling,
+    beam_search,
+    forbidden_transitions,
+    sample,
+    score_ids,
+    translate_ids,
+)
 
 
 def search(tables, limits):

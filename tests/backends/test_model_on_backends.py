@@ -12,8 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import numpy, randomize
 
 from keras_transformer.transformer import Transformer
 

@@ -16,8 +16,7 @@ import prepared
 import pytest
 
 import keras_transformer
-from keras_transformer.cli import common
-from keras_transformer.cli import console
+from keras_transformer.cli import common, console
 
 COMMANDS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),

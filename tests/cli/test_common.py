@@ -11,11 +11,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from keras_transformer.cli import common
-from keras_transformer.cli import console
-from keras_transformer.cli.app import COMMANDS
-from keras_transformer.cli.app import app
-from keras_transformer.cli.app import load_command
+from keras_transformer.cli import common, console
+from keras_transformer.cli.app import COMMANDS, app, load_command
 from keras_transformer.errors import UserError
 
 ALL = [*(name for name in COMMANDS if name != "corpus"), "corpus prepare"]

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
 from keras_transformer.evaluation import bleu
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import dump_recipe, load_recipe
 
 
 def write_report_of_two_seeds(output, *settings):

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import pipelines
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RunError
+from keras_transformer.errors import ModelError, RunError
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.train import train

@@ -5,11 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from toolkit_models import SETTINGS
-from toolkit_models import npz
-from toolkit_models import random_arrays
-from toolkit_models import write_huggingface
-from toolkit_models import write_marian
+from toolkit_models import SETTINGS, npz, random_arrays, write_huggingface, write_marian
 from typer.testing import CliRunner
 
 import keras_transformer as kt

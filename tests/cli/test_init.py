@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import shipped_recipes
+from keras_transformer.recipes import load_recipe, shipped_recipes
 
 
 @pytest.fixture(autouse=True)

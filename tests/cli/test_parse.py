@@ -16,14 +16,11 @@ import pytest
 
 from keras_transformer.cli import evaluate_trees
 from keras_transformer.parsing import bracketing_score
-from keras_transformer.parsing.parser import parse_sentences
-from keras_transformer.parsing.parser import repair_report
-from keras_transformer.parsing.trees import parse_tree
-from keras_transformer.parsing.trees import read_trees
+from keras_transformer.parsing.parser import parse_sentences, repair_report
+from keras_transformer.parsing.trees import parse_tree, read_trees
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving import open as models
-from keras_transformer.saving.open import ModelError
-from keras_transformer.saving.open import open_model
+from keras_transformer.saving.open import ModelError, open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]

@@ -7,8 +7,7 @@ import textwrap
 
 import pytest
 
-from keras_transformer.cli.app import COMMANDS
-from keras_transformer.cli.app import load_command
+from keras_transformer.cli.app import COMMANDS, load_command
 
 # Arguments with which each command gets as far as loading TensorFlow, or to its end.
 # The fixture `outcomes` writes the files that they name.

@@ -12,13 +12,10 @@ import numpy as np
 import prepared
 import pytest
 import tiny_export
-from waiting import newest_step
-from waiting import wait_until
+from waiting import newest_step, wait_until
 
-from keras_transformer import evaluation
-from keras_transformer import pipelines
-from keras_transformer.saving.open import ModelError
-from keras_transformer.saving.open import open_model
+from keras_transformer import evaluation, pipelines
+from keras_transformer.saving.open import ModelError, open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 WORDS = ["der", "Hund", "läuft", "und", "schläft", "nie", "ganz", "weit", "Öl", "x"]

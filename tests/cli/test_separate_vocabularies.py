@@ -14,22 +14,17 @@ from phrases_run import small_recipe
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RunError
+from keras_transformer.errors import DataError, ModelError, RunError
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import plan
 from keras_transformer.experiments.average import average_run
-from keras_transformer.experiments.corpora import load_pairs
-from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.experiments.corpora import load_pairs, prepare_corpora
 from keras_transformer.experiments.train import train
 from keras_transformer.experiments.vocabulary import update_vocabulary
-from keras_transformer.export import export_preset
-from keras_transformer.export import export_translator
+from keras_transformer.export import export_preset, export_translator
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import model_info
-from keras_transformer.saving.load import check_matches_recipe
-from keras_transformer.saving.load import recipe_keys
+from keras_transformer.saving.load import check_matches_recipe, recipe_keys
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.visualization.collect import attention_of

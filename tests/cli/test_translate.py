@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.cli.lines import chunk_size
-from keras_transformer.cli.lines import input_lines
+from keras_transformer.cli.lines import chunk_size, input_lines
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
 

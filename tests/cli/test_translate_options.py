@@ -8,8 +8,7 @@ import pytest
 import tiny_export
 
 from keras_transformer import pipelines
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import batches
+from keras_transformer.decoding import Sampling, batches
 from keras_transformer.saving import open as models
 from keras_transformer.transformer import Transformer
 

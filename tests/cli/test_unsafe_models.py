@@ -9,8 +9,7 @@ import pytest
 from malicious_graphs import write_unsafe_export
 
 from keras_transformer import serving
-from keras_transformer.cli.app import COMMANDS
-from keras_transformer.cli.app import load_command
+from keras_transformer.cli.app import COMMANDS, load_command
 
 # Arguments after the model. The working folder contains the file `text`.
 ARGUMENTS = {

@@ -11,20 +11,21 @@ import json
 import pathlib
 import tempfile
 
-from toolkit_models import HOSTILE_TEXTS
-from toolkit_models import HUGGINGFACE_MODELS
-from toolkit_models import SOURCE
-from toolkit_models import TARGET
-from toolkit_models import huggingface_model
-from toolkit_models import write_huggingface
+from toolkit_models import (
+    HOSTILE_TEXTS,
+    HUGGINGFACE_MODELS,
+    SOURCE,
+    TARGET,
+    huggingface_model,
+    write_huggingface,
+)
 
 RESULTS = pathlib.Path(__file__).with_name("transformers_results.json")
 
 
 def main():
     import torch
-    from transformers import MarianMTModel
-    from transformers import MarianTokenizer
+    from transformers import MarianMTModel, MarianTokenizer
 
     results = {"logits": {}, "greedy": {}}
     for name in HUGGINGFACE_MODELS:

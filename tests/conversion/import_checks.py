@@ -5,8 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 from layer_checks import numpy
-from toolkit_models import SOURCE
-from toolkit_models import TARGET
+from toolkit_models import SOURCE, TARGET
 
 from keras_transformer.errors import UserError
 

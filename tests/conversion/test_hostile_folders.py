@@ -9,14 +9,16 @@ import pytest
 import yaml
 from import_checks import import_error
 from sentencepiece import sentencepiece_model_pb2
-from toolkit_models import SETTINGS
-from toolkit_models import huggingface_arrays
-from toolkit_models import npz
-from toolkit_models import random_arrays
-from toolkit_models import safetensors
-from toolkit_models import splitter
-from toolkit_models import write_huggingface
-from toolkit_models import write_marian
+from toolkit_models import (
+    SETTINGS,
+    huggingface_arrays,
+    npz,
+    random_arrays,
+    safetensors,
+    splitter,
+    write_huggingface,
+    write_marian,
+)
 
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.conversion.marian import import_marian

@@ -10,26 +10,25 @@ import shutil
 
 import numpy as np
 import pytest
-from import_checks import FileOnUnpickle
-from import_checks import import_error
-from import_checks import model_logits
+from import_checks import FileOnUnpickle, import_error, model_logits
 from layer_checks import numpy
-from toolkit_models import HUGGINGFACE_MODELS
-from toolkit_models import PIECES
-from toolkit_models import SOURCE
-from toolkit_models import TARGET
-from toolkit_models import huggingface_arrays
-from toolkit_models import huggingface_config
-from toolkit_models import huggingface_model
-from toolkit_models import logits
-from toolkit_models import random_arrays
-from toolkit_models import safetensors
-from toolkit_models import write_huggingface
+from toolkit_models import (
+    HUGGINGFACE_MODELS,
+    PIECES,
+    SOURCE,
+    TARGET,
+    huggingface_arrays,
+    huggingface_config,
+    huggingface_model,
+    logits,
+    random_arrays,
+    safetensors,
+    write_huggingface,
+)
 
 import keras_transformer as kt
 from keras_transformer.conversion.huggingface import import_huggingface
-from keras_transformer.decoding import SpecialIds
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import ModelError
 
 POSITIONS = "model.encoder.embed_positions.weight"

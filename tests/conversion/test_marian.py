@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from import_checks import FileOnUnpickle
-from import_checks import import_error
-from import_checks import model_logits
+from import_checks import FileOnUnpickle, import_error, model_logits
 from layer_checks import numpy
-from toolkit_models import DECODER
-from toolkit_models import PIECES
-from toolkit_models import SETTINGS
-from toolkit_models import SOURCE
-from toolkit_models import TARGET
-from toolkit_models import extract_golden
-from toolkit_models import logits
-from toolkit_models import npz
-from toolkit_models import random_arrays
-from toolkit_models import splitter
-from toolkit_models import write_marian
+from toolkit_models import (
+    DECODER,
+    PIECES,
+    SETTINGS,
+    SOURCE,
+    TARGET,
+    extract_golden,
+    logits,
+    npz,
+    random_arrays,
+    splitter,
+    write_marian,
+)
 
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ModelError

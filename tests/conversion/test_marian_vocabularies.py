@@ -4,17 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from import_checks import import_error
-from import_checks import model_logits
-from toolkit_models import DECODER
-from toolkit_models import PIECES
-from toolkit_models import SETTINGS
-from toolkit_models import SOURCE
-from toolkit_models import TARGET
-from toolkit_models import logits
-from toolkit_models import npz
-from toolkit_models import random_arrays
-from toolkit_models import write_marian
+from import_checks import import_error, model_logits
+from toolkit_models import (
+    DECODER,
+    PIECES,
+    SETTINGS,
+    SOURCE,
+    TARGET,
+    logits,
+    npz,
+    random_arrays,
+    write_marian,
+)
 
 from keras_transformer.conversion.marian import import_marian
 

@@ -5,9 +5,11 @@ import json
 import pytest
 import yaml
 
-from keras_transformer.conversion.vocabularies import format_vocabulary
-from keras_transformer.conversion.vocabularies import read_entries
-from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.conversion.vocabularies import (
+    format_vocabulary,
+    read_entries,
+    read_vocabulary,
+)
 from keras_transformer.errors import ModelError
 
 # Spelling in YAML, and the token that it stands for.

@@ -10,13 +10,13 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Translator
-from keras_transformer.decoding import alignment_scores
-from keras_transformer.decoding import format_pharaoh
-from keras_transformer.decoding.alignment import align_words
-from keras_transformer.decoding.alignment import token_surfaces
-from keras_transformer.decoding.alignment import words_of
+from keras_transformer.decoding import (
+    BeamSearch,
+    Translator,
+    alignment_scores,
+    format_pharaoh,
+)
+from keras_transformer.decoding.alignment import align_words, token_surfaces, words_of
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3

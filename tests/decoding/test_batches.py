@@ -5,12 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from characters import Characters
-from characters import characters_model
+from characters import Characters, characters_model
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Translator
+from keras_transformer.decoding import BeamSearch, Translator
 from keras_transformer.decoding.batches import batch_by_length
 from keras_transformer.errors import ModelError
 from keras_transformer.evaluation.pair_filter import PairFilter

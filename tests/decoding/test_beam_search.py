@@ -10,25 +10,25 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END
-from decoding_oracles import PAD
-from decoding_oracles import START
-from decoding_oracles import UNKNOWN
-from decoding_oracles import all_finished
-from decoding_oracles import assert_n_best
-from decoding_oracles import beam
-from decoding_oracles import greedy
-from decoding_oracles import log_probability
-from decoding_oracles import log_softmax
-from decoding_oracles import penalty
-from decoding_oracles import random_tables
-from decoding_oracles import strip
-from decoding_oracles import table_cache
-from decoding_oracles import table_step
+from decoding_oracles import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    all_finished,
+    assert_n_best,
+    beam,
+    greedy,
+    log_probability,
+    log_softmax,
+    penalty,
+    random_tables,
+    strip,
+    table_cache,
+    table_step,
+)
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import SpecialIds
-from keras_transformer.decoding import beam_search
+from keras_transformer.decoding import BeamSearch, SpecialIds, beam_search
 
 TOKENS = (4, 5, 6)
 

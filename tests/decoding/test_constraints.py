@@ -10,26 +10,30 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END
-from decoding_oracles import START
-from decoding_oracles import all_finished
-from decoding_oracles import assert_n_best
-from decoding_oracles import log_probability
-from decoding_oracles import log_softmax
-from decoding_oracles import penalty
-from decoding_oracles import random_tables
-from decoding_oracles import strip
-from decoding_oracles import table_cache
-from decoding_oracles import table_step
+from decoding_oracles import (
+    END,
+    START,
+    all_finished,
+    assert_n_best,
+    log_probability,
+    log_softmax,
+    penalty,
+    random_tables,
+    strip,
+    table_cache,
+    table_step,
+)
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Phrase
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import beam_search
-from keras_transformer.decoding import forbidden_transitions
-from keras_transformer.decoding import sample
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import (
+    BeamSearch,
+    Phrase,
+    Sampling,
+    beam_search,
+    forbidden_transitions,
+    sample,
+    translate_ids,
+)
 from keras_transformer.decoding.constraints import ConstrainedDecoder
 
 TOKENS = (4, 5, 6)

@@ -9,17 +9,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END
-from decoding_oracles import START
-from decoding_oracles import strip
+from decoding_oracles import END, START, strip
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Ensemble
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import sample_ids
-from keras_transformer.decoding import score_ids
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import (
+    BeamSearch,
+    Ensemble,
+    Sampling,
+    sample_ids,
+    score_ids,
+    translate_ids,
+)
 
 VOCABULARY = 7
 SOURCES = np.array([[5, 6, 4, END], [6, END, 0, 0]], "int32")

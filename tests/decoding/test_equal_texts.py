@@ -6,8 +6,7 @@ import tensorflow as tf
 import tiny_export
 
 import keras_transformer as kt
-from keras_transformer.export.searches import EMPTY_SCORE
-from keras_transformer.export.searches import merge_n_best
+from keras_transformer.export.searches import EMPTY_SCORE, merge_n_best
 from keras_transformer.export.signatures import Signatures
 
 SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)

@@ -9,12 +9,13 @@ import tiny_export
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.decoding import Phrase
-from keras_transformer.decoding import forbidden_transitions
-from keras_transformer.decoding.forbidden import FORBIDDEN
-from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
-from keras_transformer.decoding.forbidden import build_text_automaton
-from keras_transformer.decoding.forbidden import parse_phrase
+from keras_transformer.decoding import Phrase, forbidden_transitions
+from keras_transformer.decoding.forbidden import (
+    FORBIDDEN,
+    TEXT_BOUNDARIES,
+    build_text_automaton,
+    parse_phrase,
+)
 
 # Random strings of these characters often contain the phrases below.
 CHARACTERS = "abé .…猫"

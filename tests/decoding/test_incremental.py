@@ -1,21 +1,18 @@
 """`IncrementalDecoder`, which decodes token by token, matches the whole decoder."""
 
 import functools
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import pytest
 import small_transformers
 from keras import ops
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import numpy, randomize
 from small_transformers import SIZES
 
 import keras_transformer as kt
-from keras_transformer.decoding.incremental import IncrementalDecoder
-from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.loop import decode_loop
 
 VARIANTS = {

@@ -8,16 +8,11 @@ import itertools
 
 import numpy as np
 import pytest
-from decoding_oracles import END
-from decoding_oracles import START
-from decoding_oracles import log_softmax
-from decoding_oracles import penalty
-from decoding_oracles import strip
+from decoding_oracles import END, START, log_softmax, penalty, strip
 from keras import ops
 from layer_checks import numpy
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import beam_search
+from keras_transformer.decoding import BeamSearch, beam_search
 
 
 # Sizes below that limit, at it, and far above it. `rounding` is the relative difference

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from decoding_oracles import penalty
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import SpecialIds
+from keras_transformer.decoding import BeamSearch, Sampling, SpecialIds
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiny_export
-from decoding_oracles import beam
-from decoding_oracles import random_tables
-from decoding_oracles import strip
-from decoding_oracles import table_cache
-from decoding_oracles import table_step
+from decoding_oracles import beam, random_tables, strip, table_cache, table_step
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Translator
-from keras_transformer.decoding import beam_search
+from keras_transformer.decoding import BeamSearch, Translator, beam_search
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.saving.open import open_model
 

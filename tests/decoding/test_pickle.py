@@ -8,8 +8,7 @@ import pytest
 from tiny_export import TEXTS
 
 import keras_transformer as kt
-from keras_transformer.pipelines import SeparateTokenizers
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import SeparateTokenizers, train_tokenizer
 
 OPTIONS = {"max_source_length": 9, "forbidden": ("x*",), "parallel_parts": 2}
 

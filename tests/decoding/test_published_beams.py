@@ -6,14 +6,10 @@ also depend on the order of the alive hypotheses.
 
 import numpy as np
 import pytest
-from decoding_oracles import END
-from decoding_oracles import strip
+from decoding_oracles import END, strip
 from keras import ops
 
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import beam_search
-from keras_transformer.decoding import sample
+from keras_transformer.decoding import BeamSearch, Sampling, beam_search, sample
 from keras_transformer.decoding.loop import StepDecoder
 
 W1, W2 = 4, 5

@@ -10,20 +10,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END
-from decoding_oracles import PAD
-from decoding_oracles import START
-from decoding_oracles import UNKNOWN
-from decoding_oracles import greedy
-from decoding_oracles import log_probability
-from decoding_oracles import random_tables
-from decoding_oracles import strip
-from decoding_oracles import table_cache
-from decoding_oracles import table_step
+from decoding_oracles import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    greedy,
+    log_probability,
+    random_tables,
+    strip,
+    table_cache,
+    table_step,
+)
 
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import SpecialIds
-from keras_transformer.decoding import sample
+from keras_transformer.decoding import Sampling, SpecialIds, sample
 
 NUM_SAMPLES = 4001
 

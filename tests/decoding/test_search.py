@@ -6,18 +6,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END
-from decoding_oracles import START
-from decoding_oracles import log_softmax
-from decoding_oracles import strip
+from decoding_oracles import END, START, log_softmax, strip
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import SpecialIds
-from keras_transformer.decoding import sample_ids
-from keras_transformer.decoding import score_ids
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding import (
+    BeamSearch,
+    Sampling,
+    SpecialIds,
+    sample_ids,
+    score_ids,
+    translate_ids,
+)
 from keras_transformer.decoding.search import cut_at_end
 
 VOCABULARY = 13

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from numpy.testing import assert_array_equal
-from toolkit_models import PIECES
-from toolkit_models import splitter
+from toolkit_models import PIECES, splitter
 
-from keras_transformer.decoding.segments import Segment
-from keras_transformer.decoding.segments import Translation
-from keras_transformer.decoding.segments import join_segments
+from keras_transformer.decoding.segments import Segment, Translation, join_segments
 from keras_transformer.decoding.sentences import segment
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 

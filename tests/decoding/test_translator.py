@@ -8,18 +8,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from characters import ALPHABET
-from characters import Characters
-from characters import characters_model
-from characters import endless_model
+from characters import ALPHABET, Characters, characters_model, endless_model
 from decoding_oracles import log_softmax
 
 import keras_transformer as kt
-from keras_transformer.decoding import BeamSearch
-from keras_transformer.decoding import Sampling
-from keras_transformer.decoding import Translation
-from keras_transformer.decoding import Translator
-from keras_transformer.decoding import batches
+from keras_transformer.decoding import (
+    BeamSearch,
+    Sampling,
+    Translation,
+    Translator,
+    batches,
+)
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.errors import ModelError

@@ -8,10 +8,12 @@ import pytest
 
 from keras_transformer.errors import DataError
 from keras_transformer.experiments.train import train
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import RecordFolder
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import (
+    EncodedCorpus,
+    RecordFolder,
+    encode_corpus,
+    train_tokenizer,
+)
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.load import load_run

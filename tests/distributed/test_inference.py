@@ -10,8 +10,7 @@ import tensorflow as tf
 from malicious_graphs import write_unsafe_export
 from tiny_export import TEXTS
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 
 pytest.importorskip("apache_beam")
 

@@ -9,14 +9,11 @@ import prepared
 import pytest
 import tensorflow as tf
 from training_samples import weights_of
-from worker_processes import LIMIT
-from worker_processes import cluster
+from worker_processes import LIMIT, cluster
 from workers_run import fit
 
 from keras_transformer.distributed.workers import Workers
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines import training_dataset
+from keras_transformer.pipelines import encode_corpus, train_tokenizer, training_dataset
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "workers_run.py"
 

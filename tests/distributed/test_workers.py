@@ -21,8 +21,7 @@ from keras_transformer.distributed import workers
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import WorkersError
 from keras_transformer.experiments.train import train
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import batch_indices
+from keras_transformer.pipelines import EncodedCorpus, batch_indices
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_model

@@ -15,9 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import keras
 import numpy as np
 import tensorflow as tf
-from training_samples import VOCABULARY
-from training_samples import dataset
-from training_samples import weights_of
+from training_samples import VOCABULARY, dataset, weights_of
 
 import keras_transformer as kt
 from keras_transformer import training

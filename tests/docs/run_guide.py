@@ -23,10 +23,7 @@ import tempfile
 import time
 import urllib.request
 
-from guides import SHELLS
-from guides import blocks
-from guides import is_code
-from guides import matches_output
+from guides import SHELLS, blocks, is_code, matches_output
 
 # Settings that shorten a training.
 SMALL = {

@@ -12,15 +12,17 @@ import sys
 
 import pytest
 import run_guide
-from guides import LINK
-from guides import ROOT
-from guides import SHELLS
-from guides import blocks
-from guides import commands
-from guides import find_problems
-from guides import matches_output
-from guides import unchecked_outputs
-from guides import write_corpus
+from guides import (
+    LINK,
+    ROOT,
+    SHELLS,
+    blocks,
+    commands,
+    find_problems,
+    matches_output,
+    unchecked_outputs,
+    write_corpus,
+)
 from tree_samples import random_tree
 
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from guides import ROOT
-from guides import matches_output
+from guides import ROOT, matches_output
 
 import keras_transformer as kt
 

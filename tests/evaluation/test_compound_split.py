@@ -9,8 +9,7 @@ import math
 import pytest
 import sacrebleu
 
-from keras_transformer.evaluation import compound_split_bleu
-from keras_transformer.evaluation import compound_split_tokens
+from keras_transformer.evaluation import compound_split_bleu, compound_split_tokens
 
 # Texts and their tokens, worked out by hand from the rules of tokenizer and script.
 CASES = {

@@ -8,8 +8,7 @@ import pytest
 
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation import perplexity
-from keras_transformer.evaluation.perplexity import PairScorer
-from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
 
 VOCABULARY_SIZE = 7
 

@@ -6,11 +6,7 @@ import sys
 
 import pytest
 
-from keras_transformer.evaluation import bleu
-from keras_transformer.evaluation import chrf
-from keras_transformer.evaluation import compare_systems
-from keras_transformer.evaluation import scores
-from keras_transformer.evaluation import ter
+from keras_transformer.evaluation import bleu, chrf, compare_systems, scores, ter
 
 HYPOTHESES = [
     "Ein Mann fährt mit dem Fahrrad.",

@@ -131,9 +131,11 @@ def build_tfds(folder):
 def first_batch(name, folder):
     """Returns the shape of the source ids in a recipe's first batch."""
     from keras_transformer import pipelines
-    from keras_transformer.experiments.corpora import load_corpora
-    from keras_transformer.experiments.corpora import load_pairs
-    from keras_transformer.experiments.corpora import prepare_corpora
+    from keras_transformer.experiments.corpora import (
+        load_corpora,
+        load_pairs,
+        prepare_corpora,
+    )
     from keras_transformer.recipes import load_recipe
 
     files = {"source": f"{folder}/train.en", "target": f"{folder}/train.de"}

@@ -8,11 +8,12 @@ import json
 import pytest
 
 from keras_transformer import pipelines
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RecipeError
-from keras_transformer.experiments.corpora import load_corpora
-from keras_transformer.experiments.corpora import load_pairs
-from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.errors import DataError, RecipeError
+from keras_transformer.experiments.corpora import (
+    load_corpora,
+    load_pairs,
+    prepare_corpora,
+)
 from keras_transformer.experiments.plan import plan_training
 from keras_transformer.recipes import load_recipe
 

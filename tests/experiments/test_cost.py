@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.experiments.cost import forward_flops
-from keras_transformer.experiments.cost import training_flops
+from keras_transformer.experiments.cost import forward_flops, training_flops
 
 SETTINGS = {
     "num_layers": 2,

@@ -7,8 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from keras_transformer.errors import RunError
-from keras_transformer.experiments.curves import draw_curves
-from keras_transformer.experiments.curves import has_metrics
+from keras_transformer.experiments.curves import draw_curves, has_metrics
 
 TRAIN = [
     {"split": "train", "step": step, "seconds": 6.0 * step, "loss": 9 - step / 100}

@@ -12,16 +12,13 @@ import subprocess
 import sys
 
 import pytest
-from benchmark_scripts import FOLDER
-from benchmark_scripts import load_script
+from benchmark_scripts import FOLDER, load_script
 from phrases_run import SMALL
 from waiting import wait_until
 
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import UserError
+from keras_transformer.errors import RecipeError, UserError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.machine import Gpu
-from keras_transformer.recipes.machine import Machine
+from keras_transformer.recipes.machine import Gpu, Machine
 
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
 script = load_script("data_diversification")

@@ -12,10 +12,7 @@ import sys
 
 import pytest
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RunBusy
-from keras_transformer.errors import RunError
-from keras_transformer.errors import WorkerLost
+from keras_transformer.errors import DataError, RunBusy, RunError, WorkerLost
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 

@@ -14,16 +14,11 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import console
 from keras_transformer.cli.app import app
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import RunError
+from keras_transformer.errors import DataError, RecipeError, RunError
 from keras_transformer.evaluation import bleu
-from keras_transformer.experiments.repeat import LOG
-from keras_transformer.experiments.repeat import read_translations
-from keras_transformer.experiments.repeat import repeat
+from keras_transformer.experiments.repeat import LOG, read_translations, repeat
 from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import machine
+from keras_transformer.recipes import load_recipe, machine
 from keras_transformer.saving.names import final_scores_of_run
 
 JOBS = min(2, machine.find_machine().cores)

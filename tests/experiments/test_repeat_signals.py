@@ -8,8 +8,7 @@ import sys
 
 import psutil
 import pytest
-from waiting import newest_step
-from waiting import wait_until
+from waiting import newest_step, wait_until
 
 from keras_transformer.recipes.machine import find_machine
 

@@ -11,18 +11,14 @@ import pytest
 import tensorflow as tf
 from phrases_run import small_recipe
 
-from keras_transformer.errors import DataError
-from keras_transformer.errors import RecipeError
+from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.cost import count_run_flops
 from keras_transformer.experiments.train import train
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import steps_per_epoch
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.pipelines import EncodedCorpus, steps_per_epoch
+from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.saving.checkpoints import checkpoint_paths
-from keras_transformer.saving.checkpoints import path_in_model
+from keras_transformer.saving.checkpoints import checkpoint_paths, path_in_model
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.training.callbacks import Progress

@@ -6,14 +6,15 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from phrases_run import SMALL
-from phrases_run import small_recipe
+from phrases_run import SMALL, small_recipe
 
-from keras_transformer.errors import CheckpointError
-from keras_transformer.errors import DataError
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import RunError
-from keras_transformer.errors import TrainingFault
+from keras_transformer.errors import (
+    CheckpointError,
+    DataError,
+    ModelError,
+    RunError,
+    TrainingFault,
+)
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import corpora
 from keras_transformer.experiments.average import average_run
@@ -22,8 +23,7 @@ from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_run
-from keras_transformer.saving.names import final_scores_of_run
-from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import final_scores_of_run, metrics_of_run
 from keras_transformer.saving.open import open_model
 
 

@@ -7,8 +7,7 @@ import pathlib
 
 import pytest
 import tensorflow_text
-from c_program import compile_program
-from c_program import run_program
+from c_program import compile_program, run_program
 from tiny_export import TEXTS
 
 

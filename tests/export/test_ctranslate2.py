@@ -13,9 +13,7 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.decoding.scoring import score_ids
-from keras_transformer.export import ExportError
-from keras_transformer.export import export_ctranslate2
-from keras_transformer.export import export_marian
+from keras_transformer.export import ExportError, export_ctranslate2, export_marian
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
 

@@ -4,17 +4,16 @@ import os
 
 import keras
 import pytest
-from tiny_export import SEARCH
-from tiny_export import open_translator
-from tiny_export import tiny_model
+from tiny_export import SEARCH, open_translator, tiny_model
 
-from keras_transformer.errors import ExportError
-from keras_transformer.errors import ModelError
-from keras_transformer.export import export_huggingface
-from keras_transformer.export import export_marian
-from keras_transformer.export import export_preset
-from keras_transformer.export import export_saved_model
-from keras_transformer.export import export_translator
+from keras_transformer.errors import ExportError, ModelError
+from keras_transformer.export import (
+    export_huggingface,
+    export_marian,
+    export_preset,
+    export_saved_model,
+    export_translator,
+)
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
 from keras_transformer.serving.errors import RequestError

@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 import yaml
 from layer_checks import numpy
-from tiny_export import SENTENCES
-from tiny_export import export_to_folder
-from tiny_export import open_translator
-from tiny_export import tiny_model
-from toolkit_models import DECODER
-from toolkit_models import extract_golden
-from toolkit_models import random_arrays
-from toolkit_models import write_marian
+from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
+from toolkit_models import DECODER, extract_golden, random_arrays, write_marian
 
 import keras_transformer as kt
 from keras_transformer import pipelines

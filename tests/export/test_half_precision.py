@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_export import open_translator
-from tiny_export import tiny_model
+from tiny_export import open_translator, tiny_model
 
 import keras_transformer as kt
 from keras_transformer.conversion.arrays import read_safetensors

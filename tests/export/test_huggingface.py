@@ -6,10 +6,7 @@ import struct
 import keras
 import numpy as np
 import pytest
-from tiny_export import SENTENCES
-from tiny_export import export_to_folder
-from tiny_export import open_translator
-from tiny_export import tiny_model
+from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
 from typer.testing import CliRunner
 
 import keras_transformer as kt
@@ -17,8 +14,7 @@ from keras_transformer import pipelines
 from keras_transformer.cli.app import app
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.errors import ExportError
-from keras_transformer.export import export_huggingface
-from keras_transformer.export import export_marian
+from keras_transformer.export import export_huggingface, export_marian
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)

@@ -6,13 +6,8 @@ import pathlib
 import pytest
 import tensorflow_text
 from benchmark_scripts import load_script
-from c_program import compile_program
-from c_program import run_program
-from toolkit_models import HOSTILE_TEXTS
-from toolkit_models import PIECES
-from toolkit_models import SETTINGS
-from toolkit_models import random_arrays
-from toolkit_models import write_marian
+from c_program import compile_program, run_program
+from toolkit_models import HOSTILE_TEXTS, PIECES, SETTINGS, random_arrays, write_marian
 
 import keras_transformer as kt
 from keras_transformer.conversion.marian import import_marian

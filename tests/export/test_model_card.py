@@ -4,14 +4,10 @@ import json
 import shutil
 
 import pytest
-from tiny_export import SEARCH
-from tiny_export import open_translator
+from tiny_export import SEARCH, open_translator
 
-from keras_transformer.export import export_huggingface
-from keras_transformer.export import model_card
-from keras_transformer.export import run_metadata
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.export import export_huggingface, model_card, run_metadata
+from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.saving.card import card_tables
 
 

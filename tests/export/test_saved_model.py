@@ -14,13 +14,11 @@ import tensorflow as tf
 from tiny_export import TEXTS
 
 import keras_transformer as kt
-from keras_transformer.errors import ExportError
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import ExportError, ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.numerics import matrices
 from keras_transformer.saving.open import open_model
-from keras_transformer.saving.saved_model import ExportedTranslator
-from keras_transformer.saving.saved_model import read_limits
+from keras_transformer.saving.saved_model import ExportedTranslator, read_limits
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")

@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
 from tensorflow.core.protobuf import saved_model_pb2
-from tiny_export import SENTENCES
-from tiny_export import TEXTS
+from tiny_export import SENTENCES, TEXTS
 
 from keras_transformer import pipelines
 from keras_transformer.decoding import alignment_scores

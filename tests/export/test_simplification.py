@@ -6,8 +6,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.simplification import simplify_function
-from keras_transformer.export.simplification import simplify_saved_model
+from keras_transformer.export.simplification import (
+    simplify_function,
+    simplify_saved_model,
+)
 
 
 def save(folder, function, **tracked):

@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
 from tiny_export import TEXTS
-from toolkit_models import PIECES
-from toolkit_models import splitter
+from toolkit_models import PIECES, splitter
 
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer

@@ -3,9 +3,7 @@
 import numpy as np
 import paper_in_numpy
 import pytest
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
 from keras_transformer.layers import AddNorm
 

@@ -4,13 +4,9 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
-from keras_transformer.layers import Decoder
-from keras_transformer.layers import DecoderLayer
-from keras_transformer.layers import TokenEmbedding
+from keras_transformer.layers import Decoder, DecoderLayer, TokenEmbedding
 
 GENERATOR = np.random.default_rng(7)
 INPUTS = GENERATOR.normal(size=(2, 4, 7)).astype("float32")

@@ -2,9 +2,7 @@
 
 import keras
 import numpy as np
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
 from keras_transformer.layers.dense import Dense
 

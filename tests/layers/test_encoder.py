@@ -5,14 +5,14 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
-from keras_transformer.layers import Encoder
-from keras_transformer.layers import EncoderLayer
-from keras_transformer.layers import PositionalEncoding
-from keras_transformer.layers import TokenEmbedding
+from keras_transformer.layers import (
+    Encoder,
+    EncoderLayer,
+    PositionalEncoding,
+    TokenEmbedding,
+)
 
 GENERATOR = np.random.default_rng(6)
 INPUTS = GENERATOR.normal(size=(2, 5, 7)).astype("float32")

@@ -7,10 +7,8 @@ from keras import ops
 from layer_checks import numpy
 
 import keras_transformer as kt
-from keras_transformer.decoding.incremental import IncrementalDecoder
-from keras_transformer.decoding.incremental import arrange_weights
-from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers import RestrictedSelfAttention
+from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
+from keras_transformer.layers import MultiHeadAttention, RestrictedSelfAttention
 from keras_transformer.numerics.softmax import weighted_values
 
 GENERATOR = np.random.default_rng(8)

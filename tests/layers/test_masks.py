@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import causal_mask
-from keras_transformer.layers import padding_mask
+from keras_transformer.layers import causal_mask, padding_mask
 from keras_transformer.layers.masks import combine_masks
 
 

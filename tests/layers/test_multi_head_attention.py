@@ -8,10 +8,7 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import Case
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import Case, check_layer, numpy, randomize
 
 from keras_transformer.layers import MultiHeadAttention
 

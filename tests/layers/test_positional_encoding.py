@@ -6,8 +6,7 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
+from layer_checks import check_layer, numpy
 
 from keras_transformer.layers import PositionalEncoding
 

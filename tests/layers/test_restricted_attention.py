@@ -9,13 +9,10 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
 import keras_transformer as kt
-from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers import RestrictedSelfAttention
+from keras_transformer.layers import MultiHeadAttention, RestrictedSelfAttention
 
 WIDTH = 10
 # Lengths below, at, and above multiples of the tested windows.
@@ -223,8 +220,7 @@ def test_beam_search_with_window_returns_model_scores():
     """The best score is the sum of the log-probabilities of `call`."""
     import tensorflow as tf
 
-    from keras_transformer.decoding import BeamSearch
-    from keras_transformer.decoding import translate_ids
+    from keras_transformer.decoding import BeamSearch, translate_ids
 
     model = transformer(3)
     randomize(model, seed=6)

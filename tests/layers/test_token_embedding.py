@@ -4,9 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
-from layer_checks import randomize
+from layer_checks import check_layer, numpy, randomize
 
 from keras_transformer.layers import TokenEmbedding
 

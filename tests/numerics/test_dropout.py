@@ -4,14 +4,16 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import Case
-from layer_checks import check_config
-from layer_checks import check_layer_saving
-from layer_checks import check_mixed_precision
-from layer_checks import check_symbolic_output
-from layer_checks import check_unknown_lengths
-from layer_checks import gradient
-from layer_checks import numpy
+from layer_checks import (
+    Case,
+    check_config,
+    check_layer_saving,
+    check_mixed_precision,
+    check_symbolic_output,
+    check_unknown_lengths,
+    gradient,
+    numpy,
+)
 
 from keras_transformer.layers import Dropout
 

@@ -10,10 +10,12 @@ import pytest
 from keras import ops
 from layer_checks import numpy
 
-from keras_transformer.numerics.matrices import pack_kernel
-from keras_transformer.numerics.matrices import packed_matmul
-from keras_transformer.numerics.matrices import swap_middle_axes
-from keras_transformer.numerics.matrices import unpack_kernel
+from keras_transformer.numerics.matrices import (
+    pack_kernel,
+    packed_matmul,
+    swap_middle_axes,
+    unpack_kernel,
+)
 
 GENERATOR = np.random.default_rng(4)
 

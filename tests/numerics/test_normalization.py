@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import check_layer
-from layer_checks import numpy
+from layer_checks import check_layer, numpy
 
 from keras_transformer.layers import LayerNormalization
 

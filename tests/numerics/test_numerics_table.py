@@ -4,8 +4,7 @@ import json
 import pathlib
 import re
 
-from house import defined_names
-from house import syntax_tree
+from house import defined_names, syntax_tree
 
 from keras_transformer import numerics
 

@@ -7,12 +7,13 @@ parts of a decoder's cache, and applies one softmax to all of them.
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import gradient
-from layer_checks import numpy
+from layer_checks import gradient, numpy
 
-from keras_transformer.numerics.softmax import mask_to_bias
-from keras_transformer.numerics.softmax import masked_softmax
-from keras_transformer.numerics.softmax import weighted_values
+from keras_transformer.numerics.softmax import (
+    mask_to_bias,
+    masked_softmax,
+    weighted_values,
+)
 
 GENERATOR = np.random.default_rng(4)
 

@@ -13,11 +13,8 @@ import re
 import pytest
 
 from keras_transformer.parsing import bracketing_score
-from keras_transformer.parsing.linearization import delinearize
-from keras_transformer.parsing.linearization import linearize
-from keras_transformer.parsing.trees import Tree
-from keras_transformer.parsing.trees import parse_tree
-from keras_transformer.parsing.trees import read_trees
+from keras_transformer.parsing.linearization import delinearize, linearize
+from keras_transformer.parsing.trees import Tree, parse_tree, read_trees
 
 GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ runs) (PRT (RP off))) (. .))"
 

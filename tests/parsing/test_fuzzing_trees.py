@@ -1,18 +1,12 @@
 """Fuzzing of the tree reader: any input gives trees or a one-line error."""
 
 import pytest
-from fuzzing import ANY_TEXT
-from fuzzing import LONG
-from fuzzing import SHORT
-from fuzzing import describe_outcomes
-from fuzzing import fuzz
-from fuzzing import is_text
+from fuzzing import ANY_TEXT, LONG, SHORT, describe_outcomes, fuzz, is_text
 from hypothesis import strategies as st
 from tree_samples import random_tree
 
 from keras_transformer.errors import DataError
-from keras_transformer.parsing.trees import parse_tree
-from keras_transformer.parsing.trees import read_trees
+from keras_transformer.parsing.trees import parse_tree, read_trees
 
 PIECES = [
     *("(", ")", " ", "\n", "(S ", "(NN a)", "(NP (DT the) (NN dog))", "(-NONE- *T*-1)"),

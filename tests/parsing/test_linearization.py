@@ -10,12 +10,14 @@ import random
 import pytest
 from tree_samples import random_tree
 
-from keras_transformer.parsing.linearization import NUMBERS
-from keras_transformer.parsing.linearization import REPAIRS
-from keras_transformer.parsing.linearization import collect_symbols
-from keras_transformer.parsing.linearization import delinearize
-from keras_transformer.parsing.linearization import linearize
-from keras_transformer.parsing.linearization import source_text
+from keras_transformer.parsing.linearization import (
+    NUMBERS,
+    REPAIRS,
+    collect_symbols,
+    delinearize,
+    linearize,
+    source_text,
+)
 from keras_transformer.parsing.trees import parse_tree
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"

@@ -14,18 +14,20 @@ from tree_samples import random_tree
 
 from keras_transformer.errors import DataError
 from keras_transformer.parsing import TreeFiles
-from keras_transformer.parsing.linearization import NUMBERS
-from keras_transformer.parsing.linearization import word_marks
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import steps_per_epoch
-from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines import training_dataset
-from keras_transformer.pipelines.batching import batches_per_epoch
-from keras_transformer.pipelines.batching import epoch_order
-from keras_transformer.pipelines.batching import plan_buckets
-from keras_transformer.pipelines.datasets import batch_indices
-from keras_transformer.pipelines.datasets import epoch_rows
+from keras_transformer.parsing.linearization import NUMBERS, word_marks
+from keras_transformer.pipelines import (
+    EncodedCorpus,
+    encode_corpus,
+    steps_per_epoch,
+    train_tokenizer,
+    training_dataset,
+)
+from keras_transformer.pipelines.batching import (
+    batches_per_epoch,
+    epoch_order,
+    plan_buckets,
+)
+from keras_transformer.pipelines.datasets import batch_indices, epoch_rows
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ import pytest
 from tree_samples import random_tree
 
 from keras_transformer.errors import DataError
-from keras_transformer.parsing.trees import base_label
-from keras_transformer.parsing.trees import parse_tree
-from keras_transformer.parsing.trees import read_trees
-from keras_transformer.parsing.trees import split_words
+from keras_transformer.parsing.trees import (
+    base_label,
+    parse_tree,
+    read_trees,
+    split_words,
+)
 
 TRACES = """( (S
     (NP-SBJ-1 (NP (DT The) (NN gene)) (-LRB- -LRB-) (NP (NN Apc)) (-RRB- -RRB-))

@@ -11,11 +11,13 @@ import pytest
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import padding_fraction
-from keras_transformer.pipelines.batching import batches_per_epoch
-from keras_transformer.pipelines.batching import epoch_order
-from keras_transformer.pipelines.batching import plan_buckets
-from keras_transformer.pipelines.batching import sample_weighted_pairs
-from keras_transformer.pipelines.batching import sorted_batches
+from keras_transformer.pipelines.batching import (
+    batches_per_epoch,
+    epoch_order,
+    plan_buckets,
+    sample_weighted_pairs,
+    sorted_batches,
+)
 
 
 def random_lengths(num_pairs, seed=0):

@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 
-from keras_transformer.pipelines.chunks import chunks
-from keras_transformer.pipelines.chunks import reservoir_sample
+from keras_transformer.pipelines.chunks import chunks, reservoir_sample
 
 
 def test_chunks_contain_all_items_in_order():

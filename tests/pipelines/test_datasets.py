@@ -12,13 +12,15 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import batch_indices
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import evaluation_dataset
-from keras_transformer.pipelines import steps_per_epoch
-from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines import training_dataset
+from keras_transformer.pipelines import (
+    TextFiles,
+    batch_indices,
+    encode_corpus,
+    evaluation_dataset,
+    steps_per_epoch,
+    train_tokenizer,
+    training_dataset,
+)
 from keras_transformer.pipelines.batching import plan_buckets
 
 NUM_PAIRS = 607

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import encoding
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import (
+    EncodedCorpus,
+    TextFiles,
+    encode_corpus,
+    encoding,
+    train_tokenizer,
+)
 
 WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
 END = 3

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import EncodedCorpus
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import (
+    EncodedCorpus,
+    TextFiles,
+    encode_corpus,
+    train_tokenizer,
+)
 
 LINES = [f"{word} Hund {number}" for word in ("ein", "kein") for number in range(6)]
 

@@ -16,10 +16,8 @@ import zipfile
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import decode_lines
-from keras_transformer.pipelines import read_lines
-from keras_transformer.pipelines.lines import count_lines
-from keras_transformer.pipelines.lines import opened_lines
+from keras_transformer.pipelines import decode_lines, read_lines
+from keras_transformer.pipelines.lines import count_lines, opened_lines
 
 # Each text is one line, because only \n ends a line.
 ODD_LINES = ["a\u2028b", "c\x0bd\x0ce", "f\x85g", "h\ri", "\x1cj\x1dk\x1e", "", " l "]

@@ -6,12 +6,8 @@ docs/how-to/train-on-your-data.md.
 
 import pytest
 
-from keras_transformer.recipes import RecipeError
-from keras_transformer.recipes import automatic
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.machine import Gpu
-from keras_transformer.recipes.machine import Machine
+from keras_transformer.recipes import RecipeError, automatic, dump_recipe, load_recipe
+from keras_transformer.recipes.machine import Gpu, Machine
 from keras_transformer.recipes.training_text import TextSize
 
 # A `Machine` has cores, bytes of memory and GPUs. A `Gpu` has bytes of memory and a

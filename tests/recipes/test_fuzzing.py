@@ -5,16 +5,11 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 
 import pytest
 import yaml
-from fuzzing import ANY_TEXT
-from fuzzing import LONG
-from fuzzing import SHORT
-from fuzzing import describe_outcomes
-from fuzzing import fuzz
+from fuzzing import ANY_TEXT, LONG, SHORT, describe_outcomes, fuzz
 from hypothesis import strategies as st
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import dump_recipe, load_recipe
 
 GOOD = """\
 data: {train: {source: [a.en], target: [a.de]}, max_length: 50}

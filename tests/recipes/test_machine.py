@@ -3,8 +3,7 @@
 import pytest
 
 from keras_transformer.recipes import machine as machines
-from keras_transformer.recipes.machine import Gpu
-from keras_transformer.recipes.machine import Machine
+from keras_transformer.recipes.machine import Gpu, Machine
 
 
 @pytest.mark.parametrize(

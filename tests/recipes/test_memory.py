@@ -5,8 +5,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.machine import Machine
-from keras_transformer.recipes.memory import count_parameters
-from keras_transformer.recipes.memory import recipe_memory
+from keras_transformer.recipes.memory import count_parameters, recipe_memory
 
 FILES = "data.train={source: a, target: b}"
 

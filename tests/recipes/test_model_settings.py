@@ -6,9 +6,7 @@ from the paper.
 
 import pytest
 
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import shipped_recipes
+from keras_transformer.recipes import dump_recipe, load_recipe, shipped_recipes
 
 
 @pytest.mark.parametrize(

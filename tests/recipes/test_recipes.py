@@ -6,16 +6,12 @@ import pathlib
 
 import pytest
 import yaml
-from recipe_errors import MINIMAL
-from recipe_errors import recipe_error
+from recipe_errors import MINIMAL, recipe_error
 
 from keras_transformer import Transformer
 from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import shipped_recipes
-from keras_transformer.recipes.schema import DecodingSettings
-from keras_transformer.recipes.schema import ModelSettings
+from keras_transformer.recipes import dump_recipe, load_recipe, shipped_recipes
+from keras_transformer.recipes.schema import DecodingSettings, ModelSettings
 
 RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
 

@@ -3,8 +3,7 @@
 import pytest
 from recipe_errors import recipe_error
 
-from keras_transformer.recipes import dump_recipe
-from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import dump_recipe, load_recipe
 
 TEXT = "data.validation={source: a, target: b}"
 TREES = "data={kind: trees, train: {trees: a}, validation: {trees: b}}"

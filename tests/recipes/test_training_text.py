@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import training_text
-from keras_transformer.recipes.training_text import measure_text
-from keras_transformer.recipes.training_text import measure_training_text
+from keras_transformer.recipes import load_recipe, training_text
+from keras_transformer.recipes.training_text import measure_text, measure_training_text
 
 PAIRS = [("a b", "aa"), ("é", "b"), ("x", "c d e f"), ("b c", "g")]
 

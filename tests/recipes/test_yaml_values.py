@@ -5,8 +5,7 @@ import math
 import pytest
 import yaml
 
-from keras_transformer.recipes.yaml_values import dump_yaml
-from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from tiny_export import SENTENCES
 
 from keras_transformer import pipelines
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.graph_check import ALLOWED
-from keras_transformer.saving.graph_check import ANY_TEXT
-from keras_transformer.saving.graph_check import SAVER_OPERATIONS
-from keras_transformer.saving.graph_check import allowed_operations
-from keras_transformer.saving.graph_check import check_saved_model
+from keras_transformer.saving.graph_check import (
+    ALLOWED,
+    ANY_TEXT,
+    SAVER_OPERATIONS,
+    allowed_operations,
+    check_saved_model,
+)
 from keras_transformer.saving.open import open_model
 
 

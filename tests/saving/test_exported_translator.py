@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tiny_export import TEXTS
-from toolkit_models import random_arrays
-from toolkit_models import write_marian
+from toolkit_models import random_arrays, write_marian
 
 import keras_transformer as kt
 from keras_transformer import visualization

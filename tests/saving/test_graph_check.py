@@ -9,8 +9,7 @@ import shutil
 import pytest
 import tensorflow as tf
 from malicious_graphs import GRAPHS
-from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.core.protobuf import saver_pb2
+from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
 from typer.testing import CliRunner
 

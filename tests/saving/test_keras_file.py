@@ -24,11 +24,13 @@ from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
 from keras_transformer.presets import PRESETS
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.keras_file import FileLimits
-from keras_transformer.saving.keras_file import check
-from keras_transformer.saving.keras_file import min_parameters
-from keras_transformer.saving.keras_file import read
-from keras_transformer.saving.keras_file import store_fingerprint
+from keras_transformer.saving.keras_file import (
+    FileLimits,
+    check,
+    min_parameters,
+    read,
+    store_fingerprint,
+)
 from keras_transformer.saving.open import open_model
 
 # Kind and name of each altered file that malicious_files.py can make.

@@ -16,8 +16,7 @@ from tiny_export import TEXTS
 from tiny_export import tiny_model as new_tiny_model
 
 import keras_transformer as kt
-from keras_transformer.errors import ModelError
-from keras_transformer.errors import UserError
+from keras_transformer.errors import ModelError, UserError
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.names import packaged_models

@@ -3,8 +3,7 @@
 import shutil
 
 import pytest
-from fake_model import FakeModel
-from fake_model import served
+from fake_model import FakeModel, served
 from page_actions import TIMEOUT
 
 from keras_transformer.serving.limits import Limits

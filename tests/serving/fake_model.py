@@ -11,8 +11,7 @@ import numpy as np
 from waiting import wait_until
 
 from keras_transformer.serving.protocol import Input
-from keras_transformer.serving.server import build_server
-from keras_transformer.serving.server import listen
+from keras_transformer.serving.server import build_server, listen
 
 TEXTS = {"inputs": Input("string", 1)}
 PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}

@@ -10,14 +10,8 @@ import socket
 import time
 
 import pytest
-from fake_model import FakeModel
-from fake_model import ask
-from fake_model import predict
-from fake_model import served
-from fuzzing import ANY_TEXT
-from fuzzing import NASTY
-from fuzzing import encodable
-from fuzzing import fuzz
+from fake_model import FakeModel, ask, predict, served
+from fuzzing import ANY_TEXT, NASTY, encodable, fuzz
 from hypothesis import strategies as st
 
 from keras_transformer.serving.limits import Limits

@@ -7,12 +7,8 @@ for borders, and recommend targets of 44 pixels.
 import re
 
 import pytest
-from fake_model import FakeModel
-from fake_model import served
-from page_actions import TIMEOUT
-from page_actions import expect
-from page_actions import shoot
-from page_actions import translate
+from fake_model import FakeModel, served
+from page_actions import TIMEOUT, expect, shoot, translate
 
 from keras_transformer.serving.limits import Limits
 

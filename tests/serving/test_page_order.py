@@ -7,8 +7,7 @@ text ends with an exclamation mark.
 import json
 
 import pytest
-from page_actions import expect
-from page_actions import translate
+from page_actions import expect, translate
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ import json
 
 import pytest
 from fake_model import FakeModel
-from fuzzing import LONG
-from fuzzing import SHORT
-from fuzzing import describe_outcomes
-from fuzzing import fuzz
+from fuzzing import LONG, SHORT, describe_outcomes, fuzz
 from hypothesis import strategies as st
 
 from keras_transformer.serving.errors import RequestError

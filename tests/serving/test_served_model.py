@@ -14,18 +14,13 @@ import urllib.request
 import prepared
 import pytest
 import tensorflow as tf
-from fake_model import ask
-from fake_model import predict
-from fake_model import queue_rows
-from fake_model import served
+from fake_model import ask, predict, queue_rows, served
 from malicious_graphs import write_unsafe_export
 from waiting import wait_until
 
-from keras_transformer.export.searches import JIT_MAX_LENGTH
-from keras_transformer.export.searches import JIT_STEP
+from keras_transformer.export.searches import JIT_MAX_LENGTH, JIT_STEP
 from keras_transformer.saving.open import ModelError
-from keras_transformer.serving import Limits
-from keras_transformer.serving import ServedModel
+from keras_transformer.serving import Limits, ServedModel
 from keras_transformer.serving.protocol import Input
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")

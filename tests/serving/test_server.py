@@ -13,10 +13,7 @@ import threading
 import time
 
 import pytest
-from fake_model import FakeModel
-from fake_model import ask
-from fake_model import predict
-from fake_model import served
+from fake_model import FakeModel, ask, predict, served
 from waiting import wait_until
 
 from keras_transformer.serving.limits import Limits

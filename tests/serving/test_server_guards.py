@@ -13,17 +13,11 @@ import time
 
 import numpy as np
 import pytest
-from fake_model import FakeModel
-from fake_model import ask
-from fake_model import predict
-from fake_model import queue_rows
-from fake_model import served
+from fake_model import FakeModel, ask, predict, queue_rows, served
 from waiting import wait_until
 
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.server import build_server
-from keras_transformer.serving.server import listen
-from keras_transformer.serving.server import serve
+from keras_transformer.serving.server import build_server, listen, serve
 
 PATH = "/v1/models/fake"
 

@@ -10,11 +10,7 @@ import time
 
 import prepared
 import pytest
-from fake_model import FakeModel
-from fake_model import ask
-from fake_model import predict
-from fake_model import queue_rows
-from fake_model import served
+from fake_model import FakeModel, ask, predict, queue_rows, served
 from waiting import wait_until
 
 from keras_transformer.serving import Limits

@@ -3,8 +3,7 @@
 import pytest
 
 from keras_transformer import progress
-from keras_transformer.training import callbacks
-from keras_transformer.training import reporting
+from keras_transformer.training import callbacks, reporting
 
 
 class Clock:

@@ -5,8 +5,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from training_samples import dataset
-from training_samples import tiny_training_model
+from training_samples import dataset, tiny_training_model
 
 from keras_transformer import training
 

@@ -16,11 +16,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import keras
 import numpy as np
 import tensorflow as tf
-from training_samples import dataset
-from training_samples import plain_model
-from training_samples import tiny_training_model
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    dataset,
+    plain_model,
+    tiny_training_model,
+    tiny_transformer,
+    weights_of,
+)
 
 import keras_transformer as kt
 from keras_transformer import training

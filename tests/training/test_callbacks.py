@@ -6,15 +6,16 @@ import signal
 
 import numpy as np
 import pytest
-from training_samples import ResettableModel
-from training_samples import dataset
-from training_samples import tiny_training_model
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    ResettableModel,
+    dataset,
+    tiny_training_model,
+    tiny_transformer,
+    weights_of,
+)
 
 from keras_transformer import training
-from keras_transformer.training import callbacks
-from keras_transformer.training import signals
+from keras_transformer.training import callbacks, signals
 
 
 def steps_saved(progress, clock, minutes_per_step, **settings):

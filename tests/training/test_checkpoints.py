@@ -14,14 +14,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import ResettableModel
-from training_samples import dataset
-from training_samples import paper_adam
-from training_samples import save_checkpoints
-from training_samples import steps_in
-from training_samples import tiny_training_model
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    ResettableModel,
+    dataset,
+    paper_adam,
+    save_checkpoints,
+    steps_in,
+    tiny_training_model,
+    tiny_transformer,
+    weights_of,
+)
 
 from keras_transformer import training
 from keras_transformer.errors import CheckpointError

@@ -10,9 +10,11 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.training.consistency import Consistency
-from keras_transformer.training.consistency import TokenDropout
-from keras_transformer.training.consistency import consistency_loss
+from keras_transformer.training.consistency import (
+    Consistency,
+    TokenDropout,
+    consistency_loss,
+)
 
 TOKENS, D_MODEL, VOCABULARY = 29, 7, 53
 

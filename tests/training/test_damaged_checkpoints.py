@@ -10,11 +10,13 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import save_checkpoints
-from training_samples import shift_weights
-from training_samples import steps_in
-from training_samples import tiny_training_model
-from training_samples import weights_of
+from training_samples import (
+    save_checkpoints,
+    shift_weights,
+    steps_in,
+    tiny_training_model,
+    weights_of,
+)
 
 from keras_transformer.errors import StorageError
 from keras_transformer.training.checkpoints import Checkpoints

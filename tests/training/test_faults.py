@@ -13,17 +13,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import VOCABULARY
-from training_samples import ResettableModel
-from training_samples import batch
-from training_samples import paper_adam
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    VOCABULARY,
+    ResettableModel,
+    batch,
+    paper_adam,
+    tiny_transformer,
+    weights_of,
+)
 
 from keras_transformer import training
 from keras_transformer.errors import TrainingFault
-from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.checkpoints import average_checkpoints, checkpoint_paths
 
 # Source id that makes the step of `FaultyModel` invalid.
 MARK = VOCABULARY - 1

@@ -10,10 +10,8 @@ import pytest
 import tensorflow as tf
 from training_samples import tiny_training_model
 
-from keras_transformer.errors import CheckpointError
-from keras_transformer.errors import RunError
-from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.errors import CheckpointError, RunError
+from keras_transformer.saving.checkpoints import average_checkpoints, checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 from keras_transformer.training.trainer import Trainer
 

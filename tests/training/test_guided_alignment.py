@@ -6,11 +6,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import VOCABULARY
-from training_samples import batch
-from training_samples import tiny_training_model
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    VOCABULARY,
+    batch,
+    tiny_training_model,
+    tiny_transformer,
+    weights_of,
+)
 
 from keras_transformer import training
 from keras_transformer.layers import padding_mask

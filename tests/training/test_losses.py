@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import log_softmax
-from training_samples import tiny_transformer
+from training_samples import log_softmax, tiny_transformer
 
 from keras_transformer import training
 

@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import progress as progress_bar
-from keras_transformer.training import callbacks
-from keras_transformer.training import reporting
+from keras_transformer.training import callbacks, reporting
 
 
 class Model:

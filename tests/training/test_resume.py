@@ -11,10 +11,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from training_samples import ResettableModel
-from training_samples import dataset
-from training_samples import paper_adam
-from training_samples import tiny_transformer
+from training_samples import ResettableModel, dataset, paper_adam, tiny_transformer
 
 from keras_transformer import training
 from keras_transformer.errors import RunError

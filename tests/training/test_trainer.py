@@ -15,14 +15,15 @@ import numpy as np
 import prepared
 import pytest
 import tensorflow as tf
-from interrupted_run import STEPS
-from interrupted_run import trainer_in
-from training_samples import END
-from training_samples import START
-from training_samples import ResettableModel
-from training_samples import dataset
-from training_samples import tiny_training_model
-from training_samples import weights_of
+from interrupted_run import STEPS, trainer_in
+from training_samples import (
+    END,
+    START,
+    ResettableModel,
+    dataset,
+    tiny_training_model,
+    weights_of,
+)
 
 import keras_transformer as kt
 from keras_transformer import training

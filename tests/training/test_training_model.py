@@ -8,15 +8,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import VOCABULARY
-from training_samples import batch
-from training_samples import dataset
-from training_samples import log_softmax
-from training_samples import paper_adam
-from training_samples import plain_model
-from training_samples import tiny_training_model
-from training_samples import tiny_transformer
-from training_samples import weights_of
+from training_samples import (
+    VOCABULARY,
+    batch,
+    dataset,
+    log_softmax,
+    paper_adam,
+    plain_model,
+    tiny_training_model,
+    tiny_transformer,
+    weights_of,
+)
 
 from keras_transformer import training
 

@@ -2,8 +2,7 @@
 
 import keras
 import pytest
-from training_samples import batch
-from training_samples import tiny_training_model
+from training_samples import batch, tiny_training_model
 
 import keras_transformer as kt
 from keras_transformer import training

@@ -10,8 +10,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 import keras_transformer as kt
-from keras_transformer import pipelines
-from keras_transformer import visualization
+from keras_transformer import pipelines, visualization
 from keras_transformer.errors import ModelError
 
 SOURCE, TARGET = "der Hund </script> läuft", "ein $Hund$ schläft"

@@ -7,9 +7,7 @@ are also numbered, such as `C2`. Group E has a single row, `E`.
 from typing import NamedTuple
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import TRAINING_PRESETS
-from keras_transformer.presets import WIDTHS
+from keras_transformer.presets import PRESETS, TRAINING_PRESETS, WIDTHS
 from keras_transformer.recipes import Recipe
 
 

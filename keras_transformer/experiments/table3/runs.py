@@ -2,28 +2,18 @@
 
 import os
 import pathlib
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import RunBusy
-from keras_transformer.errors import require_tensorflow
+from keras_transformer.errors import RecipeError, RunBusy, require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
-from keras_transformer.experiments.scoring import RESULT
-from keras_transformer.experiments.scoring import score_model
-from keras_transformer.experiments.scoring import write_result
+from keras_transformer.experiments.scoring import RESULT, score_model, write_result
 from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
-from keras_transformer.recipes import Recipe
-from keras_transformer.recipes import changed_keys
-from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.untrusted import read_json
 

@@ -9,8 +9,7 @@ import json
 
 import pytest
 
-from keras_transformer.errors import RecipeError
-from keras_transformer.errors import RunBusy
+from keras_transformer.errors import RecipeError, RunBusy
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import table3
 from keras_transformer.experiments.table3.rows import row_recipe

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.pipelines import Pairs
-from keras_transformer.pipelines import as_pairs
+from keras_transformer.pipelines import Pairs, as_pairs
 
 # `None` stands for a text that cannot be read.
 PAIRS = [("ein", "one"), ("zwei", None)]

@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import RecordFolder
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import RecordFolder, train_tokenizer
 
 NUM_RECORDS = 9
 

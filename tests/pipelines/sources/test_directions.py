@@ -5,9 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_transformer.pipelines import BothDirections
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import as_pairs
+from keras_transformer.pipelines import BothDirections, TextFiles, as_pairs
 
 # `None` stands for a text that cannot be read.
 PAIRS = [("one", "eins"), ("two", None)]

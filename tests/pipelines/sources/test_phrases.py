@@ -9,21 +9,21 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from datetime import date
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
 import babel
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.sources.phrase_forms import all_forms
-from keras_transformer.pipelines.sources.phrase_forms import hour_skeleton
-from keras_transformer.pipelines.sources.phrases import count_words
-from keras_transformer.pipelines.sources.phrases import parse_locale
-from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.pipelines.sources.phrases import select_forms
-from keras_transformer.pipelines.sources.phrases import write_pair
+from keras_transformer.pipelines.sources.phrase_forms import all_forms, hour_skeleton
+from keras_transformer.pipelines.sources.phrases import (
+    count_words,
+    parse_locale,
+    phrases,
+    select_forms,
+    write_pair,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,7 @@ import json
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import CsvFiles
-from keras_transformer.pipelines import HuggingFacePairs
-from keras_transformer.pipelines import JsonLines
-from keras_transformer.pipelines import TsvFiles
+from keras_transformer.pipelines import CsvFiles, HuggingFacePairs, JsonLines, TsvFiles
 
 # U+2028 must not end a line, a quote must not quote a field, and a text may be empty.
 PAIRS = [

@@ -6,9 +6,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import TfdsPairs
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import TfdsPairs, encode_corpus, train_tokenizer
 
 ENGLISH = ["A man rides a bike.", "Two dogs run.", "  spaces  ", "Zoë’s café", "five"]
 GERMAN = ["Ein Mann fährt Rad.", "Zwei Hunde rennen.", "Lücken", "Zoës Café", "fünf"]

@@ -21,8 +21,7 @@ from keras_transformer.pipelines import train_tokenizer
 from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers import bpe_dropout
-from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
-from keras_transformer.pipelines.tokenizers.bpe_dropout import Merges
+from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout, Merges
 
 ODD = [
     "",

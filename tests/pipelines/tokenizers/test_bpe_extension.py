@@ -5,12 +5,10 @@ import random
 
 import pytest
 import sentencepiece
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.pipelines import load_tokenizer
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import load_tokenizer, train_tokenizer
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 

@@ -9,8 +9,7 @@ import io
 import pytest
 import sentencepiece
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 

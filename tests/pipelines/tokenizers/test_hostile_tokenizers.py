@@ -11,8 +11,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import load_tokenizer
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import load_tokenizer, train_tokenizer
 
 CHILD = pathlib.Path(__file__).with_name("hostile_tokenizers.py")
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]

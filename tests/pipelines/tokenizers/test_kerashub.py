@@ -8,12 +8,9 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer import Transformer
-from keras_transformer import Translator
-from keras_transformer import pipelines
+from keras_transformer import Transformer, Translator, pipelines
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import encode_corpus
-from keras_transformer.pipelines import training_dataset
+from keras_transformer.pipelines import encode_corpus, training_dataset
 from keras_transformer.pipelines.tokenizers.kerashub import KerasHubTokenizer
 
 TEXTS = ["the quick brown fox", "ein Hund läuft schnell.", "hello world 42"]

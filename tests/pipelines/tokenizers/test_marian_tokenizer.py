@@ -9,14 +9,11 @@ import pathlib
 
 import pytest
 import tensorflow as tf
-from toolkit_models import HOSTILE_TEXTS
-from toolkit_models import PIECES
-from toolkit_models import splitter
+from toolkit_models import HOSTILE_TEXTS, PIECES, splitter
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import load_tokenizer
-from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-from keras_transformer.pipelines.tokenizers.marian import languages
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer, languages
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "conversion"
 WORDS = ("</s>", "<unk>", "a", "\u2028", "\\n", ">>fra<<")

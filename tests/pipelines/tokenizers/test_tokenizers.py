@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from hypothesis import example
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import TextFiles
-from keras_transformer.pipelines import load_tokenizer
-from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import TextFiles, load_tokenizer, train_tokenizer
 
 KINDS = ["bpe", "word_piece"]
 SENTENCES = [

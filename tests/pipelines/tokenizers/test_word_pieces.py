@@ -8,11 +8,12 @@ import json
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import load_tokenizer
-from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
-from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
-from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
+from keras_transformer.pipelines import load_tokenizer, train_tokenizer
+from keras_transformer.pipelines.tokenizers.word_pieces import (
+    BYTE_PIECES,
+    SPECIAL_PIECES,
+    WordPieceTokenizer,
+)
 
 SENTENCES = [
     "A man rides a bike, 27 times.",
