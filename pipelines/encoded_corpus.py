@@ -59,7 +59,7 @@ class EncodedCorpus:
             of segmentations.
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
-        num_identical: Number of kept pairs with identical sides.
+        has_only_copies: Whether all kept pairs have identical sides.
         dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
             `count` and `first`, a list of the first locations, such as "file:line" or
             "pair 7".
@@ -81,7 +81,7 @@ class EncodedCorpus:
         self._segmentations = facts["segmentations"]
         self.pad_id, self.start_id = facts["pad_id"], facts["start_id"]
         self.dropped = facts["dropped"]
-        self.num_identical = facts["num_identical"]
+        self.has_only_copies = facts["num_identical"] == facts["num_pairs"]
         self.report = corpus_report(facts)
         self.inputs = facts["fingerprint"]
         self.fingerprint = f"{self.inputs or ''}:{facts['ids']}"
@@ -226,7 +226,7 @@ def corpus_report(facts: dict) -> str:
     if 0 < facts["num_identical"] < facts["num_pairs"]:
         kept += f", {facts['num_identical']:,} of them with identical sides"
     elif facts["num_identical"]:
-        kept += ", ALL WITH IDENTICAL SIDES: is the target the same file as the source?"
+        kept += ", all with identical sides: is the target the same file as the source?"
     if facts.get("segmentations", 1) > 1:
         kept += f", each in {facts['segmentations']} segmentations"
     return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])

@@ -179,7 +179,7 @@ class _Run:
         if not self.has_begun and self.workers.is_chief:
             for name, corpus in corpora.items():
                 dropped = (reason["count"] for reason in corpus.dropped.values())
-                if corpus.num_identical or any(dropped):
+                if corpus.has_only_copies or any(dropped):
                     logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 

@@ -150,10 +150,11 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
 def test_identical_sides_are_counted_and_reported(tokenizers, tmp_path):
     pairs = [("a", "a"), ("b", "c"), ("d " * 20, "d " * 20), ("", ""), ("e", "e")]
     corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids", max_length=15)
-    assert corpus.num_identical == 2
+    assert not corpus.has_only_copies
     assert corpus.report.startswith("3 of 5 pairs kept, 2 of them with identical sides")
     corpus = encode_corpus(pairs[4:], *tokenizers, tmp_path / "other")
-    assert corpus.report.startswith("1 of 1 pairs kept, ALL WITH IDENTICAL SIDES: is ")
+    assert corpus.report.startswith("1 of 1 pairs kept, all with identical sides: is ")
+    assert corpus.has_only_copies
 
 
 def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch):
