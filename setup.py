@@ -75,7 +75,7 @@ setup(
         "sacremoses>=0.1.1",
         "pydantic>=2.6",
         "PyYAML>=6",
-        "filelock>=3.16",
+        "filelock>=3.20.1",
         "psutil>=5",
         "typer>=0.15",
         "rich>=13",

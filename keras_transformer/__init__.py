@@ -62,6 +62,8 @@ def __dir__():
 
 # Keras loads only registered classes, and importing their modules registers them. The
 # command line does without them, and so without TensorFlow, until it needs a model.
-if os.path.basename(sys.argv[0]) not in ("keras-transformer", "-m"):
+_program = os.path.splitext(os.path.basename(next(iter(sys.argv), "")))[0]
+_is_module = sys.orig_argv[1:3] == ["-m", __name__]
+if _program != "keras-transformer" and not _is_module:
     for _name in ("transformer", *(f"training.{name}" for name in _SERIALIZABLE)):
         importlib.import_module(f"{__name__}.{_name}")

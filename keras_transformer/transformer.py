@@ -214,7 +214,11 @@ class Transformer(PresetMixin, keras.Model):
             name: keras.KerasTensor(shape, "int32")
             for name, shape in inputs_shape.items()
         }
-        keras.Operation.compute_output_spec(self, inputs)
+        try:
+            keras.Operation.compute_output_spec(self, inputs)
+        except Exception:
+            self.built = False
+            raise
 
     def _ensure_built(self):
         """Builds the model if one of its methods is used before the model itself."""
@@ -466,6 +470,8 @@ class Transformer(PresetMixin, keras.Model):
             model._ensure_built()  # some layers are created by `build`
             layers = {path: layer for path, layer, _ in inner_layers(model)}
             for path, is_trainable in changes.items():
+                if path not in layers:
+                    raise ValueError(f"`trainable_layers`: there is no layer {path!r}.")
                 layers[path].trainable = is_trainable
         return model
 

@@ -33,7 +33,7 @@ class _Facts(BaseModel):
     num_read: NonNegativeInt  # number of kept and dropped pairs
     # Number of kept pairs. The number of rows is `segmentations` times as large.
     num_pairs: PositiveInt
-    num_identical: NonNegativeInt = 0  # number of kept pairs with identical sides
+    num_identical: NonNegativeInt  # number of kept pairs with identical sides
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None  # hash of text, tokenizers and options

@@ -38,7 +38,7 @@ def _open_zstd(file):
 # The opened files need not seek, and raise `EOFError` if their end is missing.
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
-    b"BZh": ("bzip2", bz2.BZ2File),
+    **{b"BZh%d1AY&SY" % n: ("bzip2", bz2.BZ2File) for n in range(1, 10)},
     b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
     b"\x28\xb5\x2f\xfd": ("zstd", _open_zstd),
 }
@@ -49,10 +49,9 @@ _BINARY = {
     b"{\\rtf": "an RTF file",
     b"\xd0\xcf\x11\xe0": "a file of an old Microsoft Office",
     b"7z\xbc\xaf": "a 7z archive",
-    b"Rar!": "a RAR archive",
-    b"PAR1": "a Parquet file",
+    b"Rar!\x1a\x07": "a RAR archive",
 }
-_XML = (b"<?xml", b"<!doctype", b"<tmx", b"<xliff", b"<html", b"<srcset", b"<refset")
+_XML = (b"<?xml", b"<!doctype", b"<tmx", b"<xliff", b"<srcset", b"<refset")
 # Byte order marks. That of UTF-32 begins with that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -60,8 +59,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_ICONV = "onvert it with iconv -f {} -t UTF-8."
-_LATIN = "If it is Latin-1, c" + _ICONV.format("LATIN1")
+_LATIN = "If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
 
 
 def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str | None]:
@@ -278,7 +276,7 @@ def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes
 
 def _decompress(file, path):
     """Returns the name of the compression, or `None`, and a file to read from."""
-    start = file.peek(8)
+    start = file.peek(16)
     for magic, (kind, open_stream) in _COMPRESSED.items():
         if start.startswith(magic):
             try:
@@ -311,7 +309,10 @@ def _check_start(chunk: bytes, path) -> None:
         raise DataError(f"{path}: must be a text. Received: a tar archive.")
     encoding = _wide_encoding(chunk)
     if encoding is not None:
-        raise DataError(f"{path}: the text is {encoding}. C{_ICONV.format(encoding)}")
+        raise DataError(
+            f"{path}: the text is {encoding}. Convert it with iconv -f {encoding} -t "
+            "UTF-8."
+        )
     start = chunk.removeprefix(codecs.BOM_UTF8)[:99].lstrip()
     if start.lower().startswith(_XML):
         raise DataError(

@@ -36,11 +36,22 @@ def registered_names():
                 yield f"keras_transformer>{node.name}"
 
 
+# Python has not yet set `sys.argv` when `python -m mine` imports the package `mine`.
+MINE = ("import keras_transformer", "-m", "mine")
+
+
 @pytest.mark.parametrize(
-    "imports",
-    ["import keras_transformer, keras", "import tensorflow, keras, keras_transformer"],
+    ("mine", "option", "code"),
+    [
+        ("", "-c", f"import keras_transformer, keras\n{LOAD}"),
+        ("", "-c", f"import tensorflow, keras, keras_transformer\n{LOAD}"),
+        MINE,
+    ],
 )
-def test_any_order_of_imports_loads_a_compiled_model(tmp_path, imports):
+def test_any_order_of_imports_loads_a_compiled_model(tmp_path, mine, option, code):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text(mine)
+    (tmp_path / "mine" / "__main__.py").write_text(LOAD)
     schedule = kt.training.PaperSchedule(8, 4)
     model = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     expected = model(IDS)[0, 0, 0]
@@ -51,7 +62,7 @@ def test_any_order_of_imports_loads_a_compiled_model(tmp_path, imports):
     )
     model.save(tmp_path / "model.keras")
     result = subprocess.run(
-        [sys.executable, "-c", f"{imports}\n{LOAD}"],
+        [sys.executable, option, code],
         cwd=tmp_path,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import os
 import pathlib
 import shlex
 from typing import Annotated
@@ -25,7 +26,7 @@ def _refuse_extra_argument(ctx):
     """Explains how to give a command its text, which is not an argument."""
     text = " ".join(ctx.args)
     quoted, model = shlex.quote(text), shlex.quote(str(ctx.params["model"]))
-    if pathlib.Path(text).exists():
+    if os.path.exists(text):
         ctx.fail(f"{text}: give a file as --input {quoted}")
     ctx.fail(
         f"{text!r}: give text on standard input, as in `echo {quoted} | "

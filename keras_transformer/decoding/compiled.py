@@ -30,9 +30,10 @@ def compile_for_ids(function, num_inputs):
         # TensorFlow warns of frequent tracing if it calls several functions for the
         # first time that have the same code, as those of `with_search` do. It does not
         # count the tracing of concrete functions.
-        def function(*ids):
+        def run_traced(*ids):
             return traced.get_concrete_function()(*map(tf.constant, ids))
 
+        function = run_traced
     if keras.config.backend() == "torch":
         import torch
 
@@ -45,7 +46,7 @@ def compile_for_ids(function, num_inputs):
     return run
 
 
-def lifted_constant(array):
+def shared_constant(array):
     """Converts a large array to a tensor that compiled functions refer to.
 
     A constant within a graph of TensorFlow would be copied in each of its passes.

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
-from keras_transformer.decoding.compiled import lifted_constant
+from keras_transformer.decoding.compiled import shared_constant
 from keras_transformer.decoding.forbidden import FORBIDDEN, Automaton
 from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.options import SpecialIds
@@ -51,14 +51,15 @@ class ConstrainedDecoder:
         if automaton is not None:
             may_end = ~automaton.forbidden_before(ids.end)
             allowed = automaton.rows != FORBIDDEN
-            may_be_last = allowed & may_end[np.maximum(automaton.rows, 0)]
+            # A token that spells nothing is of no use at the last position.
+            may_be_last = (automaton.rows >= 0) & may_end[np.maximum(automaton.rows, 0)]
             # The second half of the rows is for the last position. It also forbids
             # tokens after which the end id is forbidden. The added column is for
             # unused edges.
             allowed = np.pad(np.concatenate([allowed, may_be_last]), [(0, 0), (0, 1)])
-            self._allowed = lifted_constant(allowed)
-            self._may_end = lifted_constant(may_end)
-            self._automaton = Automaton(*map(lifted_constant, automaton))
+            self._allowed = shared_constant(allowed)
+            self._may_end = shared_constant(may_end)
+            self._automaton = Automaton(*map(shared_constant, automaton))
 
     def wrap(self, cache, context, batch_size):
         """Adds this decoder's state to an empty cache and its context."""

@@ -65,8 +65,9 @@ class Automaton(NamedTuple):
         """Returns whether each state forbids a token, bool array `[num_states]`."""
         found = (self.rows[:, token] == FORBIDDEN)[self.row_of]
         states = np.repeat(np.arange(len(found)), np.diff(self.first_edge))
-        edges = zip(states, self.tokens, self.targets, strict=False)
-        found[[s for s, *edge in edges if edge == [token, FORBIDDEN]]] = True
+        edges = slice(len(states))
+        is_hit = (self.tokens[edges] == token) & (self.targets[edges] == FORBIDDEN)
+        found[states[is_hit]] = True
         return found
 
 

@@ -140,6 +140,7 @@ def lock(folder, name=_LOCK):
 
     Raises:
         RunBusy: If another process has locked the folder.
+        RunError: If the lock file is a link or a folder.
     """
     try:
         acquired = filelock.FileLock(folder / name, timeout=0).acquire()
@@ -147,6 +148,8 @@ def lock(folder, name=_LOCK):
         raise RunBusy(
             f"{folder}: in use by another process. Wait for it to end"
         ) from None
+    except OSError as error:  # a link or a folder
+        raise RunError(f"{folder / name}: {error.strerror}. Remove it") from None
     with acquired:
         yield
 

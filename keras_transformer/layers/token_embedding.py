@@ -77,10 +77,6 @@ class TokenEmbedding(keras.layers.Embedding):
                 autocast=False,
             )
 
-        self.built = True
-        if self.lora_rank:
-            self.enable_lora(self.lora_rank, self.lora_alpha)
-
     @property
     def embeddings(self):
         """The embedding matrix `[vocabulary_size, d_model]`, with LoRA if enabled.

@@ -1,4 +1,4 @@
-"""Seed generators without own state."""
+"""Seed generators without state of their own."""
 
 import sys
 

@@ -193,18 +193,17 @@ def load_model(path, allow_unsafe=False):
     from keras_transformer.transformer import Transformer
 
     path = locate_model(path)
-    file = None if is_preset(path) else find_keras_file(path)
     if is_preset(path):
         model, tokenizer, _ = load_preset(path)
         if tokenizer is None:
             raise ModelError(f"{path}: this preset has a model but no tokenizer")
-    elif file is None:
-        tokenizer, model = _load_checkpoint(path)
-    else:
+    elif file := find_keras_file(path):
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
         model = keras_file.read(file, allow_unsafe)
         keras_file.check_tokenizer(file, tokenizer.fingerprint())
+    else:
+        tokenizer, model = _load_checkpoint(path)
     if not isinstance(model, Transformer):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"

@@ -35,7 +35,7 @@ class ExportLimits(BaseModel):
 
     max_batch_size: _Limit
     max_source_length: _Limit
-    end_id: int = Field(3, ge=0, lt=2**31)
+    end_id: int = Field(ge=0, lt=2**31)
 
 
 def read_limits(path):

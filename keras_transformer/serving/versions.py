@@ -62,7 +62,7 @@ class Versions:
                 # `replacement` contains the size of the files, so a version that is
                 # still being copied is tried again once its size has changed.
                 broken = replacement
-                _LOG.warning("the new version cannot be loaded: %s", error)
+                _LOG.warning("the new version cannot be loaded: %s", shorten(error))
 
     async def _warm_up(self, model, batcher):
         """Runs the warm-up requests of a model. Returns whether all succeeded."""

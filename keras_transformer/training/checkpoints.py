@@ -72,7 +72,6 @@ class Checkpoints:
             path_in_model(weight, model.transformer): average
             for weight, average in MovingAverage(model).pairs()
         }
-        # Empty groups are omitted, so that checkpoints of older versions can be read.
         if averages:
             self._state["averages"] = {
                 path: average.value for path, average in averages.items()

@@ -54,6 +54,8 @@ def fix_order_of_sums():
     public option that turns it off.
     """
     config = tf.compat.v1.ConfigProto()
+    if context.context()._config is not None:
+        config.CopyFrom(context.context()._config)
     options = config.graph_options.rewrite_options
     options.memory_optimization = options.NO_MEM_OPT
     context.context()._config = config

@@ -139,10 +139,12 @@ class TsvFiles(PairLines):
 
     def _rows(self, lines, path):
         """Yields each line's cells: none for a blank line, `None` if it is `None`."""
-        num_quoted = 0  # `None` after the first line without quotes around all cells
-        for line in lines:
+        # `None` after the first line without quotes around all cells. A spreadsheet's
+        # header may have none.
+        num_quoted = 0
+        for number, line in enumerate(lines, start=1):
             cells = line and line.strip() and line.split("\t")
-            if cells and num_quoted is not None:
+            if cells and num_quoted is not None and number > 1:
                 is_quoted = all(len(c) > 1 and c[0] == c[-1] == '"' for c in cells)
                 num_quoted = num_quoted + 1 if is_quoted else None
                 if num_quoted == _QUOTED_LINES:
@@ -209,7 +211,7 @@ class JsonLines(PairLines):
     def parse(self, lines, path):
         for number, line in enumerate(lines, start=1):
             if line is None or not line.strip():
-                yield (line, line) if line is None else ("", "")
+                yield (None, None) if line is None else ("", "")
                 continue
             place = f"{path}:{number}"
             try:
@@ -229,7 +231,7 @@ PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines}
 def _delimiter(line: str) -> str:
     """Returns the character that separates the cells of CSV, given its first line."""
     unquoted = re.sub('"[^"]*"', "", line)
-    return "\t" if "\t" in unquoted else max(";,", key=unquoted.count)
+    return "\t" if "\t" in unquoted else max(",;", key=unquoted.count)
 
 
 def _columns(names: dict[str, str], found: list[str], path: str) -> dict[str, int]:

@@ -147,7 +147,7 @@ def test_a_damaged_file_of_any_format_is_rejected(tmp_path, kind):
     path.write_bytes(whole[:-5])
     with pytest.raises(DataError, match=f"the {kind} file is truncated, after line "):
         list(read_lines(path))
-    path.write_bytes(whole[:6] + b"\xff" * 9 + whole[15:])
+    path.write_bytes(whole[:10] + b"\xff" * 9 + whole[19:])
     with pytest.raises(DataError, match=f"not a valid {kind} file, after line 0"):
         count_lines(path)
 
@@ -200,7 +200,11 @@ def test_files_without_utf8_text_are_rejected(tmp_path, kind, errors):
 
 
 @pytest.mark.parametrize(
-    "text", ["a\rb\n", "a\r", "<b>a</b>\n", "PK\n", "\x01\n", "%PDF\n", "BZ\n"]
+    "text",
+    [
+        *("a\rb\n", "a\r", "<b>a</b>\n", "PK\n", "\x01\n", "%PDF\n", "BZh9 flies.\n"),
+        *("Rar! said he.\n", "PAR1S\n", "<html>Save <b>all</b></html>\n"),
+    ],
 )
 def test_unusual_texts_are_not_rejected(tmp_path, text):
     (tmp_path / "a").write_bytes(text.encode())

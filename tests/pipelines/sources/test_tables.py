@@ -70,10 +70,11 @@ def test_csv_names_the_line_of_an_unmatched_quote(tmp_path):
         list(CsvFiles(path))
 
 
-@pytest.mark.parametrize("count", [1, 99, 100, 5_000])
-def test_tsv_in_quotes_is_rejected(tmp_path, count):
+@pytest.mark.parametrize("header", ['"en"\t"de"', "en\tde"])
+@pytest.mark.parametrize("count", [2, 100, 101, 5_000])
+def test_tsv_in_quotes_is_rejected(tmp_path, count, header):
     """The quotes would be learned as text. A few lines of direct speech stay text."""
-    path = write(tmp_path / "a.tsv", ['"en"\t"de"', *['"a"\t"b"'] * (count - 1)])
+    path = write(tmp_path / "a.tsv", [header, *['"a"\t"b"'] * (count - 1)])
     with pytest.raises(DataError, match=r"a\.tsv: all cells are in quotes.*kind: csv"):
         list(TsvFiles(path))
     write(path, ['"a"\t"b"'] * min(count, 99) + ['"a"\tb'])
