@@ -227,22 +227,30 @@ def test_prefix_is_cut_at_the_limit():
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("silent", [None, 5])
 @pytest.mark.parametrize("drop_finished", [True, False])
-def test_word_at_the_limit_counts_as_complete(drop_finished):
-    """Token 4 and the end separate words. The words 5 and 6 6 are forbidden."""
+def test_word_at_the_limit_counts_as_complete(drop_finished, silent):
+    """Token 4 and the end separate words. The words 5 and 6 6 are forbidden.
+
+    A silent token spells nothing. It is never the last one.
+    """
     tables = random_tables(seed=9, batch=9)
     tables[..., END] = -np.inf
     boundaries = [(4,)]
     spellings = [(number,) for number in range(7)]
     spellings[END] = (4,)
+    if silent is not None:
+        spellings[silent] = ()
     words = [Phrase((5,), True, True), Phrase((6, 6), True, True)]
     table = forbidden_transitions(spellings, words, boundaries)
     limits = np.arange(9, dtype="int32") % 4 + 2
 
     def allowed(ids, limit):
+        if len(ids) == limit and ids[-1] == silent:
+            return False
+        ids = [number for number in ids if number != silent] or [4]
         text = "".join(map(str, ids)).strip("4")
-        is_whole = len(ids) == limit or ids[-1] == 4
-        whole = text.split("4") if is_whole else text.split("4")[:-1]
+        whole = text.split("4")
         # Words are found only after a separator. None precedes the first word.
         if ids[0] != 4:
             whole = whole[1:]
