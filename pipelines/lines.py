@@ -26,6 +26,33 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 16
 
 
+class _Streams:
+    """Text of a file of one or more compressed streams.
+
+    After the first stream, Python's `BZ2File` and `LZMAFile` would take a damaged one,
+    or padding before an intact one, for the end of the file.
+    """
+
+    def __init__(self, file, decompressor_class):
+        self._file, self._class = file, decompressor_class
+        self._stream = decompressor_class()
+
+    def read1(self, size):
+        while True:
+            data = b""
+            if self._stream.eof:
+                data = self._stream.unused_data.lstrip(b"\0")
+                while not data:
+                    if not (new := self._file.read1(size)):
+                        return b""
+                    data = new.lstrip(b"\0")
+                self._stream = self._class()
+            elif self._stream.needs_input and not (data := self._file.read1(size)):
+                raise EOFError
+            if text := self._stream.decompress(data, size):
+                return text
+
+
 def _open_zstd(file):
     try:
         from compression import zstd  # in Python 3.14
@@ -34,12 +61,20 @@ def _open_zstd(file):
     return zstd.ZstdFile(file)
 
 
+def _open_bzip2(file):
+    return _Streams(file, bz2.BZ2Decompressor)
+
+
+def _open_xz(file):
+    return _Streams(file, lzma.LZMADecompressor)
+
+
 # For each compressed format its first bytes, its name, and a function that opens it.
 # The opened files need not seek, and raise `EOFError` if their end is missing.
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
-    **{b"BZh%d1AY&SY" % n: ("bzip2", bz2.BZ2File) for n in range(1, 10)},
-    b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
+    **{b"BZh%d1AY&SY" % n: ("bzip2", _open_bzip2) for n in range(1, 10)},
+    b"\xfd7zXZ\0": ("xz", _open_xz),
     b"\x28\xb5\x2f\xfd": ("zstd", _open_zstd),
 }
 # Names of other formats by their first bytes.

@@ -87,18 +87,28 @@ class ConstrainedDecoder:
             # A forced prefix may contain a forbidden phrase. It leads to state 0.
             tokens = ops.cast(ids[:, 0], "int32")
             states = self._automaton.next_states(cache["state"], tokens)
-            cache["state"] = states = ops.maximum(states, 0)
+            states = ops.maximum(states, 0)
+            if self._prefix_ids is not None:
+                # A forbidden word may end with the prefix.
+                is_word = ops.logical_not(ops.take(self._may_end, states))
+                is_forced = self._forced_ids(context, index - 1) != self._pad_id
+                states = ops.where(ops.logical_and(is_word, is_forced), 0, states)
+            cache["state"] = states
             is_last = ops.repeat(index + 1 >= context["limit"], self._beam_size)
             allowed = _fit_columns(self._allowed_ids(states, is_last), logits.shape[-1])
             log_probs = ops.where(allowed, unconstrained, NEG_INF)
         if self._prefix_ids is not None:
-            last = ops.shape(context["prefix"])[1] - 1
-            forced = ops.take(context["prefix"], ops.minimum(index, last), axis=1)
-            forced = ops.repeat(forced, self._beam_size)[:, None]
+            forced = self._forced_ids(context, index)[:, None]
             tokens = ops.arange(logits.shape[-1], dtype="int32")
             forced_log_probs = ops.where(tokens == forced, unconstrained, NEG_INF)
             log_probs = ops.where(forced == self._pad_id, log_probs, forced_log_probs)
         return log_probs, cache
+
+    def _forced_ids(self, context, index):
+        """Returns the ids of prefixes at a position, `[n]`, or padding after them."""
+        last = ops.shape(context["prefix"])[1] - 1
+        place = ops.minimum(ops.maximum(index, 0), last)
+        return ops.repeat(ops.take(context["prefix"], place, axis=1), self._beam_size)
 
     def reorder(self, cache, parents):
         """Reorders the cache after hypotheses were replaced within their beam."""

@@ -286,7 +286,9 @@ def parse_phrase(text):
         ValueError: If the text is blank, or contains only `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
-    words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())
+    # Other spaces, such as the no-break space before French punctuation, are kept.
+    words = text.rstrip().removesuffix(_CONTINUES).replace("\t", " ").split(" ")
+    words = " ".join(filter(None, words)).strip()
     if not words:
         raise ValueError(
             f"{text!r} is not a phrase that can be forbidden. It must contain more "
@@ -301,7 +303,9 @@ def parse_phrase(text):
 
 def _needs_boundary(character):
     """Returns whether a phrase with this first or last character needs a boundary."""
-    return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
+    is_mark = unicodedata.category(character).startswith("M")  # as in Hindi and Thai
+    is_wide = unicodedata.east_asian_width(character) in "WF"
+    return (character.isalnum() or is_mark) and not is_wide
 
 
 def _text_boundaries():

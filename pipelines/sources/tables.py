@@ -170,19 +170,28 @@ class CsvFiles(TsvFiles):
         target: Column of the target text, in the same form.
 
     Raises:
-        DataError: If `TsvFiles` raises it, or a line has unmatched quotes, such as
-            those of a cell with several lines.
+        DataError: If `TsvFiles` raises it, the lines differ in their number of cells,
+            or a line has unmatched quotes, such as those of a cell with several lines.
     """
 
     def _rows(self, lines, path):
-        delimiter = None
+        delimiter = first = None
         for number, line in enumerate(lines, start=1):
             if not line or not line.strip():
                 yield line and ""
                 continue
+            if delimiter is None and line.startswith("sep="):
+                raise DataError(f"{path}:{number}: remove the line {line!r}.")
             delimiter = delimiter or _delimiter(line)
             try:
-                yield next(csv.reader([line], delimiter=delimiter, strict=True))
+                cells = next(csv.reader([line], delimiter=delimiter, strict=True))
+                first = first or len(cells)
+                if len(cells) != first:
+                    raise DataError(
+                        f"{path}:{number}: has {len(cells)} cells, but the first line "
+                        f"has {first} (separated by {delimiter!r})."
+                    )
+                yield cells
             except csv.Error as error:
                 raise DataError(
                     f"{path}:{number}: must be a line of CSV, and each cell on one "

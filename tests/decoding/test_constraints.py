@@ -179,6 +179,17 @@ def test_prefixes_override_forbidden_sequences():
         assert_n_best(sequences[i], scores[i], expected[:3])
 
 
+def test_forbidden_word_at_the_end_of_a_prefix_is_not_continued():
+    """Token 4 and the end separate words. After the prefix, it is the likeliest."""
+    tables = np.full_like(random_tables(seed=3, batch=1), -9.0)
+    tables[..., 4] = 0.0
+    spellings = [(number,) for number in range(7)]
+    spellings[END] = (4,)
+    table = forbidden_transitions(spellings, [Phrase((5,), True, True)], [(4,)])
+    sequences, _ = search(tables, 3, 4, [[4, 5]], table, n_best=1)
+    assert strip(sequences[0, 0])[:3] == [4, 5, 4]
+
+
 def plain_beam(table, beam_size, max_length, allowed):
     """Returns the best (score, ids) of a beam search on lists.
 

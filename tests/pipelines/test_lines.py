@@ -113,6 +113,7 @@ COMPRESSED = {
     "bzip2": bz2.compress(TEXT),
     "xz": lzma.compress(TEXT),
     "two bzip2": bz2.compress(TEXT[:9]) + bz2.compress(TEXT[9:]),
+    "padded xz": lzma.compress(TEXT[:9]) + bytes(4) + lzma.compress(TEXT[9:]),
     "plain": TEXT,
     "zstd": stored_zstd(TEXT),
 }
@@ -138,6 +139,16 @@ def test_first_bytes_decide_how_a_file_is_read(tmp_path, kind, name):
     with open(reader, "rb") as file:
         assert list(opened_lines(file, "pipe")) == LINES
     assert list(opened_lines(io.BytesIO(COMPRESSED[kind]), "memory")) == LINES
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_damaged_second_stream_is_rejected(tmp_path, compress):
+    whole = compress(TEXT)
+    damaged = whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:]
+    (tmp_path / "a").write_bytes(whole + damaged + whole)
+    for read in (count_lines, lambda path: list(read_lines(path))):
+        with pytest.raises(DataError, match="not a valid"):
+            read(tmp_path / "a")
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd"])

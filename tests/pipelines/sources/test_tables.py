@@ -64,6 +64,19 @@ def test_csv_finds_the_delimiter_outside_of_quotes(tmp_path):
     assert list(CsvFiles(path)) == [("a, b, c, d", "e"), ("f", "g,h")]
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["Well, yes, sure;Ja", "No, thanks;Nein"], r"csv:2: has 2 cells, .* has 3"),
+        (["en,de", "Hello, world,Hallo Welt"], r"csv:2: has 3 cells, .* has 2"),
+        (["sep=;", "a;b"], "csv:1: remove the line 'sep=;'"),
+    ],
+)
+def test_csv_with_unequal_lines_is_rejected(tmp_path, lines, message):
+    with pytest.raises(DataError, match=message):
+        list(CsvFiles(write(tmp_path / "a.csv", lines)))
+
+
 def test_csv_names_the_line_of_an_unmatched_quote(tmp_path):
     path = write(tmp_path / "a.csv", ["a,b", '"c', 'd",e'])
     with pytest.raises(DataError, match=r"a\.csv:2: must be a line of CSV, and each"):
