@@ -88,7 +88,8 @@ def translate(
     resume: Annotated[
         bool,
         Option(
-            "--resume", help="Write to OUTPUT.part first; continue it if it exists."
+            "--resume",
+            help="Write each 500 lines to OUTPUT.part; continue it if it exists.",
         ),
     ] = False,
 ):

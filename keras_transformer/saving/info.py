@@ -246,7 +246,7 @@ def _table(sections, title):
     """Returns a section of a card as settings. Plain text becomes `{"about": text}`."""
     table = sections.get(title) or {}
     if isinstance(table, str):
-        return {"about": table}
+        return {"about": " ".join(table.split())}
     return {name: _parse_cell(cell) for name, cell in table.items()}
 
 

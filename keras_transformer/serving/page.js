@@ -394,10 +394,16 @@ async function copy() {
   range.selectNodeContents(by("best"));
   getSelection().removeAllRanges();
   getSelection().addRange(range);
-  // Browsers offer the clipboard only to pages from localhost or over HTTPS.
-  if (navigator.clipboard) await navigator.clipboard.writeText(by("best").textContent);
-  else document.execCommand("copy");
-  by("copy").textContent = "Copied";
+  let result = "Copied";
+  try {
+    // Browsers offer the clipboard only to pages from localhost or over HTTPS.
+    if (navigator.clipboard) await navigator.clipboard.writeText(by("best").textContent);
+    else document.execCommand("copy");
+    getSelection().removeAllRanges();
+  } catch {
+    result = "Press Ctrl+C";  // the translation stays selected
+  }
+  by("copy").textContent = result;
   setTimeout(() => { by("copy").textContent = "Copy"; }, 2000);
 }
 

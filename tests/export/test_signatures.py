@@ -18,7 +18,7 @@ from keras_transformer.decoding import alignment_scores
 
 # Operations that tokenizers need from tensorflow-text. TF-Serving includes all of them.
 FROM_TENSORFLOW_TEXT = {
-    "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"},
+    "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp"},
     "word_piece": {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets"},
 }
 # Program that prints those of its arguments that are not operations of TensorFlow.
@@ -50,7 +50,9 @@ def test_n_best_signature_matches_translator(signatures, translator):
     found = signatures["translate_n_best"](inputs=tf.constant(TEXTS))
     expected = translator.n_best(TEXTS, 4)
     # Blank texts have a single translation, which is empty.
-    assert found["counts"].numpy().tolist() == [4, 1, 4, 1, 4]
+    counts = found["counts"].numpy().tolist()
+    assert counts == [len(ranked) for ranked in expected]
+    assert counts[1::2] == [1, 1] and min(counts[::2]) > 1
     for row, ranked in enumerate(expected):
         count = len(ranked)
         texts = texts_of(found["translations"][row])
