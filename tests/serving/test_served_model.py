@@ -11,7 +11,6 @@ import sys
 import threading
 import urllib.request
 
-import prepared
 import pytest
 import tensorflow as tf
 from fake_model import ask, predict, queue_rows, served
@@ -296,7 +295,14 @@ def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
     shutil.copytree(tiny_export, folder / "1")
     with errors.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", prepared.COMMAND, "serve", str(folder), "--port=0"],
+            [
+                sys.executable,
+                "-m",
+                "keras_transformer",
+                "serve",
+                str(folder),
+                "--port=0",
+            ],
             stderr=stderr,
             env={key: value for key, value in os.environ.items() if key not in hidden},
         )
