@@ -43,8 +43,8 @@ def encodable(text):
 def is_text(content):
     """Returns whether bytes are a text file: LF or no CR, no NUL, no other format."""
     has_lines = b"\n" in content or b"\r" not in content[:-1]
-    other = (*lines._COMPRESSED, *lines._BINARY, *lines._MARKS, *lines._XML)
-    is_other = content.lstrip(b"\n").startswith(other)
+    other = (*lines._COMPRESSED, *lines._BINARY, *lines._MARKS)
+    is_other = content.startswith(other) or content.lstrip().startswith(lines._XML)
     return has_lines and not is_other and b"\0" not in content
 
 
