@@ -122,7 +122,3 @@ def test_problems_finds_wrong_commands():
     assert list(find_problems(right.split())) == []
     assert list(find_problems([*right.split(), "--set", "training.stepz=1"]))
     assert list(find_problems(["pip", "install", ".[test,dev]"])) == []
-
-
-def test_readme_has_at_most_150_lines(readme):
-    assert len(readme.splitlines()) <= 150

@@ -158,10 +158,9 @@ def test_tokenizer_works_inside_tf_data(tokenizer):
 def test_tokenizer_works_after_seeding(tokenizer):
     ids = tokenizer.tokenize(["ein Hund"]).to_list()
     # Seeding TensorFlow deletes the resources of eager operations.
-    tf.random.set_seed(17)
-    assert tokenizer.tokenize(["ein Hund"]).to_list() == ids
     tf.random.set_seed(19)
     assert tokenizer.detokenize(tf.constant(ids)).numpy().tolist() == [b"ein Hund"]
+    assert tokenizer.tokenize(["ein Hund"]).to_list() == ids
 
 
 def test_saved_module_gives_same_results(tokenizer, tmp_path):
