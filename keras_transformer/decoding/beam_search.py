@@ -54,8 +54,8 @@ def beam_search(
     penalty never decreases. So its `log-probability / penalty(max_length)` limits the
     scores of its continuations. With `patience`, a sentence is also done once
     `max(n_best, patience * beam_size)` hypotheses have finished. Without a length
-    penalty, the first rule ends searches early, and `patience` has no effect, as in
-    CTranslate2.
+    penalty, the best of these must also beat all alive hypotheses, as in CTranslate2,
+    so that `patience` never loses the best one.
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
@@ -382,11 +382,14 @@ def _is_done(state, alive_log_probs, length, search, n_best):
     else:
         nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
-    if search.patience is not None and search.length_penalty > 0:
+    if search.patience is not None:
         # The product is rounded. The limit keeps it within int32.
         threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
         maximum = max if _is_number(n_best) else ops.maximum
-        done = ops.logical_or(done, state.num_finished >= maximum(threshold, n_best))
+        enough = state.num_finished >= maximum(threshold, n_best)
+        if search.length_penalty == 0:
+            enough = ops.logical_and(enough, bound <= state.finished_scores[:, 0])
+        done = ops.logical_or(done, enough)
     return ops.logical_or(state.done, done)
 
 

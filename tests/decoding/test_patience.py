@@ -68,8 +68,8 @@ def test_patience_ends_search_when_enough_have_finished(
         np.testing.assert_allclose(row, scored, rtol=1e-4)
 
 
-def test_patience_without_length_penalty_changes_nothing():
-    """Like CTranslate2, which then ends a search by its best hypothesis alone."""
+def test_patience_without_length_penalty_never_loses_the_best():
+    """Like CTranslate2, which then ends a search only after its best hypothesis."""
     expected = [beam(table, BEAM, LENGTH, "power", 0.0, TOKENS) for table in TABLES]
     few = [beam(t, BEAM, LENGTH, "power", 0.0, TOKENS, 1, 1) for t in TABLES]
     assert few != expected
