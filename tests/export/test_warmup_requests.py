@@ -11,7 +11,9 @@ from keras_transformer.saving.saved_model import ExportLimits
 
 
 def test_warmup_requests_respect_the_batch_limit(tmp_path):
-    write_warmup_requests(tmp_path, ExportLimits(max_batch_size=1))
+    write_warmup_requests(
+        tmp_path, ExportLimits(max_batch_size=1, max_source_length=9, end_id=3)
+    )
     (file,) = tmp_path.rglob("tf_serving_warmup_requests")
     rows = [
         tensor.tensor_shape.dim[0].size

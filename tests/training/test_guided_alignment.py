@@ -72,8 +72,6 @@ def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
     model = SimpleNamespace(num_layers=num_layers, num_heads=2, decoder=decoder)
     assert training.GuidedAlignment(diagonal).layer_index(model) == layer
     assert training.GuidedAlignment(diagonal, layer=0).layer_index(model) == 0
-    with pytest.warns(DeprecationWarning, match="Use `layer_index`"):
-        assert training.GuidedAlignment(diagonal).layer_of(model) == layer
     for wrong in ({"layer": num_layers}, {"head": 2}):
         with pytest.raises(ValueError, match=f"`layer` must be below {num_layers} and"):
             training.GuidedAlignment(diagonal, **wrong).layer_index(model)
