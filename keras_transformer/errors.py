@@ -14,14 +14,7 @@ NOT_FINITE = (
 
 
 def require_tensorflow(what):
-    """Checks that Keras uses TensorFlow.
-
-    Args:
-        what: What needs TensorFlow, for the message.
-
-    Raises:
-        ModelError: If Keras uses another backend.
-    """
+    """Checks that Keras uses TensorFlow."""
     import keras
 
     backend = keras.config.backend()

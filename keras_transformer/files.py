@@ -42,9 +42,6 @@ def replace_file(path):
     the suffix. The new file has the permissions of the old one. After an error, the
     temporary file is removed and `path` is unchanged. After a power failure, `path` is
     either the old file or the new one.
-
-    Raises:
-        StorageError: If the disk is full, or the file cannot be created.
     """
     path = pathlib.Path(path)
     temporary = _temporary_name(path, path.stem, path.suffix)
@@ -71,15 +68,6 @@ def replace_folder(folder, must_be_new=False):
     After an error, in the block or in the renaming, the temporary folder is removed and
     `folder` is unchanged. After a power failure, `folder` is the old folder, the new
     one, or missing, but never partly written.
-
-    Args:
-        folder: The folder.
-        must_be_new: Whether to keep a folder that exists at the end, and raise an
-            error.
-
-    Raises:
-        StorageError: If the disk is full, or the folder has no name or cannot be
-            created.
     """
     folder = pathlib.Path(folder)
     if not folder.name:
@@ -185,13 +173,7 @@ def sync_tree(folder):
 
 
 def check_writable(folder):
-    """Creates `folder` if it is missing and checks that files can be written to it.
-
-    Raises:
-        StorageError: If permission is missing, the file system is read-only, or the
-            disk is full.
-        OSError: If `folder` or one of its parents is a file.
-    """
+    """Creates `folder` if it is missing and checks that files can be written to it."""
     folder = pathlib.Path(folder)
     probe = folder / f".probe-{os.getpid()}.tmp"
     try:
@@ -210,11 +192,7 @@ def check_writable(folder):
 
 @contextlib.contextmanager
 def convert_disk_full_errors(path):
-    """Converts Python's and TensorFlow's errors about a full disk to `StorageError`.
-
-    Args:
-        path: File or folder to name in the message if the error names none.
-    """
+    """Converts Python's and TensorFlow's errors about a full disk to `StorageError`."""
     try:
         yield
     except StorageError:  # already names the path

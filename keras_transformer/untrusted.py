@@ -27,15 +27,8 @@ def open_regular(path, error=UserError):
 
     Reading a pipe or a device might never end.
 
-    Args:
-        path: The file, or a link to it.
-        error: Class of the exceptions to raise: `UserError` or a subclass.
-
     Returns:
         A binary file object.
-
-    Raises:
-        error: If `path` is not a regular file or cannot be opened.
     """
     try:
         file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115, returned
@@ -58,15 +51,7 @@ def open_regular(path, error=UserError):
 
 
 def require_regular(paths, error=UserError):
-    """Checks that paths are regular files or folders before a library opens them.
-
-    Args:
-        paths: Iterable of paths.
-        error: Class of the exceptions to raise.
-
-    Raises:
-        error: If a path is neither a regular file nor a folder.
-    """
+    """Checks that paths are regular files or folders before a library opens them."""
     for path in paths:
         if not os.path.isdir(path):
             open_regular(path, error).close()
@@ -75,16 +60,8 @@ def require_regular(paths, error=UserError):
 def read_bytes(path, max_bytes, error=UserError):
     """Reads a regular file.
 
-    Args:
-        path: The file.
-        max_bytes: Maximum size in bytes.
-        error: Class of the exceptions to raise.
-
     Returns:
         The content as bytes.
-
-    Raises:
-        error: If `path` is not a regular file, is too large, or cannot be read.
     """
     try:
         with open_regular(path, error) as file:
@@ -97,28 +74,15 @@ def read_bytes(path, max_bytes, error=UserError):
 
 
 def read_text(path, max_bytes=MAX_JSON_BYTES, error=UserError):
-    """Reads a regular file of UTF-8 text. The arguments match `read_bytes`.
-
-    Raises:
-        error: If `read_bytes` raises it, or if the content is not UTF-8.
-    """
+    """Reads a regular file of UTF-8 text. The arguments match `read_bytes`."""
     return _decode(read_bytes(path, max_bytes, error), path, error)
 
 
 def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
     """Reads a JSON file.
 
-    Args:
-        path: The file.
-        schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`.
-        max_bytes: Maximum size in bytes.
-        error: Class of the exceptions to raise.
-
     Returns:
         The parsed value, which matches the schema.
-
-    Raises:
-        error: If `read_bytes` or `parse_json` raises it.
     """
     return parse_json(read_bytes(path, max_bytes, error), schema, path, error)
 
@@ -131,10 +95,6 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
 
     Returns:
         List of (line, value) pairs. The lines are bytes without line endings.
-
-    Raises:
-        error: If `read_bytes` or `parse_json` raises it. Errors of `parse_json` name
-            the line.
     """
     lines = read_bytes(path, max_bytes, error).splitlines()
     if lines and not _is_json(lines[-1]):
@@ -148,21 +108,8 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
 def parse_json(content, schema, label, error=UserError, finite=True):
     """Parses JSON and checks it.
 
-    Args:
-        content: Bytes or text.
-        schema: A type for pydantic. Types are strict: 1 is not text, and true is not a
-            number.
-        label: Name of the file or value, for messages.
-        error: Class of the exceptions to raise.
-        finite: Whether to reject NaN and infinite numbers.
-
     Returns:
         The parsed value, which matches the schema.
-
-    Raises:
-        error: If the content is not JSON in UTF-8, is nested too deeply, contains a
-            number that is too large or not finite, or does not match the schema. The
-            message names the key.
     """
     from pydantic import ValidationError
 

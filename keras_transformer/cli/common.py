@@ -82,14 +82,7 @@ def add_options(run, function, uses_device=True):
 
 @contextlib.contextmanager
 def override_settings(**changes):
-    """Changes values of the common options inside the context.
-
-    Args:
-        **changes: Fields of `Settings`.
-
-    Raises:
-        UserError: If `quiet` and `verbose` are both set, or `device` is invalid.
-    """
+    """Changes values of the common options inside the context."""
     before = dataclasses.replace(current)
     settings = dataclasses.replace(current, **changes)
     environment = {name: os.environ.get(name) for name in (_LOG_LEVEL, _VISIBLE_GPUS)}
@@ -149,11 +142,7 @@ def _gpu_numbers(device):
 
 
 def check_device():
-    """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow.
-
-    Raises:
-        UserError: If TensorFlow finds fewer GPUs than --device requests.
-    """
+    """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow."""
     if current.device in (None, "cpu"):
         return
     import tensorflow as tf

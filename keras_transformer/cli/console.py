@@ -57,12 +57,7 @@ def warn(message: str) -> None:
 
 
 def command(function=None, *, uses_device=True):
-    """Turns a function into a command with one-line errors and the options of `common`.
-
-    Args:
-        function: Function to wrap. If `None`, a decorator is returned.
-        uses_device: Whether the command has the option --device.
-    """
+    """Turns a function into a command with one-line errors and the options of `common`."""
     if function is None:
         return functools.partial(command, uses_device=uses_device)
 
@@ -188,11 +183,7 @@ def require_run(path: pathlib.Path) -> None:
 
 
 def find_model(path: pathlib.Path) -> pathlib.Path:
-    """Returns the local path of a model, given its path, packaged name or `hf://` name.
-
-    Raises:
-        UserError: If there is no such model.
-    """
+    """Returns the local path of a model, given its path, packaged name or `hf://` name."""
     from keras_transformer.saving.names import locate_model, missing_model_message
 
     found = locate_model(path)
@@ -342,21 +333,8 @@ def open_translator(
 ):
     """Opens a model and prints its warnings on standard error.
 
-    Args:
-        path: Run folder, `.keras` file, preset folder, or SavedModel folder.
-        needs: Keys of `_ABILITIES` that the command requires.
-        ensemble: Paths of further models. The probabilities of all models are averaged.
-        parallel_parts: Number of batches to decode in parallel.
-        search: Dict of arguments for `Translator.with_search`. `None` values are
-            ignored.
-        warnings: `LineWarnings`. If `None`, lines are numbered from 1.
-        allow_unsafe: Whether to skip the checks of all models, after a warning.
-
     Returns:
         `Translator`, or `ExportedTranslator` for a SavedModel.
-
-    Raises:
-        UserError: If the model cannot be opened or lacks one of `needs`.
     """
     changes = {
         name: value for name, value in (search or {}).items() if value is not None

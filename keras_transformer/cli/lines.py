@@ -33,11 +33,7 @@ def require_one_stdin(input_path, *others):
 
 
 def line_count(path):
-    """Returns the number of lines that `input_lines` yields for a file.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
+    """Returns the number of lines that `input_lines` yields for a file."""
     console.load_tensorflow()
     from keras_transformer.pipelines.lines import count_lines
 
@@ -45,11 +41,7 @@ def line_count(path):
 
 
 def line_end_of(path):
-    r"""Returns the bytes at the end of a file's lines, ``\n`` for standard input.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
+    r"""Returns the bytes at the end of a file's lines, ``\n`` for standard input."""
     console.load_tensorflow()
     from keras_transformer.pipelines.lines import has_crlf
 
@@ -60,9 +52,6 @@ def input_lines(path):
     """Yields the lines of a text file, or of standard input for None or "-".
 
     Bytes that are not UTF-8 become U+FFFD, with a warning at the end.
-
-    Raises:
-        UserError: If standard input is closed.
     """
     console.load_tensorflow()
     from keras_transformer.pipelines.lines import opened_lines, read_lines
@@ -106,16 +95,7 @@ def progress(description: str, total: int | None, unit: str = "lines", done: int
 
 
 def in_chunks(items, size, description, total=None, unit="lines", skip=0):
-    """Yields (index of the first item, list of up to `size` items) and shows progress.
-
-    Args:
-        items: Iterable. The first `skip` items are skipped.
-        size: Items per chunk.
-        description: Text of the progress bar.
-        total: Number of items. If `None`, `len(items)` is used if available.
-        unit: Plural noun for the progress bar.
-        skip: Number of items that are already done.
-    """
+    """Yields (index of the first item, list of up to `size` items) and shows progress."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)
     items = itertools.islice(items, skip, None)
@@ -127,25 +107,14 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
 
 
 def score_in_chunks(translator, pairs, warnings):
-    """Yields a `PairScore` per (source, target) pair, with a progress bar.
-
-    Args:
-        translator: `Translator` or `ExportedTranslator`.
-        pairs: List of pairs of str.
-        warnings: The translator's `LineWarnings`.
-    """
+    """Yields a `PairScore` per (source, target) pair, with a progress bar."""
     for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
         warnings.numbers = range(start + 1, start + 1 + len(chunk))
         yield from translator.score(*map(list, zip(*chunk, strict=True)))
 
 
 def read_parallel_lines(*paths):
-    """Returns lists of the lines of files that are aligned line by line.
-
-    Raises:
-        DataError: If a file is missing, empty or not UTF-8, or the files have different
-            numbers of lines.
-    """
+    """Returns lists of the lines of files that are aligned line by line."""
     console.load_tensorflow()
     from keras_transformer.errors import DataError
     from keras_transformer.pipelines import read_lines

@@ -41,9 +41,6 @@ def open_binary_output(path: pathlib.Path | None):
 
     A file appears under its name only when it is complete. Devices and pipes are
     written to directly.
-
-    Raises:
-        UserError: If the file cannot be written, or standard output is closed.
     """
     if path is None:
         if sys.stdout is None:

@@ -25,23 +25,9 @@ from keras_transformer.untrusted import read_json
 def resumable_lines(output, record, num_inputs, numbered, line_end=b"\n"):
     """Writes an output file or continues an interrupted one.
 
-    Args:
-        output: Path of the file.
-        record: Dict of JSON values with everything that determines the lines.
-        num_inputs: Number of input lines.
-        numbered: Whether output lines begin with the number of their input line and a
-            tab, so that an input line may have several. If not, each input line has
-            one output line.
-        line_end: Bytes at the end of each output line.
-
     Yields:
         `(write_line, num_done)`: a function that writes a line, and the number of
         input lines whose output is complete.
-
-    Raises:
-        UserError: If the `.part` file has a different record, covers more than
-            `num_inputs` input lines, is a link or not a regular file, or is in use by
-            another process.
     """
     part = _part(output)
     # Opening a named pipe would block until another process reads from it.
@@ -75,11 +61,7 @@ def resumable_lines(output, record, num_inputs, numbered, line_end=b"\n"):
 
 
 def is_finished(output, record):
-    """Returns whether an output with the same record is complete.
-
-    Raises:
-        UserError: If the output exists, but its record differs or is missing.
-    """
+    """Returns whether an output with the same record is complete."""
     if not output.exists() or _part(output).exists():
         return False
     _check_record(output, output, record)

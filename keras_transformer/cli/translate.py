@@ -297,11 +297,7 @@ def _with_defaults(sampling_options):
 
 
 def _resumable_output(input_path, output):
-    """Returns the path to write with --resume: `output`, or its target if it is a link.
-
-    Raises:
-        UserError: If the input or the output is not a regular file.
-    """
+    """Returns the path to write with --resume: `output`, or its target if it is a link."""
     if output is None or not is_seekable_file(input_path):
         raise UserError("--resume: needs --output, and a regular file as --input")
     if output.exists() and not output.is_file():
@@ -355,11 +351,7 @@ def _check_line_counts(input_path, prefix_file):
 
 
 def _pair_with_prefixes(lines, prefix, prefix_file):
-    """Yields (line, prefix) pairs.
-
-    Raises:
-        UserError: If the file of prefixes has more or fewer lines than the input.
-    """
+    """Yields (line, prefix) pairs."""
     if prefix_file is None:
         yield from ((line, prefix) for line in lines)
         return

@@ -62,11 +62,7 @@ def check_bleu_tokenizer(name, label):
 
 
 def complete_scoring(given, defaults, metrics=("bleu",)):
-    """Returns the scoring settings in `given`, with `defaults` in place of `None`.
-
-    Raises:
-        UserError: If `metrics` contains BLEU and sacreBLEU cannot use the tokenizer.
-    """
+    """Returns the scoring settings in `given`, with `defaults` in place of `None`."""
     scoring = {
         name: defaults[name] if value is None else value
         for name, value in given.items()
@@ -80,13 +76,7 @@ def complete_scoring(given, defaults, metrics=("bleu",)):
 
 
 def check_scoring_options(metrics, tokenize, lowercase):
-    """Raises `UserError` for options that none of the metrics uses.
-
-    Args:
-        metrics: Names of metrics.
-        tokenize: Value of --tokenize, or `None`.
-        lowercase: Value of --lowercase, or `None`.
-    """
+    """Raises `UserError` for options that none of the metrics uses."""
     if tokenize is not None and "bleu" not in metrics:
         raise UserError("--tokenize needs --metric bleu")
     if lowercase is not None and {"bleu", "chrf"}.isdisjoint(metrics):

@@ -35,14 +35,7 @@ _HUGGINGFACE_PARTS = {
 
 
 def marian_names(side, number, part):
-    """Returns Marian's names of the kernel (or scale) and the bias of a layer's part.
-
-    Args:
-        side: `"encoder"` or `"decoder"`.
-        number: Number of the layer, from 0.
-        part: Name of a projection or an `AddNorm`, such as `"self_attention.query"` or
-            `"self_attention_add_norm"`.
-    """
+    """Returns Marian's names of the kernel (or scale) and the bias of a layer's part."""
     prefix = f"{side}_l{number + 1}"
     block, _, role = part.partition(".")
     if not role:

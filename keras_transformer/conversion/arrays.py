@@ -44,24 +44,11 @@ class Arrays:
         return sum(array.size for array in self._arrays.values())
 
     def shape(self, name):
-        """Returns an array's shape.
-
-        Raises:
-            ModelError: If there is no such array.
-        """
+        """Returns an array's shape."""
         return self._array(name).shape
 
     def take(self, name, shape=None):
-        """Returns an array as float32 and marks it as used.
-
-        Args:
-            name: Name of the array.
-            shape: Required shape. If `None`, any shape is accepted.
-
-        Raises:
-            ModelError: If the array is missing, has a different shape, or contains
-                numbers that are not finite.
-        """
+        """Returns an array as float32 and marks it as used."""
         array = self._array(name)
         if shape is not None and array.shape != tuple(shape):
             raise ModelError(
@@ -97,19 +84,8 @@ class Arrays:
 def read_npz(path, int8_sizes=None):
     """Reads the arrays of an `.npz` file.
 
-    Args:
-        path: `pathlib.Path` of the file.
-        int8_sizes: Mapping of the names of int8 arrays to their maximum sizes in bytes,
-            which are checked before the arrays are read. All other arrays must be
-            floats.
-
     Returns:
         Mapping of names to arrays.
-
-    Raises:
-        ModelError: If the file is damaged, the arrays are compressed or larger than
-            8 GiB in total, an int8 array is too large, or a member is not a C-ordered
-            float16, float32, or int8 array.
     """
     int8_sizes = int8_sizes or {}
     try:
@@ -182,9 +158,6 @@ def read_safetensors(path):
 
     Returns:
         Mapping of names to arrays.
-
-    Raises:
-        ModelError: If the file is damaged, or an array's type is not F32, F16, or BF16.
     """
     require_regular([path], ModelError)
     try:
@@ -206,10 +179,6 @@ def read_torch(path):
 
     Returns:
         Mapping of names to arrays.
-
-    Raises:
-        ModelError: If PyTorch is not installed or rejects the file, or the file
-            describes more weights than it contains.
     """
     require_regular([path], ModelError)
     size = path.stat().st_size
@@ -248,12 +217,7 @@ def _torch_array(tensor):
 
 
 def _check_tensors(state, size):
-    """Checks the names and sizes of the tensors in a file of `size` bytes.
-
-    Raises:
-        ModelError: If names are not strings, or if the tensors have more than
-            `_MAX_NAMES` times `size` bytes in total.
-    """
+    """Checks the names and sizes of the tensors in a file of `size` bytes."""
     if not all(isinstance(name, str) for name in state):
         raise ModelError("the names of its arrays must be strings")
     total = sum(tensor.nelement() * tensor.element_size() for tensor in state.values())

@@ -32,11 +32,7 @@ _IGNORED_SETTINGS = {
 
 
 def read_mapping(path):
-    """Returns the mapping in a JSON file.
-
-    Raises:
-        ModelError: If the file cannot be read or is not a JSON object.
-    """
+    """Returns the mapping in a JSON file."""
     return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
 
 
@@ -44,14 +40,6 @@ def read_decoding(folder, config, end_id):
     """Converts settings of transformers' `generate` to a recipe's `decoding`.
 
     Logs a warning for settings that change translations and have no equivalent.
-
-    Args:
-        folder: `pathlib.Path` of the folder.
-        config: Content of `config.json`, a dict.
-        end_id: Id of `</s>` in the target vocabulary.
-
-    Raises:
-        ModelError: If a setting is invalid or does not fit the vocabulary.
     """
     settings, path = config, folder / "config.json"
     if (folder / "generation_config.json").is_file():

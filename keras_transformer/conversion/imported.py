@@ -38,11 +38,7 @@ class ImportedModel(NamedTuple):
 
 
 def choose_engine(engine, default):
-    """Returns `engine`, or `default` if `engine` is `None`.
-
-    Raises:
-        ModelError: If the engine is not one of `ENGINES`.
-    """
+    """Returns `engine`, or `default` if `engine` is `None`."""
     if engine not in (None, *ENGINES):
         raise ModelError(
             f"engine must be one of {', '.join(ENGINES)}. Received: {engine}"
@@ -53,17 +49,8 @@ def choose_engine(engine, default):
 def model_arguments(path, settings, tokenizer, changes):
     """Validates settings with the recipe's schema, and completes them.
 
-    Args:
-        path: Path of the file with the settings, for messages.
-        settings: Mapping of arguments of `Transformer`.
-        tokenizer: `MarianTokenizer`.
-        changes: Mapping of fields of `Variations` to values.
-
     Returns:
         Dict, the keyword arguments of `Transformer`.
-
-    Raises:
-        ModelError: If a setting is invalid.
     """
     from pydantic import ValidationError
 
@@ -90,16 +77,8 @@ def model_arguments(path, settings, tokenizer, changes):
 def write_imported(imported, output):
     """Writes `model.keras`, `tokenizer/`, `config.yaml` and `MODEL_CARD.md`.
 
-    Args:
-        imported: `ImportedModel`.
-        output: Folder to create. It appears once all files are on disk.
-
     Returns:
         Path of the folder.
-
-    Raises:
-        ModelError: If the folder exists.
-        StorageError: If the disk is full.
     """
     from keras_transformer.recipes import dump_recipe
     from keras_transformer.saving.keras_file import store_fingerprint

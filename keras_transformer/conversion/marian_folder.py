@@ -22,11 +22,7 @@ _SUBWORD_NMT = (
 
 
 def parse_settings(label, content):
-    """Parses a mapping of settings from YAML.
-
-    Raises:
-        ModelError: If `content` is too long, invalid, or not a mapping.
-    """
+    """Parses a mapping of settings from YAML."""
     if len(content) > MAX_YAML_BYTES:
         raise ModelError(f"{label}: must have at most {MAX_YAML_BYTES:,} bytes")
     try:
@@ -121,17 +117,8 @@ class MarianVocabulary(NamedTuple):
 def read_marian_vocabularies(folder, decoder, sizes):
     """Reads the vocabularies of source and target.
 
-    Args:
-        folder: Folder of the model.
-        decoder: Settings in `decoder.yml`.
-        sizes: The setting `dim-vocabs`. As in Marian, a size above 0 is the number of
-            ids of a vocabulary that is not a SentencePiece model.
-
     Returns:
         List of two `MarianVocabulary`.
-
-    Raises:
-        ModelError: If a file cannot be read.
     """
     names = _names(decoder, "vocabs", 2)
     files = [_find_file(folder, name) for name in names]

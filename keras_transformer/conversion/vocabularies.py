@@ -36,14 +36,8 @@ _UNCLOSED = "a piece in quotes must end with the closing quote"
 def read_vocabulary(path):
     """Reads a vocabulary whose ids are 0, 1, 2, and so on.
 
-    Args:
-        path: Path of the file (see `read_entries`).
-
     Returns:
         Tuple of str, the pieces in the order of their ids.
-
-    Raises:
-        ModelError: If `read_entries` raises it, or an id is missing.
     """
     entries = read_entries(path)
     missing = next((n for n, number in enumerate(entries) if n != number), None)
@@ -57,18 +51,8 @@ def read_vocabulary(path):
 def read_entries(path, size=None):
     """Reads a vocabulary: `.yml`, `.yaml`, `.json`, `.spm`, or text.
 
-    Args:
-        path: Path of the file. The suffix determines the format. As in Marian, a file
-            with any other suffix is text with one piece per line.
-        size: Smallest id to ignore, as Marian does. Pieces of `.spm` files are never
-            ignored. If `None`, all pieces are read.
-
     Returns:
         Dict from ids to pieces, sorted by id.
-
-    Raises:
-        ModelError: If the file is not a vocabulary, contains no pieces, or assigns a
-            piece or an id twice.
     """
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
@@ -91,9 +75,6 @@ def format_vocabulary(pieces):
     All pieces are quoted, because Marian, PyYAML, and CTranslate2 read some unquoted
     pieces differently. In single quotes, only the quote itself is escaped. Pieces with
     unprintable characters are in double quotes.
-
-    Args:
-        pieces: The pieces in the order of their ids.
     """
     return "".join(f"{_quote(piece)}: {n}\n" for n, piece in enumerate(pieces))
 

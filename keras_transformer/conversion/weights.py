@@ -19,16 +19,7 @@ _PROJECTIONS = ("query", "key", "value", "output")
 
 
 def build_transformer(arguments, arrays, num_decoder_layers=0):
-    """Builds a `Transformer`, unless the weight file is far too small for it.
-
-    Args:
-        arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
-        arrays: `Arrays` of the weight file to import.
-        num_decoder_layers: Number of decoder layers in the file, if layers share them.
-
-    Raises:
-        ModelError: If the file has far too few weights.
-    """
+    """Builds a `Transformer`, unless the weight file is far too small for it."""
     from keras_transformer.transformer import Transformer
 
     # The file may lack the embeddings of padding and start. So the vocabulary is
@@ -53,9 +44,6 @@ class StreamOrder:
 
     Args:
         d_model: Width of the stream.
-
-    Raises:
-        ModelError: If `d_model` is odd.
     """
 
     def __init__(self, d_model):
@@ -68,12 +56,8 @@ class StreamOrder:
     def reorder(self, array, reads=False, writes=False):
         """Reorders an array of another toolkit for this package.
 
-        Args:
-            array: Array with one or two axes.
-            reads: Whether to reorder the first axis, for kernels `[d_model, outputs]`
-                that read the stream.
-            writes: Whether to reorder the last axis, for embeddings, vectors
-                `[d_model]`, and kernels `[inputs, d_model]` that write to the stream.
+        `reads` reorders the first axis, of kernels `[d_model, outputs]`. `writes`
+        reorders the last axis, of embeddings, vectors and kernels `[inputs, d_model]`.
         """
         return _take(array, self._order, reads, writes)
 
@@ -91,12 +75,8 @@ def _take(array, order, reads, writes):
 def set_layers(stack, read):
     """Sets the weights of all layers of an `Encoder` or `Decoder`.
 
-    Args:
-        stack: Built `Encoder` or `Decoder`.
-        read: Function `(number, part, shape) -> (weight, bias)`. `number` is the
-            layer's number, from 0. `part` names a projection or an `AddNorm`, such as
-            `"self_attention.query"` or `"feed_forward_add_norm"`. `weight` is a kernel
-            `[inputs, outputs]` or a scale, and must have the given shape.
+    `read(number, part, shape)` returns a kernel `[inputs, outputs]`, or a scale, and a
+    bias. `part` names a projection or an `AddNorm`, such as `"self_attention.query"`.
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
@@ -118,13 +98,7 @@ def set_norm(norm, scale, bias):
 
 
 def get_layers(stack):
-    """Yields the weights of all layers, in the dimension order of other toolkits.
-
-    Yields:
-        `(number, part, weight, bias)`: the number of the layer, the name of the part,
-        its kernel or scale, and its bias (see `set_layers`). If a part has no bias, its
-        bias is zeros.
-    """
+    """Yields the weights of all layers, in the dimension order of other toolkits."""
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
         for part, dense, usage in _denses(layer):
@@ -157,16 +131,6 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
 
     The embedding of the padding id is set to zeros, and so is that of the start id
     unless `start` is given.
-
-    Args:
-        model: `Transformer` whose last two ids, after the subwords of the file, are
-            padding and start.
-        source: `[subwords, d_model]`, source embeddings, or `None` if shared.
-        target: `[subwords, d_model]`, target embeddings.
-        output: `[subwords, d_model]`, the transposed output projection, or `None` if it
-            is tied.
-        bias: `[subwords]`, biases of the logits, or `None`.
-        start: `[d_model]`, the embedding of the start id, or `None` for zeros.
     """
     order = StreamOrder(model.d_model)
     embedding = model.token_embedding

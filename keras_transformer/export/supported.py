@@ -10,12 +10,7 @@ EXCLUDED_BIAS = -1e9
 
 
 def check_exportable(model):
-    """Rejects an `Ensemble`, and a model with weights that are not finite.
-
-    Raises:
-        ExportError: If the model is an ensemble.
-        ModelError: If a weight contains NaN or infinity.
-    """
+    """Rejects an `Ensemble`, and a model with weights that are not finite."""
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
     check_finite(model.name, model.weights)
@@ -44,16 +39,7 @@ def reject_quantized(model):
 
 
 def check_common_parts(model, library):
-    """Checks that a model has only parts that Marian and transformers also have.
-
-    Args:
-        model: `Transformer`.
-        library: Name of the library, for the message.
-
-    Raises:
-        ExportError: If the model is an ensemble or quantized, or has head widths,
-            positions, an attention window, or attention scores that the library lacks.
-    """
+    """Checks that a model has only parts that Marian and transformers also have."""
     check_exportable(model)
     reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
@@ -73,16 +59,7 @@ def check_common_parts(model, library):
 
 
 def supported_activation(model, activations, library):
-    """Returns a library's name for the model's activation.
-
-    Args:
-        model: `Transformer`.
-        activations: Mapping of Keras's names to the library's.
-        library: Name of the library, for the message.
-
-    Raises:
-        ExportError: If the library lacks the activation.
-    """
+    """Returns a library's name for the model's activation."""
     name = activation_name(model.activation)
     if name not in activations:
         raise ExportError(

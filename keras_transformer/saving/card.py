@@ -9,9 +9,6 @@ CARD = "MODEL_CARD.md"
 def card_tables(text):
     """Reads the tables of a model card.
 
-    Args:
-        text: Content of the card.
-
     Returns:
         Mapping of section titles to tables, or to text if a section has no table. A
         table maps the first cell of each row to the second cell, or to the list of the

@@ -88,15 +88,9 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 def count_stored_weights(folder):
     """Counts the weights in the newest readable checkpoint, without building a model.
 
-    Args:
-        folder: Folder of the checkpoints.
-
     Returns:
         `(num_arrays, num_parameters)`: the number of arrays of weights and the number
         of their elements.
-
-    Raises:
-        CheckpointError: If no checkpoint can be read.
     """
     damaged = {}
     for path in reversed(checkpoint_paths(folder)):
@@ -129,9 +123,6 @@ def regular_paths(paths):
     """Returns the paths of checkpoints that count in an average, oldest first.
 
     These are the scheduled checkpoints, and the last one of a finished run.
-
-    Args:
-        paths: Paths from `checkpoint_paths`.
     """
     reasons = [_reason(path) for path in paths]
     # If a finished run was extended, its former last checkpoint no longer counts.
@@ -180,11 +171,7 @@ def refuse_lost_checkpoints(folder):
 
 
 def checkpoint_files(path):
-    """Returns the files of a checkpoint, for `require_regular`.
-
-    Raises:
-        CheckpointError: If TensorFlow cannot read checkpoints at this path.
-    """
+    """Returns the files of a checkpoint, for `require_regular`."""
     path = pathlib.Path(path)
     require_readable_path(path, CheckpointError)
     return [*path.parent.glob(f"{path.name}.*")]
@@ -197,12 +184,7 @@ def warn_of_damage(path, error):
 
 
 def weights_by_path(transformer):
-    """Returns the variables of a model under the names that a checkpoint uses.
-
-    Returns:
-        `{"weights": {path: variable}, "seeds": {index: variable}}`. Seeds are the
-        states of random generators, in the order of `transformer.variables`.
-    """
+    """Returns the variables of a model under the names that a checkpoint uses."""
     weights = {
         path_in_model(variable, transformer): variable.value
         for variable in transformer.weights
@@ -222,17 +204,7 @@ def path_in_model(variable, transformer):
 
 
 def check_shapes(checkpoint, path, group="weights"):
-    """Checks that a checkpoint has exactly a model's variables, with their shapes.
-
-    Args:
-        checkpoint: `tf.train.Checkpoint` whose attribute `group` maps paths to
-            variables.
-        path: Path of the stored checkpoint, without the suffix `.index`.
-        group: "weights", or "averages" for the moving averages of the weights.
-
-    Raises:
-        CheckpointError: If a shape differs, or a weight is missing or unknown.
-    """
+    """Checks that a checkpoint has exactly a model's variables, with their shapes."""
     stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     prefix, suffix = f"{group}/", "/.ATTRIBUTES/VARIABLE_VALUE"
     shapes = {

@@ -55,15 +55,7 @@ _LOCAL_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
 
 
 def check_saved_model(path):
-    """Checks that an export contains only parts that exports of this package have.
-
-    Args:
-        path: The folder that contains `saved_model.pb`.
-
-    Raises:
-        ModelError: If the export is not in the SavedModel format of TensorFlow 2, or
-            has operations, attributes, or objects that are not allowed.
-    """
+    """Checks that an export contains only parts that exports of this package have."""
     # Registers tensorflow-text's operations, whose definitions the check reads.
     import tensorflow_text  # noqa: F401
     from google.protobuf.message import DecodeError
@@ -91,12 +83,6 @@ def allowed_operations():
     must not have text. `allowed_operations.json` lists the attributes with text. The
     other attributes that an operation declares, which are numbers, types and shapes,
     are added here.
-
-    Returns:
-        Mapping with these keys: "types" is a set of data types. "functions",
-        "arguments" (of functions) and "annotations" (attributes that TensorFlow may add
-        to any node) map attributes to rules. "operations", "save" and "restore" (for
-        the saver's two functions) map operations to such mappings.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
@@ -252,12 +238,6 @@ def _check_node(node, operations, rules, callable_names):
 
 def _check_attributes(label, attributes, allowed, rules):
     """Checks names, texts and types of the attributes of a node or function.
-
-    Args:
-        label: The node's operation or the function, for messages.
-        attributes: The attributes, by name.
-        allowed: The rules of the attributes, by name (see `allowed_operations`).
-        rules: Result of `allowed_operations`.
 
     Returns:
         The names of the functions that the attributes refer to.

@@ -34,17 +34,8 @@ _PATTERNS = (*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)
 def download(name, patterns=_PATTERNS):
     """Downloads a repository's files into the cache of huggingface_hub.
 
-    Args:
-        name: `hf://OWNER/NAME`, or `hf://OWNER/NAME@REVISION` for a branch, a tag or a
-            commit.
-        patterns: Names of the files to download, with `*` for any characters.
-
     Returns:
         Path of the folder in the cache.
-
-    Raises:
-        ModelError: If the name is invalid, huggingface_hub is not installed, or the
-            repository cannot be read.
     """
     repository, revision = _parse(name)
     hub = _import_hub(name)
@@ -64,18 +55,8 @@ def upload(folder, name, private=False):
     Replaces an earlier preset in the repository, but keeps the repository's `README.md`
     unless the folder has one. If neither has one, it is written.
 
-    Args:
-        folder: Folder of the preset.
-        name: `OWNER/NAME` or `hf://OWNER/NAME`. The suffix `@BRANCH` selects a branch.
-        private: Whether a new repository is private.
-
     Returns:
         URL of the commit.
-
-    Raises:
-        ModelError: If the name is invalid, huggingface_hub is not installed, the
-            repository cannot be written, for instance without a login, or `README.md`
-            cannot be written to the folder.
     """
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)
@@ -101,11 +82,7 @@ def upload(folder, name, private=False):
 
 
 def repository_name(name):
-    """Returns `NAME` of `hf://OWNER/NAME[@REVISION]`.
-
-    Raises:
-        ModelError: If the name is invalid.
-    """
+    """Returns `NAME` of `hf://OWNER/NAME[@REVISION]`."""
     repository, _ = _parse(name)
     return repository.partition("/")[2]
 

@@ -118,17 +118,8 @@ class _Config(SerializedModel):
 def read(path, allow_unsafe=False, limits=FileLimits()):
     """Reads the `Transformer` of a `.keras` file.
 
-    Args:
-        path: Path of the file.
-        allow_unsafe: Whether to skip the checks and Keras's safe mode. The file can
-            then run any code, and may contain a model of any class.
-        limits: `FileLimits` that the file must respect.
-
     Returns:
         The model, a `Transformer` unless `allow_unsafe` is true.
-
-    Raises:
-        ModelError: If the file fails the checks or is damaged.
     """
     settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
     import keras
@@ -155,11 +146,7 @@ def store_fingerprint(path, fingerprint):
 
 
 def check_tokenizer(path, fingerprint):
-    """Checks a tokenizer against the fingerprint in a `.keras` file, if present.
-
-    Raises:
-        ModelError: If the fingerprints differ.
-    """
+    """Checks a tokenizer against the fingerprint in a `.keras` file, if present."""
     with zipfile.ZipFile(path) as archive:
         found = re.fullmatch(_FINGERPRINT_PREFIX + rb"([0-9a-f]{64})", archive.comment)
     if found is None or found[1].decode() == fingerprint:
@@ -174,18 +161,9 @@ def check_tokenizer(path, fingerprint):
 def check(path, limits=FileLimits(), hint=ALLOW_UNSAFE):
     """Checks that a `.keras` file contains a `Transformer` as Keras saves it.
 
-    Args:
-        path: Path of the file.
-        limits: `FileLimits` that the file must respect.
-        hint: Advice to add to the error for a refused file, or `None`.
-
     Returns:
         `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
         parameters in the file.
-
-    Raises:
-        ModelError: If the file is damaged, or if it contains other members, another
-            class, an unknown or impossible setting, links, or too few weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -259,17 +237,7 @@ def check_size(minimum, found, unit="parameters"):
 
 
 def load_weights(model, path, num_stored):
-    """Loads a file of weights into a model that needs all of them.
-
-    Args:
-        model: Built `Transformer`.
-        path: `.keras` file or HDF5 file of weights.
-        num_stored: Number of parameters in the file.
-
-    Raises:
-        ModelError: If the file has too few parameters.
-        ValueError: If the file does not match the model.
-    """
+    """Loads a file of weights into a model that needs all of them."""
     check_size(model.count_params(), num_stored)
     model.load_weights(path)
 
@@ -307,14 +275,6 @@ def _check_members(archive, size, limits):
 
 
 def read_settings(content, layout=_Config):
-    """Returns the arguments of the `Transformer` that `config.json` describes.
-
-    Args:
-        content: The JSON, as bytes.
-        layout: Pydantic class that describes the JSON.
-
-    Raises:
-        ModelError: If the content is not JSON of this layout.
-    """
+    """Returns the arguments of the `Transformer` that `config.json` describes."""
     outer = parse_json(content, layout, _CONFIG, ModelError)
     return outer.config.constructor_arguments()

@@ -37,22 +37,7 @@ _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
 
 
 def recipe_keys(path, allow_unsafe=False):
-    """Returns the recipe keys that are required to train from a model's weights.
-
-    Args:
-        path: Path or name of the model, as accepted by `load_model`.
-        allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
-            code.
-
-    Returns:
-        Mapping of keys to values: `"training.initial_model"`, and the sections
-        `"model"` and `"tokenizer"`.
-
-    Raises:
-        ModelError: If there is no model or no tokenizer, or the model fails the checks
-            or is damaged.
-        RecipeError: If the run's `config.yaml` is invalid.
-    """
+    """Returns the recipe keys that are required to train from a model's weights."""
     path = locate_model(path)
     keys = {"training.initial_model": str(path)}
     if is_preset(path):
@@ -96,12 +81,6 @@ def load_run(folder):
 
     Returns:
         `(recipe, tokenizer, model)`. The model has random weights.
-
-    Raises:
-        RecipeError: If `config.yaml` is missing or invalid.
-        DataError: If the tokenizer is missing or damaged.
-        CheckpointError: If no checkpoint can be read.
-        ModelError: If the newest checkpoint is too small for the recipe.
     """
     from keras_transformer import pipelines
     from keras_transformer.saving.checkpoints import count_stored_weights
@@ -156,11 +135,7 @@ def build_model(recipe, tokenizer):
 
 
 def check_model(recipe):
-    """Checks that a `Transformer` can be created with the recipe's settings.
-
-    Raises:
-        ModelError: If the settings are invalid.
-    """
+    """Checks that a `Transformer` can be created with the recipe's settings."""
     from keras_transformer.transformer import Transformer
 
     arguments = recipe.model.constructor_arguments()
@@ -173,21 +148,8 @@ def check_model(recipe):
 def load_model(path, allow_unsafe=False):
     """Loads a model and its tokenizer.
 
-    Args:
-        path: A run's folder with `model.keras` or a checkpoint, a `.keras` file with
-            its tokenizer next to it, or the folder or name of a preset.
-        allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
-            code.
-
     Returns:
         `(path, tokenizer, model)`, with the path of the file or folder that was read.
-
-    Raises:
-        ModelError: If there is no model, or if the model fails the checks, is damaged,
-            has weights that are not finite, or does not match the tokenizer.
-        DataError: If the tokenizer is missing or damaged.
-        CheckpointError: If a run has no `model.keras`, and none of its checkpoints can
-            be read.
     """
     from keras_transformer import pipelines
     from keras_transformer.transformer import Transformer
@@ -214,18 +176,7 @@ def load_model(path, allow_unsafe=False):
 
 
 def load_preset_model(preset, model_class=None, **changes):
-    """Loads the `Transformer` of a preset, which may lack a tokenizer.
-
-    Args:
-        preset: Folder of a preset, name of a packaged model, or `hf://OWNER/NAME`.
-        model_class: Class of the model. If `None`, `Transformer`.
-        **changes: Arguments of the model that override the preset's.
-
-    Raises:
-        ModelError: If there is no preset, or if the preset fails the checks, is
-            damaged, or its weights do not match the changed model.
-        DataError: If its tokenizer is damaged.
-    """
+    """Loads the `Transformer` of a preset, which may lack a tokenizer."""
     folder = locate_model(preset)
     if not folder.exists():
         raise ModelError(f"{preset}: {missing_model_message()}")
@@ -251,19 +202,7 @@ def _load_checkpoint(folder):
 
 
 def check_matches_recipe(path, tokenizer, model, recipe):
-    """Checks that a model and its tokenizer match a recipe.
-
-    Args:
-        path: Path of the model, for messages.
-        tokenizer: The model's tokenizer.
-        model: `Transformer`.
-        recipe: `Recipe`.
-
-    Raises:
-        ModelError: If a setting of the architecture differs, or the tokenizer's kind or
-            vocabulary size, or whether both sides share the tokenizer. The message
-            names each such setting, with both values.
-    """
+    """Checks that a model and its tokenizer match a recipe."""
     expected = _comparable(recipe.model.constructor_arguments())
     actual = _comparable(model.get_config())
     pairs = [(f"model.{name}", expected[name], actual[name]) for name in ARCHITECTURE]

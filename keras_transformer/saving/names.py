@@ -41,19 +41,7 @@ def packaged_models():
 
 
 def locate_model(path):
-    """Returns the local path of a model.
-
-    Args:
-        path: An existing path, the name of a packaged model, or `hf://OWNER/NAME` for
-            a preset on the Hugging Face Hub, which is downloaded to a cache.
-
-    Returns:
-        `pathlib.Path` of the model. Any other `path` is returned as well, although it
-        does not exist.
-
-    Raises:
-        ModelError: If a preset cannot be downloaded.
-    """
+    """Returns the local path of a model."""
     if is_hub_name(path):
         from keras_transformer.saving.hub import download
 
@@ -69,15 +57,7 @@ def is_hub_name(path):
 
 
 def find_keras_file(path):
-    """Returns the `.keras` file that `path` is or contains.
-
-    Returns:
-        Path of the file, or `None` for a run that has no `model.keras` yet.
-
-    Raises:
-        ModelError: If `path` is neither a `.keras` file, nor a folder that contains
-            `model.keras`, nor a run.
-    """
+    """Returns the `.keras` file that `path` is or contains."""
     path = pathlib.Path(path)
     if not path.exists():
         raise ModelError(f"{path}: {missing_model_message()}")
@@ -140,9 +120,6 @@ def metrics_lines(folder):
     Returns:
         List of (line, mapping) pairs, empty if there is no file. The lines are bytes
         without line endings.
-
-    Raises:
-        RunError: If a line other than the last is damaged.
     """
     path = pathlib.Path(folder) / METRICS
     if not os.path.lexists(path):
@@ -162,12 +139,7 @@ def validations_of_run(folder):
 
 
 def final_scores_of_run(folder):
-    """Returns the row of a run's `metrics.jsonl` with the scores of `model.keras`.
-
-    Returns:
-        A mapping, or `None` if there is no such row, because training has not finished,
-        the recipe has no validation data, or an old version has trained the run.
-    """
+    """Returns the row of a run's `metrics.jsonl` with the scores of `model.keras`."""
     rows = [row for row in metrics_of_run(folder) if row["split"] == FINAL]
     return rows[-1] if rows else None
 
@@ -177,9 +149,6 @@ def checkpoint_paths(folder):
 
     Checkpoints are found by their index files, because TensorFlow's list of checkpoints
     may be lost.
-
-    Returns:
-        List of str, paths without the suffix `.index`.
     """
     found = {}
     for index in pathlib.Path(folder).glob("ckpt-*.index"):

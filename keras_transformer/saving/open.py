@@ -81,11 +81,7 @@ def _translator_settings(path):
 
 
 def read_recipe(path):
-    """Returns the recipe of a run's folder or a `.keras` file in it, or `None`.
-
-    Raises:
-        RecipeError: If the run's `config.yaml` is invalid.
-    """
+    """Returns the recipe of a run's folder or a `.keras` file in it, or `None`."""
     if is_preset(path):
         return None
     config = (path if path.is_dir() else path.parent) / CONFIG

@@ -230,9 +230,6 @@ def check_preset(folder, limits=keras_file.FileLimits()):
     Returns:
         `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
         parameters in the preset.
-
-    Raises:
-        ModelError: If the files do not pass the checks of `keras_file.check`.
     """
     folder = pathlib.Path(folder)
     try:
@@ -266,21 +263,13 @@ def is_preset(folder):
 
 
 def read_metadata(folder):
-    """Returns the `Metadata` of a preset, with default values if the file is missing.
-
-    Raises:
-        ModelError: If `metadata.json` is invalid.
-    """
+    """Returns the `Metadata` of a preset, with default values if the file is missing."""
     path = pathlib.Path(folder) / METADATA
     return read_json(path, Metadata, error=ModelError) if path.exists() else Metadata()
 
 
 def read_task(folder):
-    """Returns the `TaskSettings` of a preset, or `None` if it has no tokenizer.
-
-    Raises:
-        ModelError: If `task.json` is invalid.
-    """
+    """Returns the `TaskSettings` of a preset, or `None` if it has no tokenizer."""
     path = pathlib.Path(folder) / TASK
     return read_json(path, _Task, error=ModelError).config if path.exists() else None
 

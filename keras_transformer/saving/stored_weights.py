@@ -15,11 +15,7 @@ def is_bfloat16(array):
 
 
 def check_finite(path, variables):
-    """Rejects variables of Keras or TensorFlow that contain NaN or infinity.
-
-    Raises:
-        ModelError: If there is one. The message names `path` and the variable.
-    """
+    """Rejects variables of Keras or TensorFlow that contain NaN or infinity."""
     import numpy as np
 
     for each in variables:
@@ -34,18 +30,9 @@ def check_finite(path, variables):
 def count_stored_parameters(file, size, limits):
     """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 
-    Args:
-        file: Seekable binary file.
-        size: Size of the file in bytes.
-        limits: `FileLimits` that the file must respect.
-
     Returns:
         `(num_arrays, num_parameters)`: the number of arrays of weights, and the number
         of their elements. States of optimizers and random generators are not counted.
-
-    Raises:
-        ModelError: If the file has links, more than `max_objects` objects, arrays that
-            are not plain, or arrays larger than the file.
     """
     import h5py
 

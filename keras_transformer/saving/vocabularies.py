@@ -57,12 +57,7 @@ def parse_vocabulary(text):
 
 
 def vocabulary_keys(settings, is_shared):
-    """Returns the recipe keys of the section `tokenizer` that match a model's sizes.
-
-    Args:
-        settings: Arguments of `Transformer`.
-        is_shared: Whether source and target share a vocabulary.
-    """
+    """Returns the recipe keys of the section `tokenizer` that match a model's sizes."""
     keys = {"vocabulary_size": settings["vocabulary_size"]}
     if not is_shared:
         keys["shared"] = False
@@ -80,12 +75,6 @@ def tokenizer_layout(folder):
 
     The name of the tokenizer's file determines the kind. Separate tokenizers are in the
     folders `source` and `target`.
-
-    Args:
-        folder: Folder of the model.
-
-    Raises:
-        ModelError: If there is no tokenizer.
     """
     folder = tokenizer_folder(folder)
     for parent, is_shared in ((folder, True), (folder / "target", False)):
@@ -97,16 +86,7 @@ def tokenizer_layout(folder):
 
 
 def check_vocabularies(path, model, tokenizer):
-    """Checks that model and tokenizer have the same number of ids, on both sides.
-
-    Args:
-        path: Path of the model, for messages.
-        model: `Transformer`.
-        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
-
-    Raises:
-        ModelError: If a size differs.
-    """
+    """Checks that model and tokenizer have the same number of ids, on both sides."""
     expected = model.source_vocabulary_size, model.vocabulary_size
     found = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
     if found != expected:
