@@ -28,23 +28,27 @@ def require_readable_path(path, error_class):
         )
 
 
-def _temporary_name(path, stem, suffix=""):
-    """Returns a hidden name next to `path` that no other process or thread uses."""
+def temporary_name(path):
+    """Returns a hidden name next to `path` that no other process or thread uses.
+
+    It has the same suffix, because Keras infers the file format from the suffix.
+    """
+    path = pathlib.Path(path)
     # Processes in two containers may have the same id, hence the random part.
-    return path.with_name(f".{stem}-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
+    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    return path.with_name(f".{path.stem}-{unique}{path.suffix}")
 
 
 @contextlib.contextmanager
 def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
-    The temporary path has the same suffix, because Keras infers the file format from
-    the suffix. The new file has the permissions of the old one. After an error, the
-    temporary file is removed and `path` is unchanged. After a power failure, `path` is
-    either the old file or the new one.
+    The new file has the permissions of the old one. After an error, the temporary file
+    is removed and `path` is unchanged. After a power failure, `path` is either the old
+    file or the new one.
     """
     path = pathlib.Path(path)
-    temporary = _temporary_name(path, path.stem, path.suffix)
+    temporary = temporary_name(path)
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
             # If the temporary path is a link, writing would change its target.
@@ -72,7 +76,7 @@ def replace_folder(folder, must_be_new=False):
     folder = pathlib.Path(folder)
     if not folder.name:
         raise StorageError(f"{folder}: must be a new folder with a name")
-    temporary = _temporary_name(folder, folder.name)
+    temporary = temporary_name(folder)
     old = temporary.with_name(f"{temporary.name}-old")
     remove_tree(temporary)
     try:

@@ -22,16 +22,10 @@ _MAX_DEPTH = 32
 _NOT_REGULAR = "must be a regular file, not a pipe or device"
 
 
-def open_regular(path, error=UserError):
-    """Opens a regular file for reading in binary mode.
-
-    Reading a pipe or a device might never end.
-
-    Returns:
-        A binary file object.
-    """
+def open_readable(path, error=UserError, opener=None):
+    """Opens a file or pipe for reading in binary mode."""
     try:
-        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115, returned
+        return open(path, "rb", opener=opener)
     except IsADirectoryError:
         raise error(f"{path}: must be a file, not a folder") from None
     except FileNotFoundError:
@@ -44,6 +38,14 @@ def open_regular(path, error=UserError):
     except ValueError:
         # The name contains a NUL or a lone surrogate.
         raise error(f"{os.fspath(path)!r}: not a file name") from None
+
+
+def open_regular(path, error=UserError):
+    """Like `open_readable`, but rejects pipes and devices, which might never end."""
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    file = open_readable(
+        path, error, lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+    )
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise error(f"{path}: {_NOT_REGULAR}")
@@ -58,11 +60,7 @@ def require_regular(paths, error=UserError):
 
 
 def read_bytes(path, max_bytes, error=UserError):
-    """Reads a regular file.
-
-    Returns:
-        The content as bytes.
-    """
+    """Returns the content of a regular file of at most `max_bytes` bytes."""
     try:
         with open_regular(path, error) as file:
             content = file.read(max_bytes + 1)
@@ -74,27 +72,27 @@ def read_bytes(path, max_bytes, error=UserError):
 
 
 def read_text(path, max_bytes=MAX_JSON_BYTES, error=UserError):
-    """Reads a regular file of UTF-8 text. The arguments match `read_bytes`."""
-    return _decode(read_bytes(path, max_bytes, error), path, error)
+    """Returns the text of a regular file of at most `max_bytes` bytes."""
+    content = read_bytes(path, max_bytes, error)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as reason:
+        raise error(
+            f"{path}: not UTF-8 (byte 0x{content[reason.start]:02x} at position "
+            f"{reason.start + 1})"
+        ) from None
 
 
 def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
-    """Reads a JSON file.
-
-    Returns:
-        The parsed value, which matches the schema.
-    """
+    """Returns the value in a JSON file, which matches a schema (see `parse_json`)."""
     return parse_json(read_bytes(path, max_bytes, error), schema, path, error)
 
 
 def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
-    """Reads a file with one JSON value per line. The arguments match `read_json`.
+    """Returns the (line, value) pairs of a file with one JSON value per line.
 
-    A process that is killed while writing leaves a partial line, so the last line is
-    skipped if it is not JSON.
-
-    Returns:
-        List of (line, value) pairs. The lines are bytes without line endings.
+    The lines are bytes without line endings. A process that is killed while writing
+    leaves a partial line, so the last line is skipped if it is not JSON.
     """
     lines = read_bytes(path, max_bytes, error).splitlines()
     if lines and not _is_json(lines[-1]):
@@ -106,10 +104,15 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
 
 
 def parse_json(content, schema, label, error=UserError, finite=True):
-    """Parses JSON and checks it.
+    """Returns the value in JSON, which matches a schema.
 
-    Returns:
-        The parsed value, which matches the schema.
+    Args:
+        content: Bytes or text.
+        schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`. Types
+            are strict: 1 is not text, and true is not a number.
+        label: Name of the file or value, for messages, which also name the key.
+        error: Class of the exceptions to raise.
+        finite: Whether to reject NaN and infinite numbers.
     """
     from pydantic import ValidationError
 
@@ -162,21 +165,6 @@ def escape_controls(text):
         else each.encode("unicode_escape").decode()
         for each in text
     )
-
-
-def _open_without_waiting(path, flags):
-    # Without O_NONBLOCK, opening a pipe waits for its writer.
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _decode(content, label, error):
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as reason:
-        raise error(
-            f"{label}: not UTF-8 (byte 0x{content[reason.start]:02x} at position "
-            f"{reason.start + 1})"
-        ) from None
 
 
 def _loads(content, finite=True):

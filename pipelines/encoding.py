@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
+from keras_transformer.files import temporary_name
 from keras_transformer.pipelines.chunks import chunks
 from keras_transformer.pipelines.encoded_corpus import (
     DROP_REASONS,
@@ -24,7 +25,7 @@ from keras_transformer.pipelines.encoded_corpus import (
 )
 from keras_transformer.pipelines.npy_writer import NpyWriter
 from keras_transformer.pipelines.sources.base import Pair, Pairs, as_pairs
-from keras_transformer.pipelines.tokenizers.base import Tokenizer, temporary_name
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 # Part of the fingerprint. Change it when the stored ids change.
 _FORMAT = 3

@@ -15,11 +15,11 @@ import io
 import logging
 import lzma
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from keras_transformer.errors import DataError, install_hint
+from keras_transformer.untrusted import open_readable, open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
             encoding, contains a NUL byte, or ends its lines with ``\r`` only. If
             `errors` is "raise", also if a line is not UTF-8.
     """
-    with _open_file(path) as file:
+    with open_readable(path, DataError) as file:
         yield from opened_lines(file, path, errors)
 
 
@@ -177,21 +177,18 @@ def count_lines(path: str | os.PathLike) -> int:
         DataError: If the file cannot be read, is not a text, or is a pipe or device,
             which may not be readable a second time.
     """
-    count, chunk = 0, b"\n"
-    with _open_regular(path) as file:
-        for chunk, count in text_chunks(file, path):  # noqa: B007, the last ones count
-            pass
-    return count + (not chunk.endswith(b"\n"))
+    return measure_lines(path)[0]
 
 
-def has_crlf(path: str | os.PathLike) -> bool:
-    r"""Returns whether the first line of a text file ends with ``\r\n``.
-
-    Raises:
-        DataError: If `count_lines` would raise it for the first line.
-    """
-    with _open_regular(path) as file:
-        return next(_raw_lines(file, path), b"").endswith(b"\r")
+def measure_lines(path: str | os.PathLike) -> tuple[int, bool]:
+    r"""Returns the result of `count_lines`, and whether line 1 ends with ``\r\n``."""
+    count, chunk, start, has_crlf = 0, b"\n", b"", None
+    with open_regular(path, DataError) as file:
+        for chunk, count in text_chunks(file, path):
+            if has_crlf is None:
+                start = start[-1:] + chunk
+                has_crlf = start.partition(b"\n")[0].endswith(b"\r") if count else None
+    return count + (not chunk.endswith(b"\n")), bool(has_crlf)
 
 
 def content_hash(path: str | os.PathLike) -> str:
@@ -200,7 +197,7 @@ def content_hash(path: str | os.PathLike) -> str:
     Raises:
         DataError: If the file cannot be read, or is a pipe or device.
     """
-    with _open_regular(path) as file:
+    with open_regular(path, DataError) as file:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
@@ -221,31 +218,6 @@ def visible_files(folder: str | os.PathLike) -> list[str]:
             if not name.startswith(".")
         ]
     return found
-
-
-def _open_regular(path: str | os.PathLike):
-    """Opens a file that can be read repeatedly. Pipes and devices are rejected."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return _open_file(path)
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError(f"{path}: must be a regular file, not a pipe or device.")
-    return _open_file(path)
-
-
-def _open_file(path: str | os.PathLike):
-    try:
-        return open(path, "rb")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: is a directory, not a text file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError:
-        # The name contains a NUL or a lone surrogate.
-        raise DataError(f"{os.fspath(path)!r}: not a file name.") from None
 
 
 def _raw_lines(file, path) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Altered `.keras` files, made from a valid one, that loading must refuse.
 
 A `.keras` file is a ZIP archive of config.json (settings), model.weights.h5 (arrays in
-HDF5), and metadata.json.
+HDF5), and metadata.json. The tables contain, by name, a change and text of the error.
 """
 
 import contextlib
@@ -12,10 +12,11 @@ import warnings
 import zipfile
 
 import h5py
-import numpy as np
 
 CONFIG = "config.json"
 WEIGHTS = "model.weights.h5"
+# The HDF5 path of the embeddings, `[300, 24]` in the valid file.
+EMBEDDINGS = "layers/token_embedding/vars/0"
 
 
 def members(path):
@@ -24,35 +25,12 @@ def members(path):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def write_archive(path, content, compression=zipfile.ZIP_STORED):
+def write_archive(path, content):
     """Writes a ZIP archive of (name, bytes) pairs without checking the names."""
-    with zipfile.ZipFile(path, "w", compression) as archive, warnings.catch_warnings():
+    with zipfile.ZipFile(path, "w") as archive, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Duplicate name")
         for name, data in content:
-            archive.writestr(zipfile.ZipInfo(name), data, compression)
-
-
-def with_config(path, target, change):
-    """Copies the file `path` to `target`, with settings altered by a function.
-
-    The function `change(outer, inner)` gets the content of config.json and its entry
-    "config", and alters them in place.
-    """
-    content = members(path)
-    outer = json.loads(content[CONFIG])
-    change(outer, outer["config"])
-    content[CONFIG] = json.dumps(outer).encode()
-    write_archive(target, content.items())
-
-
-def with_weights(path, target, change):
-    """Copies the file `path` to `target`, with weights altered by `change(file)`."""
-    content = members(path)
-    memory = io.BytesIO(content[WEIGHTS])
-    with h5py.File(memory, "r+") as file:
-        change(file)
-    content[WEIGHTS] = memory.getvalue()
-    write_archive(target, content.items())
+            archive.writestr(zipfile.ZipInfo(name), data)
 
 
 def write_lambda_model(path, marker):
@@ -68,99 +46,52 @@ def write_lambda_model(path, marker):
 
 def object_of(module, name):
     """Returns the JSON with which Keras would import `name` from `module`."""
-    return {
-        "class_name": "function",
-        "config": name,
-        "module": module,
-        "registered_name": name,
-    }
+    names = {"class_name": "function", "config": name, "registered_name": name}
+    return {**names, "module": module}
 
 
-def set_class(**changes):
-    """Returns a function for `with_config` that sets entries outside of "config"."""
-    return lambda outer, inner: outer.update(changes)
+def outer(**changes):
+    """Returns a function that sets entries of config.json outside of "config"."""
+    return lambda config: config.update(changes)
 
 
-def set_setting(name, value):
-    """Returns a function for `with_config` that changes one setting."""
-    return lambda outer, inner: inner.update({name: value})
+def inner(**settings):
+    """Returns a function that changes settings in config.json."""
+    return lambda config: config["config"].update(settings)
 
 
 # Stored form of a `keras.layers.Lambda` function: bytecode in base64.
-LAMBDA = {
-    "class_name": "__lambda__",
-    "config": {"value": ["4wEAAAA=", None, None]},
+LAMBDA = {"class_name": "__lambda__", "config": {"value": ["4wEAAAA=", None, None]}}
+POLICY = {
+    **{"module": "keras", "class_name": "DTypePolicy", "registered_name": None},
+    "config": {"name": "float32", "other": LAMBDA},
 }
-# Functions for `with_config` whose results must be refused, and text of each error.
+# Functions that change the content of config.json in place.
 SETTINGS = {
-    "another class": (
-        set_class(module="os", class_name="system", registered_name="os>system"),
-        "class_name",
-    ),
-    "a class of this package": (
-        set_class(class_name="Encoder", registered_name="keras_transformer>Encoder"),
-        "'Encoder'",
-    ),
-    "a registered name alone": (set_class(registered_name="a>b"), "a>b"),
-    "another module": (set_class(module="subprocess"), "module"),
-    "an extra entry": (set_class(shared_object_id=1), "shared_object_id"),
-    "a function of os": (set_setting("activation", object_of("os", "system")), "os"),
-    "eval": (set_setting("activation", object_of("builtins", "eval")), "eval"),
-    "a lambda": (set_setting("activation", LAMBDA), "__lambda__"),
-    "a lambda as a name": (set_setting("name", LAMBDA), "__lambda__"),
-    "a layer as a policy": (
-        set_setting("dtype", {"class_name": "Lambda", "config": {}}),
-        "Lambda",
-    ),
-    "a policy with an extra entry": (
-        set_setting(
-            "dtype",
-            {
-                "module": "keras",
-                "class_name": "DTypePolicy",
-                "config": {"name": "float32", "other": LAMBDA},
-                "registered_name": None,
-            },
-        ),
-        "dtype",
-    ),
-    "an unknown setting": (set_setting("code", "1"), "'config.code'"),
-    "a preset": (set_setting("preset", "base"), "'config.preset'"),
-    "a huge size": (set_setting("max_length", 10**400), "is too large"),
-    "a window beyond int32": (
-        set_setting("attention_window", 2**31),
-        "attention_window",
-    ),
-    "an id beyond int32": (set_setting("pad_id", 2**31), "pad_id"),
-    "a long name": (set_setting("name", "x" * 101), "at most 100 characters"),
-    "invalid input shapes": (
-        set_class(build_config={"input_shape": [LAMBDA]}),
-        "input_shape",
-    ),
-    "no input shapes": (set_class(build_config=None), "build_config"),
-    "a size below 1": (set_setting("num_layers", 0), "num_layers"),
-    "a size that is true": (set_setting("num_heads", True), "num_heads"),
-    "a size of text": (set_setting("d_model", "24"), "d_model"),
-    "more layers than weights": (set_setting("num_layers", 10**6), "arrays of weights"),
-    "more layers than arrays": (
-        lambda outer, inner: inner.update(
-            {"num_layers": 400, "d_model": 2, "d_ff": 1, "num_heads": 1}
-            | {"key_dim": 1, "value_dim": 1, "vocabulary_size": 4}
-        ),
-        "arrays of weights",
-    ),
-    "more words than weights": (set_setting("vocabulary_size", 2**30), "parameters"),
-    "wider than weights": (set_setting("d_ff", 2**30), "parameters"),
-    "settings that are a list": (set_class(config=[1]), "'config' is wrong"),
+    "another class": (outer(module="os", class_name="system"), "class_name"),
+    "a class of this package": (outer(class_name="Encoder"), "'Encoder'"),
+    "a registered name alone": (outer(registered_name="a>b"), "a>b"),
+    "another module": (outer(module="subprocess"), "module"),
+    "an extra entry": (outer(shared_object_id=1), "shared_object_id"),
+    "settings that are a list": (outer(config=[1]), "'config' is wrong"),
+    "a function of os": (inner(activation=object_of("os", "system")), "'system'"),
+    "eval": (inner(activation=object_of("builtins", "eval")), "eval"),
+    "a lambda": (inner(activation=LAMBDA), "__lambda__"),
+    "a lambda as a name": (inner(name=LAMBDA), "__lambda__"),
+    "a layer as a policy": (inner(dtype={"class_name": "Lambda"}), "Lambda"),
+    "a policy with an extra entry": (inner(dtype=POLICY), "dtype"),
+    "an unknown setting": (inner(code="1"), "'config.code'"),
+    "a preset": (inner(preset="base"), "'config.preset'"),
+    "a huge size": (inner(max_length=10**400), "is too large"),
+    "a window beyond int32": (inner(attention_window=2**31), "attention_window"),
+    "a long name": (inner(name="x" * 101), "at most 100 characters"),
+    "a size below 1": (inner(num_layers=0), "num_layers"),
+    "a size that is true": (inner(num_heads=True), "num_heads"),
+    "a size of text": (inner(d_model="24"), "d_model"),
+    "more layers than weights": (inner(num_layers=10**6), "parameters, but"),
+    "more words than weights": (inner(vocabulary_size=2**30), "parameters, but"),
+    "wider than weights": (inner(d_ff=2**30), "parameters, but"),
 }
-
-
-def _replace(name, make):
-    def change(file):
-        del file[name]
-        make(file, name)
-
-    return change
 
 
 def _external_storage(file, name):
@@ -176,17 +107,6 @@ def _virtual(file, name):
     file.create_virtual_dataset(name, layout)
 
 
-def _link(link):
-    def make(file, name):
-        file[name] = link
-
-    return make
-
-
-def _dataset(**options):
-    return lambda file, name: file.create_dataset(name, **options)
-
-
 def _never_written(file, name):
     # The file contains no data for this array, and reading it gives 4 TB of zeros.
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -195,87 +115,86 @@ def _never_written(file, name):
     h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F32LE, space, plist)
 
 
-def _cycle(file, name):
-    file[name] = file["/"]
+def _item(make):
+    return lambda file, name: file.__setitem__(name, make(file))
 
 
-# The HDF5 path of the embeddings, `[300, 24]` in the valid file.
-EMBEDDINGS = "layers/token_embedding/vars/0"
-# Functions of (HDF5 file, path) that create an invalid array, and text of each error.
+def _dataset(**options):
+    return lambda file, name: file.create_dataset(name, **options)
+
+
+# Functions that replace an array of an HDF5 file. Keras itself refuses the first two.
 ARRAYS = {
+    "bytes of a file": (_external_storage, "cannot be loaded"),
+    "an array of other files": (_virtual, "cannot be loaded"),
     "a link to a file": (
-        _link(h5py.ExternalLink("/etc/passwd", "/x")),
-        "external link",
+        _item(lambda _: h5py.ExternalLink("/etc/passwd", "/x")),
+        "parameters, but the file",
     ),
-    "a soft link": (_link(h5py.SoftLink("/decoder")), "a soft or external link"),
-    "bytes of a file": (_external_storage, "another file"),
-    "an array of other files": (_virtual, "another file"),
+    "a soft link": (_item(lambda _: h5py.SoftLink("/decoder")), "parameters, but"),
+    "a group in itself": (_item(lambda file: file["/"]), "parameters, but"),
+    "text": (_dataset(data="rm -rf"), "parameters, but"),
+    "a null dataspace": (_dataset(data=h5py.Empty("f4")), "parameters, but"),
+    "references": (_dataset(shape=(2,), dtype=h5py.ref_dtype), "parameters, but"),
     "compressed zeros": (
         _dataset(shape=(10**6, 10**3), dtype="f4", chunks=True, compression="gzip"),
-        "compressed",
-    ),
-    "chunks": (
-        _dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)),
-        f"stores '{EMBEDDINGS}' compressed or chunked",
+        "its arrays need more",
     ),
     "an array that was never written": (_never_written, "its arrays need more"),
-    "a group in itself": (_cycle, "twice"),
-    "text": (_dataset(data="rm -rf"), "not an array of numbers"),
-    "a null dataspace": (_dataset(data=h5py.Empty("f4")), "not an array of numbers"),
-    "references": (
-        _dataset(shape=(2,), dtype=h5py.ref_dtype),
-        "not an array of numbers",
-    ),
 }
-# Functions for `with_weights` whose results must be refused, and text of each error.
-WEIGHT_FILES = {
-    name: (_replace(EMBEDDINGS, make), reason)
-    for name, (make, reason) in ARRAYS.items()
-}
+
+
+def replace_array(file, make):
+    """Replaces the embeddings of an open HDF5 file."""
+    del file[EMBEDDINGS]
+    make(file, EMBEDDINGS)
+
+
+def _config(change):
+    def changed(content):
+        config = json.loads(content[CONFIG])
+        change(config)
+        return {**content, CONFIG: json.dumps(config).encode()}.items()
+
+    return changed
+
+
+def _weights(make):
+    def changed(content):
+        memory = io.BytesIO(content[WEIGHTS])
+        with h5py.File(memory, "r+") as file:
+            replace_array(file, make)
+        return {**content, WEIGHTS: memory.getvalue()}.items()
+
+    return changed
 
 
 def _extra(name, data=b"cos\nsystem\n(S'true'\ntR."):  # a pickle that runs `true`
     return lambda content: [*content.items(), (name, data)]
 
 
-def _replaced(content, name, data):
-    return [*{**content, name: data}.items()]
+def _settings(data):
+    return lambda content: {**content, CONFIG: data}.items()
 
 
-# Functions from a valid archive's {name: content} to the (name, content) pairs of an
-# archive that must be refused, and text of each error.
+# Functions from a valid archive's {name: content} to (name, content) pairs.
 ARCHIVES = {
+    **{name: (_config(change), text) for name, (change, text) in SETTINGS.items()},
+    **{name: (_weights(make), text) for name, (make, text) in ARRAYS.items()},
     "a path to a parent folder": (_extra("../../evil.txt"), "not part of a model"),
     "an absolute path": (_extra("/tmp/evil.txt"), "not part of a model"),
-    "a Windows path": (_extra("..\\..\\evil.txt"), "not part of a model"),
     "a pickle": (_extra("model.pkl"), "model.pkl"),
-    "arrays with pickles": (_extra("model.weights.npz"), "model.weights.npz"),
     "assets": (_extra("assets/x"), "assets/x"),
-    "settings twice": (_extra(CONFIG, b"{}"), "2 times"),
+    "settings twice": (_extra(CONFIG, b"{}"), "contains a file twice"),
     "no settings": (
-        lambda content: [(n, d) for n, d in content.items() if n != CONFIG],
-        "is missing",
+        lambda content: [each for each in content.items() if each[0] != CONFIG],
+        "config.json is missing",
     ),
-    "settings of 2 MB": (
-        lambda content: _replaced(content, CONFIG, b" " * (1 << 21)),
-        "at most 1,048,576 are allowed",
-    ),
-    "settings nested too deeply": (
-        lambda content: _replaced(content, CONFIG, b"[" * 100_000),
-        "nested too deeply",
-    ),
-    "settings that are a list": (
-        lambda content: _replaced(content, CONFIG, b"[]"),
-        "the content is wrong",
-    ),
-    "settings with an infinite number": (
-        lambda content: _replaced(content, CONFIG, b'{"class_name": 1e999}'),
-        "not finite",
-    ),
-    "settings that are bytes": (
-        lambda content: _replaced(content, CONFIG, b"\xff\x00"),
-        "cannot be read",
-    ),
+    "settings of 2 MB": (_settings(b" " * (1 << 21)), "at most 1,048,576 bytes"),
+    "settings nested deeply": (_settings(b"[" * 100_000), "nested too deeply"),
+    "a list": (_settings(b"[]"), "the content is wrong"),
+    "an infinite number": (_settings(b'{"class_name": 1e999}'), "not finite"),
+    "settings that are bytes": (_settings(b"\xff\x00"), "cannot be read"),
 }
 
 

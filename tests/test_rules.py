@@ -31,7 +31,8 @@ ALLOWED = {
     "numerics": set(),
     "files": {"errors"},
     "untrusted": {"errors"},
-    "pipelines": {"errors", "untrusted"},
+    "native_output": set(),
+    "pipelines": {"errors", "files", "untrusted", "native_output"},
     "layers": {"numerics"},
     "transformer": {"layers", "numerics", "presets", "variations"},
     # Searches receive the model as an argument and never import it.
@@ -79,6 +80,7 @@ ALLOWED["_imports"] = set()
 WITHOUT_TENSORFLOW = (
     "errors",
     "files",
+    "native_output",
     "progress",
     "untrusted",
     "presets",

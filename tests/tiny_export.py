@@ -73,4 +73,6 @@ def tiny_export(model, tokenizer, folder, **options):
         "max_source_length": SEARCH["max_source_length"],
     }
     card = model_card(model, tokenizer, settings, license="CC0-1.0")
-    return export_saved_model(model, tokenizer, folder, **SEARCH, card=card, **options)
+    return export_saved_model(
+        model, tokenizer, folder, **SEARCH, texts={"MODEL_CARD.md": card}, **options
+    )

@@ -11,7 +11,6 @@ from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.presets import PRESETS, WIDTHS
 
 
-@console.command
 def ablate(
     recipe: options.RecipeName,
     output: Annotated[

@@ -37,6 +37,8 @@ COMMANDS = {
     "import": "Import a Marian, OPUS-MT or Hugging Face model.",
     "corpus": "Prepare, translate or score a corpus with Apache Beam.",
 }
+# Commands without --device.
+_LOCAL = {"init", "plot", "info", "models", "compare"}
 # Module and attribute of each command that is not the function `NAME` in `NAME.py`.
 _LOCATIONS = {
     "update-vocabulary": ("update_vocabulary", "update_vocabulary"),
@@ -64,16 +66,16 @@ class Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Imports a command's module and returns the command with its parameters."""
-    from keras_transformer.cli import options
+    from keras_transformer.cli.command import Command, LocalCommand
 
     module, attribute = _LOCATIONS.get(name, (name, name))
     module = importlib.import_module(f"keras_transformer.cli.{module}")
     command = getattr(module, attribute)
-    if isinstance(command, typer.Typer):
-        return typer.main.get_command(command)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=options.Command)(command)
-    return typer.main.get_command(single)
+    if not isinstance(command, typer.Typer):
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name, cls=LocalCommand if name in _LOCAL else Command)(command)
+        command = single
+    return typer.main.get_command(command)
 
 
 # Rich is not used, because its boxes would split messages over several lines.

@@ -10,7 +10,6 @@ from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 
 
-@console.command
 def average(
     run: Annotated[pathlib.Path, Argument(metavar="RUN", help="Run folder.")],
     last: Annotated[

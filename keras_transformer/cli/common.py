@@ -1,16 +1,9 @@
-"""Options of all commands: --quiet, --verbose and, except for a few commands, --device.
-
-They are parsed with the other options of a command but take effect before it runs.
-"""
+"""Values of the options that all commands share: --quiet, --verbose and --device."""
 
 import contextlib
 import dataclasses
-import inspect
 import os
 import re
-from typing import Annotated
-
-from typer import Option
 
 from keras_transformer.errors import UserError, install_hint
 
@@ -20,28 +13,14 @@ _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # Level 3 hides all messages that TensorFlow itself can hide.
 _SHOWS_LIBRARIES = os.environ.get(_LOG_LEVEL, "3") in ("0", "1", "2")
 
-_OUTPUT_OPTIONS = {
-    "quiet": Annotated[
-        bool, Option("--quiet", "-q", help="Print only results, warnings and errors.")
-    ],
-    "verbose": Annotated[
-        bool, Option("--verbose", "-v", help="Print library messages and tracebacks.")
-    ],
-}
-_DEVICE_OPTION = {
-    "device": Annotated[
-        str | None,
-        Option(
-            metavar="DEVICE", help="Device: cpu, gpu, or numbered GPUs, e.g. gpu:0,1."
-        ),
-    ],
-}
-COMMON_OPTIONS = (*_OUTPUT_OPTIONS, *_DEVICE_OPTION)
-
 
 @dataclasses.dataclass
 class Settings:
-    """Values of the common options."""
+    """Values of the common options.
+
+    The command that runs has them as `current`, a variable of the module, so that
+    threads that it starts have the same values.
+    """
 
     quiet: bool = False
     verbose: bool = False
@@ -56,60 +35,31 @@ class Settings:
 current = Settings()
 
 
-def add_options(run, function, uses_device=True):
-    """Adds the common options to the parameters of `run`, which wraps `function`.
-
-    Typer reads the options of a command from its signature and annotations.
-    """
-    added = {**_OUTPUT_OPTIONS, **(_DEVICE_OPTION if uses_device else {})}
-    signature = inspect.signature(function)
-    run.__signature__ = signature.replace(
-        parameters=[
-            *signature.parameters.values(),
-            *(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=None if name in _DEVICE_OPTION else False,
-                    annotation=annotation,
-                )
-                for name, annotation in added.items()
-            ),
-        ]
-    )
-    run.__annotations__ = {**function.__annotations__, **added}
-
-
 @contextlib.contextmanager
-def override_settings(**changes):
-    """Changes values of the common options inside the context."""
-    before = dataclasses.replace(current)
-    settings = dataclasses.replace(current, **changes)
-    environment = {name: os.environ.get(name) for name in (_LOG_LEVEL, _VISIBLE_GPUS)}
+def apply_settings(settings):
+    """Makes settings current in the context, and sets TensorFlow's variables."""
+    global current
     if settings.quiet and settings.verbose:
         raise UserError("--quiet and --verbose cannot be used together")
+    before = current
+    environment = {name: os.environ.get(name) for name in (_LOG_LEVEL, _VISIBLE_GPUS)}
     try:
-        if changes.get("device") is not None:
+        if settings.device is not None:
             _select_gpus(settings.device)
         # `console.quiet_libraries` hides messages only while TensorFlow loads. Level 3
         # also hides later messages, e.g. about GPUs. Level 0 shows all.
         os.environ.setdefault(_LOG_LEVEL, "3")
         if settings.verbose:
             os.environ[_LOG_LEVEL] = "0"
-        _assign(settings)
+        current = settings
         yield
     finally:
-        _assign(before)
+        current = before
         for name, value in environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _assign(settings):
-    for name, value in dataclasses.asdict(settings).items():
-        setattr(current, name, value)
 
 
 def _select_gpus(device):

@@ -31,7 +31,6 @@ _MIN_SENTENCES = 30
 _OVERRIDES = {"tokenize": "--tokenize", "lowercase": "--lowercase or --no-lowercase"}
 
 
-@console.command(uses_device=False)
 def compare(
     systems: Annotated[
         list[pathlib.Path],

@@ -1,38 +1,24 @@
-"""Error reporting, path checks and model loading, shared by all commands."""
+"""Messages, path checks and opening of models, shared by all commands."""
 
 import contextlib
-import errno
-import functools
 import importlib.util
 import json
+import logging
 import math
 import os
 import pathlib
-import re
 import sys
 import traceback
 
 import typer
 
 from keras_transformer.cli import common
-from keras_transformer.cli.exit_signals import exit_on_signals
-from keras_transformer.cli.library_log import print_library_log
-from keras_transformer.cli.values import SURROGATES, check_values
 from keras_transformer.errors import UserError, install_hint
+from keras_transformer.native_output import hide_native_output
 from keras_transformer.untrusted import escape_controls
 
-# Exit codes. The last two are 128 plus the number of a signal, as in a shell.
-USER_ERROR = 2
+# Exit code: 128 plus the number of a signal, as in a shell.
 INTERRUPTED = 130
-BROKEN_PIPE = 141
-
-# TensorFlow reports these file errors as exhausted resources, like a lack of memory.
-FILE_ERRORS = {
-    os.strerror(number)
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-}
-# Lines of an error in a `tf.function` that precede the reason.
-_LOCATION = re.compile(r"$|\s|Graph execution error:|Detected at node ")
 
 
 def print_status(message: str) -> None:
@@ -56,100 +42,40 @@ def warn(message: str) -> None:
     print_error(f"warning: {message}")
 
 
-def command(function=None, *, uses_device=True):
-    """Turns a function into a command with one-line errors and the options of `common`."""
-    if function is None:
-        return functools.partial(command, uses_device=uses_device)
+@contextlib.contextmanager
+def print_library_log():
+    """Prints the messages that the package logs in the context to standard error.
 
-    @functools.wraps(function)
-    def run(*args, **kwargs):
-        given = {
-            name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
-        }
-        # File names need not be UTF-8, and commands print them.
-        with contextlib.suppress(AttributeError, ValueError):
-            sys.stdout.reconfigure(errors="surrogateescape")
-        try:
-            check_values(kwargs)
-            with (
-                exit_on_signals(),
-                common.override_settings(**given),
-                print_library_log(),
-            ):
-                result = function(*args, **kwargs)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            _discard_output()
-            raise typer.Exit(BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            print_error("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:
-            message = _user_message(error)
-            if message is None:
-                raise
-            if given.get("verbose"):
-                traceback.print_exc()
-            if _is_unnamed(error):
-                _discard_output()
-            print_error(f"error: {message}")
-            raise typer.Exit(getattr(error, "exit_code", USER_ERROR)) from None
-
-    common.add_options(run, function, uses_device)
-    return run
-
-
-def _user_message(error):
-    """Returns the line to print if the user can fix `error`, else `None`."""
-    if isinstance(error, UserError):
-        return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.strerror:
-        what = "reading or writing failed" if _is_unnamed(error) else error.filename
-        return f"{what}: {error.strerror}"
-    if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
-        # In a `tf.function`, lines about the source code come first. TensorFlow adds
-        # the node in braces and the operation in brackets.
-        lines = str(error).splitlines()
-        line = next((each for each in lines if not _LOCATION.match(each)), "")
-        reason = re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\]$", "", line)
-        path, _, cause = reason.rpartition("; ")
-        if path and cause in FILE_ERRORS:
-            return f"{path}: {cause}"
-        return f"not enough memory: {reason}" if reason else "not enough memory"
-    if isinstance(error, UnicodeEncodeError) and SURROGATES.search(error.object):
-        word = next(filter(SURROGATES.search, error.object.split()))
-        return f"{word}: must be UTF-8"
-    return None
-
-
-def _tensorflow_memory_errors():
-    tensorflow = sys.modules.get("tensorflow")
-    return () if tensorflow is None else (tensorflow.errors.ResourceExhaustedError,)
-
-
-def _is_unnamed(error):
-    """Returns whether `error` is an I/O error without a file name, as on a pipe."""
-    return isinstance(error, OSError) and bool(error.errno) and error.filename is None
-
-
-def _discard_output():
-    """Discards buffered output, since Python would try to write it again at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def warn_unsafe(*paths):
-    """Warns that models are opened with --allow-unsafe, except for presets.
-
-    Presets are always checked.
+    Warnings and errors begin with their level. Other messages are hidden by --quiet.
     """
-    from keras_transformer.saving.preset import is_preset
+    logger = logging.getLogger("keras_transformer")
+    handler, level, propagate = _Handler(), logger.level, logger.propagate
+    logger.addHandler(handler)
+    # absl's handler on the root logger would print each message a second time.
+    logger.propagate = False
+    if level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
-    for path in paths:
-        if not is_preset(path):
-            warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
+
+class _Handler(logging.Handler):
+    def emit(self, record):
+        message = record.getMessage()
+        if record.levelno < logging.WARNING:
+            print_status(message)
+        elif record.levelno < logging.ERROR:
+            warn(message)
+        else:
+            print_error(f"error: {message}")
+        if record.exc_info:
+            for text in traceback.format_exception(*record.exc_info):
+                for line in text.splitlines():
+                    print_error(line)
 
 
 def json_text(value, indent=2) -> str:
@@ -182,14 +108,21 @@ def require_run(path: pathlib.Path) -> None:
         raise UserError(f"{path}: must be a run folder, with a config.yaml{hint}")
 
 
-def find_model(path: pathlib.Path) -> pathlib.Path:
-    """Returns the local path of a model, given its path, packaged name or `hf://` name."""
-    from keras_transformer.saving.names import locate_model, missing_model_message
+def find_model(path):
+    """Returns the `ModelSource` of a model: a path, a packaged or an `hf://` name."""
+    from keras_transformer.saving.names import locate
 
-    found = locate_model(path)
-    if not found.exists():
-        raise UserError(f"{path}: {missing_model_message()}")
-    return found
+    return locate(path)
+
+
+def warn_unsafe(*models):
+    """Warns that models are opened with --allow-unsafe, except for presets.
+
+    Presets are always checked.
+    """
+    for source in map(find_model, models):
+        if source.kind != "preset":
+            warn(f"{source}: not checked, so it can run any code (--allow-unsafe)")
 
 
 def require_parent(path: pathlib.Path) -> None:
@@ -230,45 +163,14 @@ def refuse_workers(name):
         raise UserError(f"TF_CONFIG is set, but {name} does not support it; unset it")
 
 
-class _Stderr:
-    """Standard error of Python, separate from the output of native libraries.
-
-    Python libraries keep the stream that they find when they are loaded. The stream is
-    therefore never closed and always has the same descriptor.
-    """
-
-    stream = None
-    is_used = False
-
-
-@contextlib.contextmanager
 def quiet_libraries():
-    """Discards native libraries' output to standard error and keeps Python's.
+    """Hides what native libraries print, unless --verbose shows it.
 
     TensorFlow logs a description of the machine while it loads, at every log level.
     """
-    if common.current.shows_libraries or _Stderr.is_used:
-        yield
-        return
-    real = os.dup(2)
-    if _Stderr.stream is None:
-        _Stderr.stream = open(  # noqa: SIM115, never closed
-            os.dup(2), "w", buffering=1, errors="backslashreplace", closefd=False
-        )
-    os.dup2(real, _Stderr.stream.fileno())
-    own_stderr = sys.stderr
-    _Stderr.is_used = True
-    try:
-        if sys.stderr is sys.__stderr__:
-            sys.stderr = _Stderr.stream
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        _Stderr.is_used = False
-        sys.stderr = own_stderr
-        os.dup2(real, 2)
-        os.close(real)
+    if common.current.shows_libraries:
+        return contextlib.nullcontext()
+    return hide_native_output()
 
 
 def load_tensorflow() -> None:
@@ -331,38 +233,38 @@ def open_translator(
     warnings=None,
     allow_unsafe=False,
 ):
-    """Opens a model and prints its warnings on standard error.
+    """Returns an opened model that prints its warnings: a `Translator`, or an export.
 
-    Returns:
-        `Translator`, or `ExportedTranslator` for a SavedModel.
+    `needs` are keys of `_ABILITIES` that the command requires. `search` is a dict of
+    arguments for `Translator.with_search`, of which `None` is ignored.
     """
+    source = find_model(path)
     changes = {
         name: value for name, value in (search or {}).items() if value is not None
     }
+    for need in [*needs, *(["search"] if changes else [])]:
+        phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
+        if source.kind == "export" and not is_in_exports:
+            raise UserError(
+                f"{source}: a SavedModel cannot {phrase}; use the run folder or the "
+                ".keras file"
+            )
+        if ensemble and not is_in_ensembles:
+            raise UserError(f"{source}: an ensemble cannot {phrase}; use one model")
     if allow_unsafe:
-        warn_unsafe(path, *ensemble)
+        warn_unsafe(source, *ensemble)
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.recipes.machine import find_cores
         from keras_transformer.saving.open import open_model
-        from keras_transformer.saving.saved_model import ExportedTranslator
         from keras_transformer.training import configure_threads
 
         configure_threads(parallel_parts, find_cores())
         opened = open_model(
-            path,
+            source,
             ensemble=ensemble,
             allow_unsafe=allow_unsafe,
             parallel_parts=parallel_parts,
             warn=warnings or LineWarnings(),
         )
-    for need in [*needs, *(["search"] if changes else [])]:
-        phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
-        if isinstance(opened, ExportedTranslator) and not is_in_exports:
-            raise UserError(
-                f"{path}: a SavedModel cannot {phrase}; use the run folder or the "
-                ".keras file"
-            )
-        if ensemble and not is_in_ensembles:
-            raise UserError(f"{path}: an ensemble cannot {phrase}; use one model")
     return opened.with_search(**changes) if changes else opened

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import console, options
+from keras_transformer.cli.command import Command
 from keras_transformer.errors import UserError
 
 app = typer.Typer(
@@ -63,8 +64,7 @@ BeamOptions = Annotated[
 ]
 
 
-@app.command("prepare")
-@console.command
+@app.command("prepare", cls=Command)
 def prepare_corpus(
     model: TokenizerModel,
     source: Sources,
@@ -105,8 +105,7 @@ def prepare_corpus(
     console.print_status(f"{kept}; dropped: {dropped}" if dropped else kept)
 
 
-@app.command("translate")
-@console.command
+@app.command("translate", cls=Command)
 def translate_corpus(
     model: Export,
     source: Sources,
@@ -128,8 +127,7 @@ def translate_corpus(
     _run("translate", model, files, batch_size, beam_option, allow_unsafe)
 
 
-@app.command("score")
-@console.command
+@app.command("score", cls=Command)
 def score_pairs(
     model: Export,
     source: Sources,
@@ -156,17 +154,16 @@ def _run(task, model, files, batch_size, beam_option, allow_unsafe=False):
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
     from keras_transformer.distributed import inference
-    from keras_transformer.saving.saved_model import newest_version
 
-    version = newest_version(model) if model.is_dir() else None
-    if version is None:
+    source = console.find_model(model)
+    if source.kind != "export":
         raise UserError(
             f"{model}: not a SavedModel. Create one with keras-transformer export"
         )
     if allow_unsafe:
-        console.warn_unsafe(model)
+        console.warn_unsafe(source)
     inference.run_with_beam(
-        version.resolve(),
+        source.weights.resolve(),
         task,
         source,
         output,

@@ -15,7 +15,6 @@ from keras_transformer.cli import common, console, options
 _NUM_SHOWN = 5
 
 
-@console.command
 def demo(
     output: Annotated[
         pathlib.Path, Option("--output", "-o", metavar="RUN", help="Run folder.")

@@ -34,7 +34,6 @@ class Metric(enum.StrEnum):
     f1 = "f1"
 
 
-@console.command
 def evaluate(
     model: options.Model,
     reference: Annotated[
@@ -166,9 +165,8 @@ def evaluate(
 def _scoring(model, given, metrics):
     """Returns the scoring settings in `given`, with the recipe's as defaults."""
     from keras_transformer.recipes.schema import EvaluationSettings
-    from keras_transformer.saving.open import read_recipe
 
-    recipe = read_recipe(model)
+    recipe = model.recipe()
     stored = recipe.evaluation if recipe else EvaluationSettings()
     return complete_scoring(given, stored.model_dump(), metrics)
 

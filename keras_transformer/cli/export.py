@@ -19,16 +19,15 @@ class Format(enum.StrEnum):
     MARIAN = "marian"
 
 
-# Formats with a model card.
 _WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE, Format.MARIAN)
-# Options that only some formats accept, mapped to those formats.
+# Options that only some formats accept.
 _FORMATS_OF = {
-    "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
-    "--scores": _WITH_CARD,
-    "--license": _WITH_CARD,
-    "--tokenizer-ops": (Format.SAVED_MODEL,),
-    "--parallel-parts": (Format.SAVED_MODEL,),
-    "--jit-compile": (Format.SAVED_MODEL,),
+    "quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
+    "scores": _WITH_CARD,
+    "license": _WITH_CARD,
+    "tokenizer_ops": (Format.SAVED_MODEL,),
+    "parallel_parts": (Format.SAVED_MODEL,),
+    "jit_compile": (Format.SAVED_MODEL,),
 }
 
 
@@ -39,7 +38,6 @@ class TokenizerOps(enum.StrEnum):
     CORE = "core"
 
 
-@console.command
 def export(
     model: options.WeightsModel,
     folder: Annotated[
@@ -117,30 +115,35 @@ def export(
     """
     model = console.find_model(model)
     console.require_folder_path(folder)
-    given = {
-        "--quantization": quantization is not None,
-        "--scores": scores is not None,
-        "--license": license is not None,
-        "--tokenizer-ops": tokenizer_ops != TokenizerOps.TEXT,
-        "--parallel-parts": parallel_parts != 1,
-        "--jit-compile": jit_compile,
+    options_given = {
+        "quantization": quantization,
+        "scores": scores,
+        "license": license,
+        "tokenizer_ops": tokenizer_ops.value if tokenizer_ops != "text" else None,
+        "parallel_parts": parallel_parts if parallel_parts != 1 else None,
+        "jit_compile": jit_compile or None,
     }
-    _check_options(format, [option for option in given if given[option]])
+    given = {name: each for name, each in options_given.items() if each is not None}
+    for name in given:
+        if format not in _FORMATS_OF[name]:
+            option = f"--{name.replace('_', '-')}"
+            formats = " or ".join(_FORMATS_OF[name])
+            raise UserError(f"{option} needs --format {formats}")
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
-    if format == Format.CTRANSLATE2 and any(
-        each is not None for each in search.values()
-    ):
+    if format == Format.CTRANSLATE2 and set(search.values()) != {None}:
         raise UserError(
             "--beam-size, --length-penalty and --patience are arguments of "
             "CTranslate2's translate_batch; pass them there"
         )
-    results = _read_scores(scores) if scores is not None else ()
-    dtype = quantization if quantization != "none" else None
-    if format in (Format.PRESET, Format.HUGGINGFACE) and dtype not in (None, "float16"):
-        raise UserError(
-            f"--quantization {quantization}: must be none or float16 for {format}"
-        )
+    if scores is not None:
+        given["scores"] = _read_scores(scores)
+    if format != Format.CTRANSLATE2 and given.pop("quantization", "none") != "none":
+        if quantization != "float16":
+            raise UserError(
+                f"--quantization {quantization}: must be none or float16 for {format}"
+            )
+        given["dtype"] = quantization
     translator = console.open_translator(
         model, ["export"], search=search, allow_unsafe=allow_unsafe
     )
@@ -148,38 +151,17 @@ def export(
 
     if format == Format.CTRANSLATE2:
         path = exports.export_ctranslate2(
-            translator.model, translator.tokenizer, folder, quantization or "none"
+            translator.model, translator.tokenizer, folder, **given
         )
-    elif format == Format.MARIAN:
-        path = exports.export_marian(
-            translator, folder, scores=results, license=license
-        )
-    elif format in (Format.PRESET, Format.HUGGINGFACE):
-        write = getattr(exports, f"export_{format}")
-        path = write(translator, folder, scores=results, license=license, dtype=dtype)
-        if format == Format.HUGGINGFACE:
-            console.print_status(
-                "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"
-            )
+    elif format == Format.SAVED_MODEL:
+        path = exports.export_translator(translator, folder, **given)
     else:
-        path = exports.export_translator(
-            translator,
-            folder,
-            scores=results,
-            license=license,
-            tokenizer_ops=tokenizer_ops.value,
-            parallel_parts=parallel_parts,
-            jit_compile=jit_compile,
+        path = getattr(exports, f"export_{format}")(translator, folder, **given)
+    if format == Format.HUGGINGFACE:
+        console.print_status(
+            "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"
         )
     typer.echo(path)
-
-
-def _check_options(format, given):
-    """Raises `UserError` if one of the given options does not suit the format."""
-    for option in given:
-        formats = _FORMATS_OF[option]
-        if format not in formats:
-            raise UserError(f"{option} needs --format {' or '.join(formats)}")
 
 
 def _read_scores(path):

@@ -7,7 +7,7 @@ import typer
 from typer import Option
 
 from keras_transformer.cli import console, options
-from keras_transformer.cli.lines import CHUNK_SIZE, in_chunks, line_count
+from keras_transformer.cli.lines import CHUNK_SIZE, in_chunks, measure
 from keras_transformer.cli.output import open_binary_output, sync_output
 from keras_transformer.errors import UserError
 
@@ -15,7 +15,6 @@ from keras_transformer.errors import UserError
 MAX_LENGTH = 256
 
 
-@console.command
 def filter(
     model: options.WeightsModel,
     source: options.Source,
@@ -74,7 +73,7 @@ def filter(
     console.require_exists(source, target)
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
-    total = line_count(source)
+    total, _ = measure(source)
     translator = console.open_translator(model, ["filter"], allow_unsafe=allow_unsafe)
 
     import numpy as np

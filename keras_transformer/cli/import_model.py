@@ -37,7 +37,6 @@ class Normalization(enum.StrEnum):
     OPUS = "opus"
 
 
-@console.command
 def import_model(
     path: Annotated[
         str,

@@ -8,7 +8,6 @@ from keras_transformer.cli import console, options
 from keras_transformer.untrusted import escape_controls
 
 
-@console.command(uses_device=False)
 def info(model: options.Model, as_json: options.Json = False):
     """Describe a model: size, training, scores and files.
 

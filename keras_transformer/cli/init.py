@@ -11,7 +11,6 @@ from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 
-@console.command(uses_device=False)
 def init(
     path: Annotated[
         pathlib.Path, Argument(metavar="FILE", help="Recipe to write.")

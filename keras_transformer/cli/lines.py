@@ -4,8 +4,8 @@ import contextlib
 import itertools
 import sys
 
-from keras_transformer.cli import common, console
-from keras_transformer.errors import UserError
+from keras_transformer.cli import common
+from keras_transformer.errors import DataError, UserError
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 # Chunks of 2,000 lines are not faster, and those of 250 are 5% slower.
@@ -32,20 +32,18 @@ def require_one_stdin(input_path, *others):
         raise UserError("standard input can be read only once; give files instead")
 
 
-def line_count(path):
-    """Returns the number of lines that `input_lines` yields for a file."""
-    console.load_tensorflow()
-    from keras_transformer.pipelines.lines import count_lines
+def measure(path):
+    r"""Returns the number of lines of a file, and the bytes at the end of each.
 
-    return count_lines(path)
+    For standard input and for a pipe, which can be read only once, the number is `None`
+    and the end is ``\n``.
+    """
+    from keras_transformer.pipelines.lines import measure_lines
 
-
-def line_end_of(path):
-    r"""Returns the bytes at the end of a file's lines, ``\n`` for standard input."""
-    console.load_tensorflow()
-    from keras_transformer.pipelines.lines import has_crlf
-
-    return b"\r\n" if is_seekable_file(path) and has_crlf(path) else b"\n"
+    if not is_seekable_file(path):
+        return None, b"\n"
+    count, has_crlf = measure_lines(path)
+    return count, b"\r\n" if has_crlf else b"\n"
 
 
 def input_lines(path):
@@ -53,7 +51,6 @@ def input_lines(path):
 
     Bytes that are not UTF-8 become U+FFFD, with a warning at the end.
     """
-    console.load_tensorflow()
     from keras_transformer.pipelines.lines import opened_lines, read_lines
 
     if is_file(path):
@@ -95,7 +92,7 @@ def progress(description: str, total: int | None, unit: str = "lines", done: int
 
 
 def in_chunks(items, size, description, total=None, unit="lines", skip=0):
-    """Yields (index of the first item, list of up to `size` items) and shows progress."""
+    """Yields (index of the first item, list of `size` items), and shows progress."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)
     items = itertools.islice(items, skip, None)
@@ -115,9 +112,7 @@ def score_in_chunks(translator, pairs, warnings):
 
 def read_parallel_lines(*paths):
     """Returns lists of the lines of files that are aligned line by line."""
-    console.load_tensorflow()
-    from keras_transformer.errors import DataError
-    from keras_transformer.pipelines import read_lines
+    from keras_transformer.pipelines.lines import read_lines
 
     texts = [list(read_lines(path)) for path in paths]
     for path, lines in zip(paths, texts, strict=True):

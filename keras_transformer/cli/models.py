@@ -2,10 +2,7 @@
 
 import typer
 
-from keras_transformer.cli import console
 
-
-@console.command(uses_device=False)
 def models():
     """List the packaged models.
 
@@ -16,8 +13,8 @@ def models():
     keras-transformer info phrases
     echo "3 September 2021" | keras-transformer translate phrases
     """
+    from keras_transformer.saving.keras_file import read_metadata
     from keras_transformer.saving.names import packaged_models
-    from keras_transformer.saving.preset import read_metadata
 
     found = packaged_models()
     width = max(map(len, found), default=0)

@@ -1,37 +1,10 @@
 """Arguments and options that several commands share."""
 
-import os
 import pathlib
-import shlex
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
-
-
-class Command(TyperCommand):
-    """A command that explains how to give it text, which is not an argument."""
-
-    def parse_args(self, ctx, args):
-        takes_input = any(each.name == "input_path" for each in self.params)
-        ctx.allow_extra_args = takes_input
-        rest = super().parse_args(ctx, args)
-        if takes_input and ctx.args:
-            _refuse_extra_argument(ctx)
-        return rest
-
-
-def _refuse_extra_argument(ctx):
-    """Explains how to give a command its text, which is not an argument."""
-    text = " ".join(ctx.args)
-    quoted, model = shlex.quote(text), shlex.quote(str(ctx.params["model"]))
-    if os.path.exists(text):
-        ctx.fail(f"{text}: give a file as --input {quoted}")
-    ctx.fail(
-        f"{text!r}: give text on standard input, as in `echo {quoted} | "
-        f"{ctx.command_path} {model}`, or a file with --input"
-    )
 
 
 def complete_recipe_names(incomplete: str):

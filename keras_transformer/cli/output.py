@@ -59,7 +59,7 @@ def open_binary_output(path: pathlib.Path | None):
         with convert_disk_full_errors(path), open(path, "wb") as file:
             yield file
         return
-    path = path.resolve()  # so that a link is kept and its target is replaced
+    path = os.path.realpath(path)  # so that a link is kept and its target is replaced
     with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield file
 

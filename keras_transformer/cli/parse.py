@@ -10,7 +10,6 @@ from keras_transformer.cli.lines import CHUNK_SIZE, chunk_size, in_chunks, input
 from keras_transformer.cli.output import open_output, require_output
 
 
-@console.command
 def parse(
     model: Annotated[
         pathlib.Path,

@@ -10,7 +10,6 @@ from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 
 
-@console.command(uses_device=False)
 def plot(
     runs: Annotated[list[pathlib.Path], Argument(metavar="RUN", help="Run folder.")],
     output: Annotated[

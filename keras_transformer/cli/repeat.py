@@ -11,7 +11,6 @@ from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
 
-@console.command
 def repeat(
     recipe: options.RecipeName,
     output: Annotated[

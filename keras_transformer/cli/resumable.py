@@ -25,9 +25,8 @@ from keras_transformer.untrusted import read_json
 def resumable_lines(output, record, num_inputs, numbered, line_end=b"\n"):
     """Writes an output file or continues an interrupted one.
 
-    Yields:
-        `(write_line, num_done)`: a function that writes a line, and the number of
-        input lines whose output is complete.
+    Yields a function that writes a line, and the number of input lines whose output is
+    complete.
     """
     part = _part(output)
     # Opening a named pipe would block until another process reads from it.
@@ -94,11 +93,7 @@ def _check_record(path, output, record):
 
 
 def _complete_lines(part, numbered):
-    """Measures the complete lines of an interrupted output.
-
-    Returns:
-        Their size in bytes, and the number of input lines that they cover.
-    """
+    """Returns the bytes of an output's complete lines, and their input lines."""
     length = num_inputs = 0
     last, last_start = None, 0
     with open(part, "rb") as file:

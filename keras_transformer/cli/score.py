@@ -5,7 +5,6 @@ from keras_transformer.cli.lines import read_parallel_lines, score_in_chunks
 from keras_transformer.cli.output import open_output, require_output
 
 
-@console.command
 def score(
     model: options.Model,
     source: options.Source,

@@ -12,7 +12,6 @@ from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
 
-@console.command
 def serve(
     model: Annotated[
         pathlib.Path,
@@ -147,13 +146,11 @@ def _export_if_preset(model, name=None):
     The folder of an export is named `name`. If `None`, the name of the preset's folder
     is used.
     """
-    from keras_transformer.saving.preset import is_preset
-
-    if not is_preset(model):
-        yield model
+    if model.kind != "preset":
+        yield model.path
         return
     # Unlike `resolve`, `abspath` keeps the name of a symbolic link. "." has no name.
-    name = name or pathlib.Path(os.path.abspath(model)).name
+    name = name or pathlib.Path(os.path.abspath(model.path)).name
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator

@@ -13,7 +13,6 @@ from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
 
-@console.command
 def train(
     recipe: Annotated[
         str | None,
@@ -82,14 +81,14 @@ def train(
         overrides = [*overrides, "training.deterministic=true"]
     keys = {}
     if initial_model is not None:
-        from keras_transformer.saving.load import recipe_keys, weights_file
+        from keras_transformer.saving.load import recipe_keys
 
         found = console.find_model(initial_model)
         if allow_unsafe:
             console.warn_unsafe(found)
             console.load_tensorflow()
         keys = recipe_keys(found, allow_unsafe)
-        weights = weights_file(found) or "its newest checkpoint"
+        weights = found.weights or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     run = None if restart else output
     adaptive = AdaptiveRecipe(recipe, overrides, keys, run)

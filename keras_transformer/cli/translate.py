@@ -14,8 +14,7 @@ from keras_transformer.cli.lines import (
     in_chunks,
     input_lines,
     is_seekable_file,
-    line_count,
-    line_end_of,
+    measure,
     require_one_stdin,
 )
 from keras_transformer.cli.output import open_output, require_output
@@ -26,7 +25,6 @@ from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
 
 
-@console.command
 def translate(
     model: options.Model,
     input_path: options.InputPath = None,
@@ -127,8 +125,9 @@ def translate(
     if resume:
         output = _resumable_output(input_path, output)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
-    _check_line_counts(input_path, prefix_file)
-    total = line_count(input_path) if is_seekable_file(input_path) else None
+    total, end = measure(input_path)
+    if prefix_file is not None:
+        _check_prefix_count(prefix_file, input_path, total)
 
     needs = {
         "sample": sampling,
@@ -154,7 +153,6 @@ def translate(
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
-    end = line_end_of(input_path)
     if not resume:
         with open_output(output, end) as write_line:
             write_all(write_line, 0)
@@ -297,7 +295,7 @@ def _with_defaults(sampling_options):
 
 
 def _resumable_output(input_path, output):
-    """Returns the path to write with --resume: `output`, or its target if it is a link."""
+    """Returns the path to write with --resume, which is the target of a link."""
     if output is None or not is_seekable_file(input_path):
         raise UserError("--resume: needs --output, and a regular file as --input")
     if output.exists() and not output.is_file():
@@ -335,15 +333,10 @@ def _nonblank_lines(path):
     return [line for line in input_lines(path) if line.strip()] if path else []
 
 
-def _check_line_counts(input_path, prefix_file):
-    """Raises `UserError` if there is not one prefix per line of the input.
-
-    Only files can be counted in advance.
-    """
-    if prefix_file is None or not all(map(is_seekable_file, (input_path, prefix_file))):
-        return
-    count, expected = line_count(prefix_file), line_count(input_path)
-    if count != expected:
+def _check_prefix_count(prefix_file, input_path, expected):
+    """Raises `UserError` if two files do not have one prefix per line of the input."""
+    count, _ = measure(prefix_file)
+    if None not in (count, expected) and count != expected:
         raise UserError(
             f"{prefix_file}: must have one prefix per line of {input_path}. Received: "
             f"{count:,} and {expected:,} line(s)"

@@ -13,7 +13,6 @@ from keras_transformer.errors import UserError
 _NUM_SHOWN = 10
 
 
-@console.command
 def update_vocabulary(
     model: options.WeightsModel,
     output: Annotated[

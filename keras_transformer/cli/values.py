@@ -1,43 +1,6 @@
-"""Checks of the values of options."""
-
-import errno
-import math
-import pathlib
-import re
+"""Checks of options about scores, which depend on each other."""
 
 from keras_transformer.errors import UserError, install_hint
-
-# Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
-SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def check_values(arguments):
-    """Raises `UserError` for values that no command can use.
-
-    These are numbers that are not finite or do not fit in 64 bits, text that is not
-    UTF-8, and paths with a loop of symbolic links.
-    """
-    for name, value in arguments.items():
-        option = "--" + name.replace("_", "-")
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, float) and not math.isfinite(each):
-                raise UserError(f"{option} {each}: must be a finite number")
-            if isinstance(each, int) and abs(each) >= 2**63:
-                raise UserError(f"{option} {each}: must be below {2**63}")
-            if isinstance(each, str) and SURROGATES.search(each):
-                raise UserError(f"{each}: must be UTF-8")
-            if isinstance(each, pathlib.Path):
-                _check_links(each)
-
-
-def _check_links(path):
-    """Raises `UserError` if the symbolic links at `path` form a loop."""
-    try:
-        path.stat()
-    except OSError as error:
-        # The command itself reports other errors, with the purpose of the path.
-        if error.errno == errno.ELOOP:
-            raise UserError(f"{path}: {error.strerror}") from None
 
 
 def check_bleu_tokenizer(name, label):

@@ -18,7 +18,6 @@ class Kind(enum.StrEnum):
     DECODER = "decoder"
 
 
-@console.command
 def visualize(
     model: options.Model,
     source: Annotated[str, Option("--source", "-s", help="Sentence to translate.")],
@@ -73,7 +72,6 @@ def visualize(
         console.print_status(f"translation: {target}")
 
     from keras_transformer.files import replace_file
-    from keras_transformer.saving.saved_model import ExportedTranslator
     from keras_transformer.visualization import (
         attention_of,
         attention_of_export,
@@ -81,7 +79,7 @@ def visualize(
         write_page,
     )
 
-    if isinstance(opened, ExportedTranslator):
+    if model.kind == "export":
         attention = attention_of_export(opened, source, target)
     else:
         limit = opened.max_source_length

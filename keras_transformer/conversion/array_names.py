@@ -1,9 +1,39 @@
-"""Names of arrays in the files of other toolkits, for import and export."""
+"""Names that other toolkits use, for import and export.
+
+In all tables, keys are names of this package, and values are the toolkit's.
+"""
 
 # Name of the array in which Marian stores the settings of a model, as YAML text.
 MARIAN_SETTINGS = "special:model.yml"
-
-# In these dicts, keys are names of this package and values are the toolkit's names.
+# Arrays that belong to no layer. "shared" is the matrix of both sides.
+MARIAN_ARRAYS = {
+    "shared": "Wemb",
+    "source": "encoder_Wemb",
+    "target": "decoder_Wemb",
+    "output": "decoder_ff_logit_out_Wt",
+    "bias": "decoder_ff_logit_out_b",
+}
+HUGGINGFACE_ARRAYS = {
+    "shared": "model.shared.weight",
+    "source": "model.encoder.embed_tokens.weight",
+    "target": "model.decoder.embed_tokens.weight",
+    "output": "lm_head.weight",
+    "bias": "final_logits_bias",
+    "source_positions": "model.encoder.embed_positions.weight",
+    "target_positions": "model.decoder.embed_positions.weight",
+}
+# "swish" is another name of "silu", which comes last, so that it is the inverse.
+MARIAN_ACTIVATIONS = {
+    **{"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"},
+}
+HUGGINGFACE_ACTIVATIONS = {
+    **{"relu": "relu", "gelu": "gelu", "quick_gelu": "quick_gelu"},
+    **{"swish": "silu", "silu": "silu"},
+}
+CTRANSLATE2_ACTIVATIONS = {
+    **{"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"},
+    "quick_gelu": "GELUSigmoid",
+}
 _MARIAN_BLOCKS = {
     "self_attention": "self",
     "cross_attention": "context",
@@ -35,7 +65,7 @@ _HUGGINGFACE_PARTS = {
 
 
 def marian_names(side, number, part):
-    """Returns Marian's names of the kernel (or scale) and the bias of a layer's part."""
+    """Returns Marian's names of the weight and the bias of a layer's part."""
     prefix = f"{side}_l{number + 1}"
     block, _, role = part.partition(".")
     if not role:

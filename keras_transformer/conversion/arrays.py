@@ -82,10 +82,10 @@ class Arrays:
 
 
 def read_npz(path, int8_sizes=None):
-    """Reads the arrays of an `.npz` file.
+    """Returns the arrays of an `.npz` file, by name.
 
-    Returns:
-        Mapping of names to arrays.
+    All are floats, except those in `int8_sizes`, a mapping of names to maximum sizes in
+    bytes, which are checked before the arrays are read.
     """
     int8_sizes = int8_sizes or {}
     try:
@@ -154,11 +154,7 @@ def _read_members(archive, members, int8_sizes):
 
 
 def read_safetensors(path):
-    """Reads the arrays of a safetensors file.
-
-    Returns:
-        Mapping of names to arrays.
-    """
+    """Returns the arrays of a safetensors file, by name."""
     require_regular([path], ModelError)
     try:
         with safe_open(path, "numpy") as file:
@@ -175,11 +171,7 @@ def read_safetensors(path):
 
 
 def read_torch(path):
-    """Reads the arrays of a `pytorch_model.bin` with PyTorch's restricted unpickler.
-
-    Returns:
-        Mapping of names to arrays.
-    """
+    """Returns the arrays of a `pytorch_model.bin`, without running its code."""
     require_regular([path], ModelError)
     size = path.stat().st_size
     try:

@@ -4,32 +4,48 @@ By default, logits match those computed by Hugging Face transformers (see
 docs/how-to/import-a-marian-model.md).
 """
 
+import logging
 import pathlib
+import re
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.conversion import weights
-from keras_transformer.conversion.array_names import huggingface_names
-from keras_transformer.conversion.arrays import Arrays, read_safetensors, read_torch
-from keras_transformer.conversion.huggingface_settings import (
-    read_decoding,
-    read_license,
-    read_mapping,
+from keras_transformer.conversion.array_names import (
+    HUGGINGFACE_ACTIVATIONS,
+    HUGGINGFACE_ARRAYS,
+    huggingface_names,
 )
+from keras_transformer.conversion.arrays import Arrays, read_safetensors, read_torch
 from keras_transformer.conversion.imported import (
     ENGINE_VARIATIONS,
     ImportedModel,
+    check_number,
     choose_engine,
     model_arguments,
 )
 from keras_transformer.conversion.vocabularies import read_vocabulary
-from keras_transformer.errors import DataError, ModelError
+from keras_transformer.errors import DataError, ModelError, RecipeError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
-from keras_transformer.untrusted import read_bytes
+from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.untrusted import (
+    escape_controls,
+    read_bytes,
+    read_json,
+    shorten,
+)
 
+logger = logging.getLogger(__name__)
+
+_MAX_JSON_BYTES = 16 << 20
+# The front matter of a README.md may list the scores of hundreds of language pairs.
+_MAX_README_CHARACTERS = 1 << 18
+_NAMES = HUGGINGFACE_ARRAYS
+# Names of activations in config.json, and this package's names.
 _ACTIVATIONS = {
-    **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
-    "quick_gelu": "quick_gelu",
+    "swish": "silu",
+    **{theirs: ours for ours, theirs in HUGGINGFACE_ACTIVATIONS.items()},
 }
 # Settings in config.json that must have these values if they are given.
 _REQUIRED = {
@@ -40,19 +56,25 @@ _REQUIRED = {
     "add_bias_logits": False,
     "is_encoder_decoder": True,
 }
-_SHARED = "model.shared.weight"
-# Older files also contain copies of the embeddings, and the sinusoidal positions.
-_COPIES = (
-    *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
-    "lm_head.weight",
-)
-_POSITIONS = (
-    *("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-)
 # Largest error of a position, by the stored type. Rounding a number from 0.5 to 1
 # changes it by up to 2^-12 in float16 and 2^-9 in bfloat16.
 _POSITION_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
-_BIAS = "final_logits_bias"
+# Settings of transformers' `generate` that have no equivalent, and the values with
+# which they do not change translations.
+_IGNORED_SETTINGS = {
+    "begin_suppress_tokens": None,
+    "do_sample": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": None,
+}
 _BADLY_CONVERTED = (
     "Folders from a faulty conversion by transformers (issues 26216 and 26271) cannot "
     "be imported"
@@ -67,7 +89,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     """
     engine = choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
-    config = read_mapping(folder / "config.json")
+    config = _read_mapping(folder / "config.json")
     _check_supported(folder / "config.json", config)
     tokenizer = _tokenizer(folder, config, language, normalization)
     arrays = _read_arrays(folder)
@@ -85,8 +107,8 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
             "import with --engine marian, for Marian's normalization epsilon and "
             "frequencies of the sinusoids"
         )
-    decoding = read_decoding(folder, config, tokenizer.target.end_id)
-    return ImportedModel(model, tokenizer, decoding, card_rows, read_license(folder))
+    decoding = _read_decoding(folder, config, tokenizer.target.end_id)
+    return ImportedModel(model, tokenizer, decoding, card_rows, _read_license(folder))
 
 
 # Values of the row "logits match" in the model card.
@@ -138,7 +160,7 @@ def _tokenizer(folder, config, language, normalization):
 
     settings = {}
     if (folder / "tokenizer_config.json").is_file():
-        settings = read_mapping(folder / "tokenizer_config.json")
+        settings = _read_mapping(folder / "tokenizer_config.json")
     names = ["vocab.json", "vocab.json"]
     if settings.get("separate_vocabs"):
         names[1] = "target_vocab.json"
@@ -186,13 +208,13 @@ def _read_arrays(folder):
         raise ModelError(
             f"{folder}: must contain model.safetensors or pytorch_model.bin"
         )
-    ignored = (*_COPIES, *_POSITIONS, _SHARED, _BIAS)
-    return Arrays(path, arrays, ignored)
+    # Older files also contain copies of the embeddings, and the sinusoidal positions.
+    return Arrays(path, arrays, ignored=_NAMES.values())
 
 
 def _shard_names(index):
     """Returns the sorted names of the files in `weight_map` of an index."""
-    files = read_mapping(index).get("weight_map")
+    files = _read_mapping(index).get("weight_map")
     names = list(files.values()) if isinstance(files, dict) else [None]
     # Only files in the folder of the index are read.
     if not all(
@@ -213,7 +235,7 @@ def _arguments(path, arrays, config, tokenizer, engine):
         **ENGINE_VARIATIONS[engine],
         "num_decoder_layers": config.get("decoder_layers"),
         "attention_bias": True,
-        "logits_bias": _BIAS in arrays,
+        "logits_bias": _NAMES["bias"] in arrays,
         "tied_output": config.get("tie_word_embeddings") is not False,
         "zero_start_id": tokenizer.start_id,
     }
@@ -241,8 +263,8 @@ def _arguments(path, arrays, config, tokenizer, engine):
 def _embedding_names(config):
     """Returns the names of the source and the target embeddings."""
     if config.get("share_encoder_decoder_embeddings") is False:
-        return _COPIES[:2]
-    return _SHARED, _SHARED
+        return _NAMES["source"], _NAMES["target"]
+    return _NAMES["shared"], _NAMES["shared"]
 
 
 def _start_vector(arrays, config):
@@ -259,22 +281,23 @@ def _set_weights(model, arrays, tokenizer):
     variations, width = model.variations, model.d_model
     output_size = model.num_outputs
     separate = variations.source_vocabulary_size is not None
-    names = _COPIES[:2] if separate else (_SHARED, _SHARED)
+    sides = _NAMES["source"], _NAMES["target"]
+    names = sides if separate else [_NAMES["shared"]] * 2
     shapes = [(side.num_outputs + 1, width) for side in (tokenizer, tokenizer.target)]
     source, target = (
         arrays.take(name, shape) for name, shape in zip(names, shapes, strict=True)
     )
     output = bias = None
     if not variations.tied_output:
-        output = arrays.take("lm_head.weight", (output_size + 1, width))[:-1]
+        output = arrays.take(_NAMES["output"], (output_size + 1, width))[:-1]
     if variations.logits_bias:
-        bias = arrays.take(_BIAS, (1, output_size + 1))[0, :-1]
-    copies = () if separate else _COPIES[:2]
+        bias = arrays.take(_NAMES["bias"], (1, output_size + 1))[0, :-1]
+    copies = () if separate else sides
     if variations.tied_output:
-        copies = (*copies, "lm_head.weight")
+        copies = (*copies, _NAMES["output"])
     for name in copies:
         _check_copy(arrays, name, target)
-    for name in _POSITIONS:
+    for name in (_NAMES["source_positions"], _NAMES["target_positions"]):
         if name in arrays:
             _check_positions(arrays, name, width)
     weights.set_embeddings(
@@ -324,3 +347,70 @@ def _layer_reader(arrays, side):
         return kernel, arrays.take(bias, (shape[-1],))
 
     return read
+
+
+def _read_mapping(path):
+    """Returns the mapping in a JSON file."""
+    return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
+
+
+def _read_decoding(folder, config, end_id):
+    """Converts settings of transformers' `generate` to a recipe's `decoding`.
+
+    Logs a warning for settings that change translations and have no equivalent.
+    """
+    settings, path = config, folder / "config.json"
+    if (folder / "generation_config.json").is_file():
+        path = folder / "generation_config.json"
+        settings = {**config, **_read_mapping(path)}
+    if settings.get("eos_token_id") not in (None, end_id, [end_id]):
+        raise ModelError(
+            f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
+            f"{settings['eos_token_id']!r:.80}"
+        )
+    beam_size, length_penalty = (
+        1 if settings.get(name) is None else settings[name]
+        for name in ("num_beams", "length_penalty")
+    )
+    check_number(path, "num_beams", beam_size, 1, 1000, kinds=(int,))
+    check_number(path, "length_penalty", length_penalty, 0, 100)
+    ignored = [
+        f"{name}={settings[name]}"[:80]
+        for name, neutral in _IGNORED_SETTINGS.items()
+        if settings.get(name) not in (None, neutral)
+    ]
+    if ignored:
+        logger.warning(
+            "%s: settings without an equivalent are ignored: %s",
+            folder,
+            escape_controls(", ".join(ignored)),
+        )
+    decoding = {
+        "beam_size": beam_size,
+        "length_penalty": float(length_penalty),
+        "length_penalty_kind": "power",
+    }
+    if settings.get("early_stopping") is True:
+        # The search ends when `beam_size` hypotheses have finished.
+        decoding["patience"] = 1.0
+    return decoding
+
+
+def _read_license(folder):
+    """Returns the license or licenses in the front matter of README.md, or `None`."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return None
+    # This codec removes a byte order mark.
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        head = file.read(_MAX_README_CHARACTERS)
+    front_matter = re.match(r"---[ \t]*\n(.*?\n)---[ \t]*(\n|\Z)", head, re.DOTALL)
+    try:
+        settings = read_yaml(front_matter[1]) if front_matter else None
+    except RecipeError:
+        return None
+    licenses = settings.get("license") if isinstance(settings, dict) else None
+    licenses = licenses if isinstance(licenses, list) else [licenses]
+    if not licenses or not all(isinstance(each, str) and each for each in licenses):
+        return None
+    return shorten(", ".join(licenses))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
-from keras_transformer.saving.card import CARD
+from keras_transformer.saving.card import CARD, SUMMARY
 
 # Engines whose results an imported model can reproduce: Marian, and Hugging Face's
 # library transformers. They compute slightly different results with the same weights.
@@ -46,12 +46,18 @@ def choose_engine(engine, default):
     return engine or default
 
 
-def model_arguments(path, settings, tokenizer, changes):
-    """Validates settings with the recipe's schema, and completes them.
+def check_number(path, name, value, least, limit, kinds=(int, float)):
+    """Raises a `ModelError` unless a setting is a number within limits."""
+    if type(value) not in kinds or not least <= value <= limit:
+        noun = "a number" if float in kinds else "an integer"
+        raise ModelError(
+            f"{path}: {name} must be {noun} from {least} to {limit}. Received: "
+            f"{value!r:.80}"
+        )
 
-    Returns:
-        Dict, the keyword arguments of `Transformer`.
-    """
+
+def model_arguments(path, settings, tokenizer, changes):
+    """Returns the arguments of `Transformer`, checked by the schema of recipes."""
     from pydantic import ValidationError
 
     from keras_transformer.recipes.schema import ModelSettings
@@ -75,12 +81,12 @@ def model_arguments(path, settings, tokenizer, changes):
 
 
 def write_imported(imported, output):
-    """Writes `model.keras`, `tokenizer/`, `config.yaml` and `MODEL_CARD.md`.
+    """Writes `model.keras`, the tokenizer, the recipe, and files that describe them.
 
-    Returns:
-        Path of the folder.
+    Returns the path of the folder, which appears once all files are on disk.
     """
     from keras_transformer.recipes import dump_recipe
+    from keras_transformer.saving.info import ModelInfo
     from keras_transformer.saving.keras_file import store_fingerprint
     from keras_transformer.saving.names import CONFIG, MODEL, TOKENIZER
 
@@ -92,8 +98,10 @@ def write_imported(imported, output):
         imported.model.save(temporary / MODEL)
         store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())
         dump_recipe(_recipe(imported), temporary / CONFIG)
-        card = _card(imported)
-        (temporary / CARD).write_text(card, encoding="utf-8")
+        (temporary / CARD).write_text(_card(imported), encoding="utf-8")
+        origin = {name: str(value) for name, value in imported.card_rows.items()}
+        info = ModelInfo(license=imported.license, origin=origin)
+        (temporary / SUMMARY).write_text(info.summary(), encoding="utf-8")
     return output
 
 

@@ -3,13 +3,17 @@
 By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.md).
 """
 
+import os
 import pathlib
 import re
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.conversion import weights
 from keras_transformer.conversion.array_names import (
+    MARIAN_ACTIVATIONS,
+    MARIAN_ARRAYS,
     MARIAN_SETTINGS,
     marian_names,
     marian_norm_names,
@@ -18,25 +22,27 @@ from keras_transformer.conversion.arrays import Arrays, read_npz
 from keras_transformer.conversion.imported import (
     ENGINE_VARIATIONS,
     ImportedModel,
+    check_number,
     choose_engine,
     model_arguments,
 )
-from keras_transformer.conversion.marian_folder import (
-    MAX_YAML_BYTES,
-    convert_search_settings,
-    find_weights,
-    parse_settings,
-    read_decoder_settings,
-    read_license_file,
-    read_marian_tokenizer,
-    read_marian_vocabularies,
-)
-from keras_transformer.errors import ModelError
-from keras_transformer.untrusted import shorten
+from keras_transformer.conversion.vocabularies import read_entries
+from keras_transformer.errors import DataError, ModelError, RecipeError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.untrusted import read_bytes, require_regular, shorten
 
 # The layers of a model with tied layers need no weights of their own in the file.
 _MAX_TIED_LAYERS = 100
-_ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+_NAMES = MARIAN_ARRAYS
+# Marian's names of activations, and this package's names.
+_ACTIVATIONS = {theirs: ours for ours, theirs in MARIAN_ACTIVATIONS.items()}
+# Maximum size of YAML settings in bytes. Marian writes about 2,000.
+_MAX_YAML_BYTES = 1 << 16
+_SUBWORD_NMT = (
+    "subwords of subword-nmt (with @@) are not supported. Use a model with "
+    "SentencePiece"
+)
 # Settings that must have one of these values if they are given.
 _REQUIRED = {
     "type": ("transformer",),
@@ -75,17 +81,17 @@ def import_marian(path, engine=None, language=None, normalization=None):
         DataError: If the tokenizer cannot be read.
     """
     engine = choose_engine(engine, "marian")
-    folder, decoder = read_decoder_settings(pathlib.Path(path))
-    file = find_weights(folder, decoder)
-    limits = {MARIAN_SETTINGS: MAX_YAML_BYTES}
+    folder, decoder = _read_decoder_settings(pathlib.Path(path))
+    file = _find_weights(folder, decoder)
+    limits = {MARIAN_SETTINGS: _MAX_YAML_BYTES}
     arrays = Arrays(file, read_npz(file, limits), ignored=(MARIAN_SETTINGS,))
     settings = _model_settings(arrays)
     _check_supported(file, settings)
     sizes = _vocabulary_sizes(file, settings)
     tied = _tied_layers(file, settings)
-    vocabularies = read_marian_vocabularies(folder, decoder, sizes)
+    vocabularies = _read_vocabularies(folder, decoder, sizes)
     _check_vocabularies(arrays, vocabularies, sizes)
-    tokenizer = read_marian_tokenizer(folder, vocabularies, language, normalization)
+    tokenizer = _read_tokenizer(folder, vocabularies, language, normalization)
     arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays, len(set(tied)))
     _set_weights(model, arrays, settings, vocabularies, tied)
@@ -101,7 +107,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
         card_rows["tied decoder layers"] = (
             f"{' '.join(map(str, tied))}, stored as copies; fine-tuning unties them"
         )
-    search, license = convert_search_settings(decoder), read_license_file(folder)
+    search, license = _search_settings(decoder), _read_license(folder)
     return ImportedModel(model, tokenizer, search, card_rows, license)
 
 
@@ -120,7 +126,7 @@ def _model_settings(arrays):
         )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
-    return parse_settings(f"{arrays.path}, {MARIAN_SETTINGS}", content)
+    return _parse_settings(f"{arrays.path}, {MARIAN_SETTINGS}", content)
 
 
 def _check_supported(file, settings):
@@ -202,7 +208,7 @@ def _vocabulary_sizes(file, settings):
 
 def _check_vocabularies(arrays, vocabularies, sizes):
     """Raises a `ModelError` unless the vocabularies match the embeddings."""
-    if "Wemb" in arrays:
+    if _NAMES["shared"] in arrays:
         # The longer vocabulary selects rows of the shared matrix for both sides.
         shorter, longer = sorted(vocabularies, key=lambda each: len(each.ids))
         if longer.ids[: len(shorter.ids)] != shorter.ids:
@@ -210,9 +216,9 @@ def _check_vocabularies(arrays, vocabularies, sizes):
                 f"{shorter.file}: must have the ids of {longer.file.name}, because "
                 "source and target share their embeddings"
             )
-        matrices = {"Wemb": max(vocabularies, key=lambda each: each.num_ids)}
+        matrices = {_NAMES["shared"]: max(vocabularies, key=lambda each: each.num_ids)}
     else:
-        names = ("encoder_Wemb", "decoder_Wemb")
+        names = (_NAMES["source"], _NAMES["target"])
         matrices = dict(zip(names, vocabularies, strict=True))
     for name, (file, _, ids, num_ids) in matrices.items():
         shape = arrays.shape(name)
@@ -239,12 +245,12 @@ def _arguments(arrays, settings, tokenizer, engine):
         **ENGINE_VARIATIONS[engine],
         "num_decoder_layers": None if is_symmetric else number("dec-depth"),
         "attention_bias": True,
-        "logits_bias": "decoder_ff_logit_out_b" in arrays,
+        "logits_bias": _NAMES["bias"] in arrays,
         "zero_start_id": tokenizer.start_id,
         "embedding_norm": "n" in str(settings.get("transformer-postprocess-emb", "")),
         "tied_output": _output_name(arrays, settings) is None,
     }
-    if "Wemb" not in arrays:
+    if _NAMES["shared"] not in arrays:
         changes["source_vocabulary_size"] = tokenizer.vocabulary_size
     activation = _ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
     if activation == "gelu" and engine == "marian" and _is_before_2023_03(settings):
@@ -280,7 +286,7 @@ def _output_name(arrays, settings):
         return None
     # Very old files store the matrix as `[d_model, outputs]`, under this name.
     old = "decoder_ff_logit_out_W"
-    return old if old in arrays else "decoder_ff_logit_out_Wt"
+    return old if old in arrays else _NAMES["output"]
 
 
 def _set_weights(model, arrays, settings, vocabularies, tied):
@@ -289,19 +295,19 @@ def _set_weights(model, arrays, settings, vocabularies, tied):
     num_sources, num_ids = (each.num_ids for each in vocabularies)
     source = output = bias = None
     # Source and target embeddings are one matrix, Wemb, or two matrices.
-    if "Wemb" in arrays:
-        target = arrays.take("Wemb", (max(num_sources, num_ids), width))
+    if _NAMES["shared"] in arrays:
+        target = arrays.take(_NAMES["shared"], (max(num_sources, num_ids), width))
         target = target[max(source_ids, ids, key=len)]
     else:
-        source = arrays.take("encoder_Wemb", (num_sources, width))[source_ids]
-        target = arrays.take("decoder_Wemb", (num_ids, width))[ids]
+        source = arrays.take(_NAMES["source"], (num_sources, width))[source_ids]
+        target = arrays.take(_NAMES["target"], (num_ids, width))[ids]
     name = _output_name(arrays, settings)
     if name is not None:
         is_old = name.endswith("W")
         output = arrays.take(name, (width, num_ids) if is_old else (num_ids, width))
         output = (output.T if is_old else output)[ids]
     if model.variations.logits_bias:
-        bias = arrays.take("decoder_ff_logit_out_b", (1, num_ids))[0, ids]
+        bias = arrays.take(_NAMES["bias"], (1, num_ids))[0, ids]
     weights.set_embeddings(model, source, target, output, bias)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         numbers = tied if side == "decoder" else []
@@ -326,3 +332,178 @@ def _layer_reader(arrays, side, tied):
         return arrays.take(weight, shape), vector
 
     return read
+
+
+def _parse_settings(label, content):
+    """Parses a mapping of settings from YAML."""
+    if len(content) > _MAX_YAML_BYTES:
+        raise ModelError(f"{label}: must have at most {_MAX_YAML_BYTES:,} bytes")
+    try:
+        settings = read_yaml(content.decode("utf-8"))
+    except (RecipeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{label}: {shorten(error)}") from None
+    if not isinstance(settings, dict):
+        raise ModelError(f"{label}: must be a mapping of settings")
+    return settings
+
+
+def _read_decoder_settings(path):
+    """Returns the folder, and the settings in its `decoder.yml`.
+
+    The key `path` is added to the settings, with the path of `decoder.yml`.
+    """
+    if path.is_file():
+        if path.suffix not in (".yml", ".yaml"):
+            raise ModelError(
+                f"{path}: must be the folder of a model, or its decoder.yml. Import "
+                f"{path.parent}"
+            )
+        folder, file = path.parent, path
+    else:
+        folder = path
+        found = sorted(folder.glob("*decoder.yml"))
+        plain = [each for each in found if each.name == "decoder.yml"]
+        if len(plain or found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise ModelError(
+                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
+                f"of Hugging Face. Received: {names}"
+            )
+        file = (plain or found)[0]
+    settings = _parse_settings(file, read_bytes(file, _MAX_YAML_BYTES, ModelError))
+    return folder, {**settings, "path": file}
+
+
+def _find_weights(folder, decoder):
+    """Returns the path of the `.npz` file with the weights."""
+    path = _find_file(folder, _file_names(decoder, "models", 1)[0])
+    if path.suffix != ".npz":
+        raise ModelError(
+            f"{path}: only .npz files can be imported, not quantized .bin files"
+        )
+    require_regular([path], ModelError)
+    return path
+
+
+def _file_names(decoder, key, count):
+    """Returns the `count` file names in a setting of `decoder.yml`."""
+    names = decoder.get(key)
+    if (
+        not isinstance(names, list)
+        or len(names) != count
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ModelError(
+            f"{decoder['path']}: {key} must name {count} file(s). Received: "
+            f"{shorten(names)}"
+        )
+    return names
+
+
+def _find_file(folder, name):
+    """Returns the path of a file that a setting of `decoder.yml` names.
+
+    A path that is absolute or contains `..`, or that does not exist, belongs to the
+    machine that trained the model. Then the file is in the folder under its base name.
+    """
+    path = pathlib.PurePosixPath(name)
+    is_inside = not path.is_absolute() and ".." not in path.parts
+    # `os.path.isfile` returns false for names that are no file names.
+    if is_inside and os.path.isfile(folder / path):
+        return folder / path
+    return folder / path.name
+
+
+class _Vocabulary(NamedTuple):
+    """Vocabulary of one side of a Marian model.
+
+    Ids of Marian's model can be without a piece. They do not exist in the imported
+    model, so that it never generates them.
+    """
+
+    file: pathlib.Path
+    pieces: tuple  # of str
+    ids: tuple  # of int, the id of each piece in Marian's model, increasing
+    num_ids: int  # number of ids in Marian's model
+
+
+def _read_vocabularies(folder, decoder, sizes):
+    """Returns the `_Vocabulary` of source and target."""
+    names = _file_names(decoder, "vocabs", 2)
+    files = [_find_file(folder, name) for name in names]
+    if files[0] == files[1] and len(set(map(pathlib.PurePosixPath, names))) == 2:
+        raise ModelError(
+            f"{decoder['path']}: vocabs must name files in this folder. Received: "
+            f"{shorten(names)}, which both stand for {files[0].name}"
+        )
+    vocabularies = []
+    for file, size in zip(files, sizes, strict=True):
+        entries = read_entries(file, size or None)
+        num_ids = max(entries) + 1
+        if size and file.suffix != ".spm":
+            num_ids = size
+        ids, pieces = tuple(entries), tuple(entries.values())
+        vocabularies.append(_Vocabulary(file, pieces, ids, num_ids))
+    return vocabularies
+
+
+def _read_tokenizer(folder, vocabularies, language, normalization):
+    """Builds a `MarianTokenizer` from vocabularies and the SentencePiece models."""
+    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
+    if (folder / "source.bpe").exists():
+        raise ModelError(f"{folder}: source.bpe: {_SUBWORD_NMT}")
+    sides = []
+    for side, (file, pieces, *_) in zip(
+        ("source", "target"), vocabularies, strict=True
+    ):
+        splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
+        model = None
+        if splitter.is_file():
+            model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
+        if model is None and any(piece[:1] == "\u2581" for piece in pieces):
+            raise ModelError(
+                f"{splitter}: no such file. It is required, because {file.name} has "
+                "pieces of SentencePiece"
+            )
+        if model is None and any(piece[:-2] and piece[-2:] == "@@" for piece in pieces):
+            raise ModelError(f"{file}: {_SUBWORD_NMT}")
+        sides.append((pieces, model))
+    # A SentencePiece model that is also the vocabulary splits language prefixes such as
+    # >>fra<< like the text. Otherwise, a prefix is a single piece.
+    first = vocabularies[0].file
+    try:
+        return MarianTokenizer(*sides, normalization, language, first.suffix != ".spm")
+    except DataError as error:
+        raise DataError(f"{first}: {error}") from None
+
+
+def _search_settings(decoder):
+    """Converts Marian's search settings to the recipe's section `decoding`."""
+    path = decoder["path"]
+    beam_size, normalize, word_penalty = map(
+        decoder.get, ("beam-size", "normalize", "word-penalty")
+    )
+    # Marian's defaults. `normalize` is the exponent of the length penalty.
+    beam_size = 12 if beam_size is None else beam_size
+    normalize = 0 if normalize is None else normalize
+    check_number(path, "beam-size", beam_size, 1, 1000, kinds=(int,))
+    check_number(path, "normalize", normalize, 0, 100)
+    if word_penalty not in (None, 0):
+        raise ModelError(
+            f"{path}: word-penalty must be 0. Received: {shorten(word_penalty)}"
+        )
+    return {
+        "beam_size": beam_size,
+        "length_penalty": float(normalize),
+        "length_penalty_kind": "power",
+    }
+
+
+def _read_license(folder):
+    """Returns the first line of the license file, or `None` if there is no file."""
+    names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
+    if not names:
+        return None
+    with open(folder / names[0], encoding="utf-8", errors="replace") as file:
+        return file.read(2_000).strip().partition("\n")[0][:200] or None

@@ -34,11 +34,7 @@ _UNCLOSED = "a piece in quotes must end with the closing quote"
 
 
 def read_vocabulary(path):
-    """Reads a vocabulary whose ids are 0, 1, 2, and so on.
-
-    Returns:
-        Tuple of str, the pieces in the order of their ids.
-    """
+    """Returns the pieces of a vocabulary whose ids are 0, 1, 2, and so on."""
     entries = read_entries(path)
     missing = next((n for n, number in enumerate(entries) if n != number), None)
     if missing is not None:
@@ -49,10 +45,11 @@ def read_vocabulary(path):
 
 
 def read_entries(path, size=None):
-    """Reads a vocabulary: `.yml`, `.yaml`, `.json`, `.spm`, or text.
+    """Returns the pieces of a vocabulary by id, in the order of the ids.
 
-    Returns:
-        Dict from ids to pieces, sorted by id.
+    The suffix determines the format: `.yml`, `.yaml`, `.json` or `.spm`. As in Marian,
+    a file with any other suffix is text with one piece per line, and pieces whose id is
+    not below `size` are ignored.
     """
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")

@@ -40,11 +40,7 @@ def build_transformer(arguments, arrays, num_decoder_layers=0):
 
 
 class StreamOrder:
-    """Permutation from sines-first order to alternating sines and cosines.
-
-    Args:
-        d_model: Width of the stream.
-    """
+    """Permutation from sines-first order to alternating sines and cosines."""
 
     def __init__(self, d_model):
         if d_model % 2:

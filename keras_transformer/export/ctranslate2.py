@@ -2,25 +2,22 @@
 
 import pathlib
 
-import keras
 import numpy as np
 
+from keras_transformer.conversion.array_names import CTRANSLATE2_ACTIVATIONS
+from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ExportError, install_hint
 from keras_transformer.export.supported import (
     check_exportable,
     find_repeated,
     reject_quantized,
+    supported_activation,
 )
 from keras_transformer.files import replace_folder
-from keras_transformer.numerics.activations import activation_name
 from keras_transformer.untrusted import quote
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
-_ACTIVATIONS = {
-    **{"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"},
-    "quick_gelu": "GELUSigmoid",
-}
 # Logit bias of ids that the model does not predict, within the range of float16.
 _EXCLUDED_BIAS = -10_000.0
 
@@ -124,10 +121,10 @@ def _specification(model, max_length, num_targets):
         ) from None
     _check(model)
     attention = model.encoder.layers[0].self_attention
-    activation = activation_name(model.activation)
+    activation = supported_activation(model, CTRANSLATE2_ACTIVATIONS, "CTranslate2")
     options = {
         "pre_norm": model.normalization == "pre",
-        "activation": getattr(common_spec.Activation, _ACTIVATIONS[activation]),
+        "activation": getattr(common_spec.Activation, activation),
         "layernorm_embedding": model.variations.embedding_norm,
     }
     if attention.key_dim * model.num_heads != model.d_model:
@@ -178,12 +175,7 @@ def _check(model):
         raise ExportError(
             f"CTranslate2 needs score_mode=scaled_dot. Received: {model.score_mode}"
         )
-    activation = activation_name(model.activation)
-    if activation not in _ACTIVATIONS:
-        raise ExportError(
-            "CTranslate2 needs one of the activations "
-            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
-        )
+    supported_activation(model, CTRANSLATE2_ACTIVATIONS, "CTranslate2")
 
 
 def _set_embeddings(spec, model, num_targets):
@@ -247,5 +239,4 @@ def _positions(layer, max_length, d_model):
 
 
 def _array(tensor):
-    array = keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(to_numpy(tensor))

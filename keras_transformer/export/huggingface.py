@@ -10,7 +10,11 @@ import pathlib
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_transformer.conversion.array_names import huggingface_names
+from keras_transformer.conversion.array_names import (
+    HUGGINGFACE_ACTIVATIONS,
+    HUGGINGFACE_ARRAYS,
+    huggingface_names,
+)
 from keras_transformer.conversion.weights import (
     StreamOrder,
     get_layers,
@@ -34,14 +38,13 @@ from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import DTYPES
 from keras_transformer.untrusted import quote
 
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 # Fields of `model.variations` that can be exported. transformers ignores
 # `layer_norm_epsilon`.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
-_BIAS = "final_logits_bias"
+_NAMES = HUGGINGFACE_ARRAYS
 # Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
 # Maximum number of ids in a translation, including the start and end ids.
@@ -107,7 +110,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
         tensors = {name: _half(name, array) for name, array in tensors.items()}
-    card = f"{describe_translator(translator, scores, license)}\n{_notes(translator)}"
+    texts = describe_translator(translator, scores, license)
+    texts[CARD] += f"\n{_notes(translator)}"
     files = {
         "config.json": _config(model, target, dtype or "float32"),
         "generation_config.json": _generation_config(model, target, translator.search),
@@ -121,18 +125,18 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
         save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
         for name, content in files.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            texts[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")
         (temporary / "source.spm").write_bytes(tokenizer.source.model)
         (temporary / "target.spm").write_bytes(target.model)
-        (temporary / CARD).write_text(card, encoding="utf-8")
     return folder
 
 
 def _half(name, array):
     """Converts an array to half precision."""
     largest = np.finfo("float16").max
-    if name == _BIAS:
+    if name == _NAMES["bias"]:
         # Half precision cannot store -1e9, the bias of ids that are never generated.
         array = np.maximum(array, -largest)
     if not np.all(np.abs(array) <= largest):
@@ -195,7 +199,7 @@ def _check(model, tokenizer):
             raise ExportError(
                 f"transformers does not support {name}. Received: {name}={value}"
             )
-    supported_activation(model, _ACTIVATIONS, "transformers")
+    supported_activation(model, HUGGINGFACE_ACTIVATIONS, "transformers")
 
 
 def _check_marian(tokenizer, model):
@@ -250,29 +254,28 @@ def _tensors(model, tokenizer):
         filled = np.concatenate([embeddings, unused, start])
         return order.restore(filled, writes=True)
 
-    tensors = {"model.shared.weight": rows(model.token_embedding)}
+    tensors = {}
     if _is_separate(model):
-        names = (
-            "model.encoder.embed_tokens.weight",
-            "model.decoder.embed_tokens.weight",
-        )
-        layers = (model.source_embedding, model.token_embedding)
-        tensors = dict(zip(names, map(rows, layers), strict=True))
+        tensors[_NAMES["source"]] = rows(model.source_embedding)
+        tensors[_NAMES["target"]] = rows(model.token_embedding)
+    else:
+        tensors[_NAMES["shared"]] = rows(model.token_embedding)
     bias = np.zeros((1, size + 1), np.float32)
     if variations.logits_bias:
         bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
     bias[:, model.num_outputs :] = EXCLUDED_BIAS
-    tensors[_BIAS] = bias
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+    tensors[_NAMES["bias"]] = bias
+    for side, stack, positions in (
+        ("encoder", model.encoder, _NAMES["source_positions"]),
+        ("decoder", model.decoder, _NAMES["target_positions"]),
+    ):
         for number, part, kernel, bias in get_layers(stack):
             names = huggingface_names(side, number, part)
             tensors |= zip(names, (kernel.T, bias), strict=True)
         if stack.final_norm is not None:
             names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))
             tensors |= zip(names, get_norm(stack.final_norm), strict=True)
-            tensors[f"model.{side}.embed_positions.weight"] = order.restore(
-                _positions(model), writes=True
-            )
+            tensors[positions] = order.restore(_positions(model), writes=True)
     return tensors
 
 
@@ -299,7 +302,7 @@ def _config(model, tokenizer, dtype):
         "vocab_size": pad_id + 1,
         "d_model": model.d_model,
         "activation_function": supported_activation(
-            model, _ACTIVATIONS, "transformers"
+            model, HUGGINGFACE_ACTIVATIONS, "transformers"
         ),
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,

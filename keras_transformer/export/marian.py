@@ -12,6 +12,8 @@ import numpy as np
 import yaml
 
 from keras_transformer.conversion.array_names import (
+    MARIAN_ACTIVATIONS,
+    MARIAN_ARRAYS,
     MARIAN_SETTINGS,
     marian_names,
     marian_norm_names,
@@ -39,7 +41,6 @@ from keras_transformer.saving.card import CARD
 
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish", "swish": "swish"}
 # Fields of `model.variations` that Marian supports.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
@@ -101,9 +102,9 @@ def export_marian(translator, folder, *, scores=(), license=None):
     texts = {
         **dict(zip(names, map(format_vocabulary, pieces.values()), strict=True)),
         _DECODER: _yaml(_decoder_settings(translator.search, names)),
-        CARD: f"{describe_translator(translator, scores, license)}\n"
-        f"{_notes(translator)}",
+        **describe_translator(translator, scores, license),
     }
+    texts[CARD] += f"\n{_notes(translator)}"
     with replace_folder(folder, must_be_new=True) as temporary:
         _write_npz(temporary / _MODEL, arrays, settings)
         for name, text in texts.items():
@@ -129,7 +130,7 @@ def _check(model, source, target):
             raise ExportError(
                 f"Marian does not support {name}. Received: {name}={value}"
             )
-    supported_activation(model, _ACTIVATIONS, "Marian")
+    supported_activation(model, MARIAN_ACTIVATIONS, "Marian")
 
 
 def _check_training(model, source, target):
@@ -215,17 +216,19 @@ def _arrays(model, source_ids, target_ids):
     embedding = model.token_embedding
     arrays = {}
     if model.source_embedding is None:
-        arrays["Wemb"] = rows(embedding.embeddings, target_ids)
+        arrays[MARIAN_ARRAYS["shared"]] = rows(embedding.embeddings, target_ids)
     else:
-        arrays["encoder_Wemb"] = rows(model.source_embedding.embeddings, source_ids)
-        arrays["decoder_Wemb"] = rows(embedding.embeddings, target_ids)
+        arrays[MARIAN_ARRAYS["source"]] = rows(
+            model.source_embedding.embeddings, source_ids
+        )
+        arrays[MARIAN_ARRAYS["target"]] = rows(embedding.embeddings, target_ids)
     if not embedding.tied:
-        arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
+        arrays[MARIAN_ARRAYS["output"]] = rows(embedding.output_matrix, target_ids)
     # Ids that occur only in sources have no logits, such as the input words of a
     # parsing model.
     bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
     bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
-    arrays["decoder_ff_logit_out_b"] = bias[target_ids]
+    arrays[MARIAN_ARRAYS["bias"]] = bias[target_ids]
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, part, *pair in get_layers(stack):
             arrays |= zip(marian_names(side, number, part), pair, strict=True)
@@ -267,7 +270,7 @@ def _settings(model, vocabulary_sizes):
         "transformer-dim-ffn": model.d_ff,
         "transformer-ffn-depth": 2,
         "transformer-ffn-activation": supported_activation(
-            model, _ACTIVATIONS, "Marian"
+            model, MARIAN_ACTIVATIONS, "Marian"
         ),
         "transformer-decoder-dim-ffn": 0,
         "transformer-decoder-ffn-depth": 0,

@@ -5,10 +5,15 @@ import importlib.metadata
 import pathlib
 
 from keras_transformer.decoding.batches import target_of
-from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.card import CARD, card_license, card_tables
-from keras_transformer.saving.info import flatten_setting
+from keras_transformer.saving.card import CARD, SUMMARY
+from keras_transformer.saving.info import (
+    ModelInfo,
+    Score,
+    Training,
+    flatten_setting,
+    read_summary,
+)
 from keras_transformer.saving.names import (
     BEST_MODEL,
     CONFIG,
@@ -17,7 +22,6 @@ from keras_transformer.saving.names import (
     final_scores_of_run,
     validations_of_run,
 )
-from keras_transformer.untrusted import read_text
 
 _UNKNOWN = "not stated"
 
@@ -65,40 +69,62 @@ def model_card(
     if recipe is not None and not _is_imported(recipe):
         parts.append(_table("Data", _data_rows(recipe)))
         parts.append(_table("Training", _training_rows(recipe)))
-    parts.append(_scores(validation, scores, recipe))
+    rows = _score_rows(validation, scores, recipe)
+    rows = [(name, f"{score:.2f}", how) for name, score, how in rows]
+    head = ("metric", "score", "measurement")
+    parts.append(_table("Scores", rows, head) if rows else f"## Scores\n\n{_UNKNOWN}\n")
     parts.append(f"## License\n\n{license or _UNKNOWN}\n")
     return "\n".join(parts)
 
 
 def describe_translator(translator, scores=(), license=None, export=None):
-    """Returns the model card of an opened model.
+    """Returns the texts that describe an opened model, by the names of their files.
 
     Args:
         translator: `Translator` from `open_model`.
         scores: List of mappings with `name`, `score` and `signature`.
-        license: License of the model. If `None`, it is read from the model card next to
-            the opened model, if there is one.
+        license: License of the model. If `None`, it is that of the opened model, if
+            known.
         export: Mapping of arguments of `export_translator` (see `model_card`), or
             `None`.
     """
     path = translator.path
-    folder = path if path.is_dir() else path.parent
+    stored = read_summary(path if path.is_dir() else path.parent)
     settings = dataclasses.asdict(translator.search)
     settings["max_source_length"] = translator.max_source_length
-    metadata, stored = run_metadata(path), _stored_card(folder)
-    stored_license = card_license(stored)
-    if stored_license == _UNKNOWN:
-        stored_license = None
-    return model_card(
-        translator.model,
-        translator.tokenizer,
-        settings,
-        **metadata,
-        scores=scores,
-        license=license or stored_license,
-        export=export,
-        origin=_origin(stored, metadata["recipe"]),
+    facts = {
+        **run_metadata(path),
+        "scores": scores,
+        "license": license or stored.license,
+        "export": export,
+        "origin": stored.origin,
+    }
+    model = translator.model, translator.tokenizer, settings
+    card, summary = model_card(*model, **facts), _summary(*model, **facts).summary()
+    return {CARD: card, SUMMARY: summary}
+
+
+def _summary(
+    model, tokenizer, search, recipe, validation, scores, license, export, origin
+):
+    """Returns the facts of a model card as a `ModelInfo`."""
+    facts = dict(_model_rows(model, tokenizer))
+    measured = _score_rows(validation, scores, recipe)
+    info = ModelInfo(
+        parameters=model.count_params(),
+        written=facts["written with"],
+        decoding={name: each for name, each in search.items() if each is not None},
+        export=dict(_export_rows(**export)) if export else {},
+        scores=[Score(name=name, score=each, how=how) for name, each, how in measured],
+        license=license,
+        origin=origin,
     )
+    info.describe_model(model.get_config())
+    info.vocabulary.kind = tokenizer.kind
+    if recipe is not None and not _is_imported(recipe):
+        info.data = dict(_data_rows(recipe))
+        info.training = Training(settings=dict(_training_rows(recipe)))
+    return info
 
 
 def length_penalty_notes(search, library):
@@ -117,21 +143,6 @@ def length_penalty_notes(search, library):
         f"{library} divides log-probabilities by length^{alpha:g}. keras_transformer "
         f"divides them by the length penalty {kind} with alpha {alpha:g}."
     ]
-
-
-def _stored_card(folder):
-    if not (folder / CARD).is_file():
-        return {}
-    return card_tables(read_text(folder / CARD, error=ModelError))
-
-
-def _origin(stored, recipe):
-    """Returns the rows about the import of a model, from its own model card."""
-    imported = recipe is not None and _is_imported(recipe)
-    rows = stored.get("Model" if imported else "Import")
-    if not isinstance(rows, dict):
-        return None
-    return {name: value for name, value in rows.items() if name != "parameters"}
 
 
 def _is_imported(recipe):
@@ -225,9 +236,9 @@ def _training_rows(recipe):
             yield key, flatten_setting(value)
 
 
-def _scores(validation, scores, recipe):
-    """Returns the section with `scores` and the metrics of `validation`."""
-    rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
+def _score_rows(validation, scores, recipe):
+    """Returns the name, value and measurement of all `scores` and of a validation."""
+    rows = [(each["name"], each["score"], each["signature"]) for each in scores]
     if validation:
         is_final = validation.get("split") == FINAL
         which = "final model" if is_final else "single checkpoint"
@@ -250,10 +261,8 @@ def _scores(validation, scores, recipe):
             if validation.get(name) is not None:
                 # A score in `scores` may have the same title.
                 title = f"{title}, validation"
-                rows.append((title, f"{validation[name]:.2f}", when + how))
-    if not rows:
-        return f"## Scores\n\n{_UNKNOWN}\n"
-    return _table("Scores", rows, ("metric", "score", "measurement"))
+                rows.append((title, validation[name], when + how))
+    return rows
 
 
 def _bleu_signature(recipe):

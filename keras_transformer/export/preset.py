@@ -5,7 +5,6 @@ from keras_transformer.export.supported import (
     check_exportable,
     reject_forbidden_phrases,
 )
-from keras_transformer.saving.card import CARD
 from keras_transformer.saving.preset import save_preset
 
 
@@ -44,7 +43,6 @@ def export_preset(
     """
     check_exportable(translator.model)
     reject_forbidden_phrases(translator)
-    card = describe_translator(translator, scores, license)
     return save_preset(
         translator.model,
         folder,
@@ -53,5 +51,5 @@ def export_preset(
         max_source_length=translator.max_source_length,
         dtype=dtype,
         description=description,
-        texts={CARD: card, **dict(texts)},
+        texts={**describe_translator(translator, scores, license), **dict(texts)},
     )

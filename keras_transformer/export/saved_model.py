@@ -29,7 +29,6 @@ from keras_transformer.files import (
     sync_tree,
 )
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer, SeparateTokenizers
-from keras_transformer.saving.card import CARD
 from keras_transformer.saving.names import CONFIG, MODEL, PRESET_CONFIG
 from keras_transformer.saving.saved_model import LIMITS, ExportLimits
 
@@ -44,7 +43,7 @@ def export_saved_model(
     search=BeamSearch(),
     *,
     max_source_length=256,
-    card=None,
+    texts=None,
     max_batch_size=1024,
     parallel_parts=1,
     jit_compile=False,
@@ -78,7 +77,8 @@ def export_saved_model(
         search: `BeamSearch` with the search settings.
         max_source_length: Maximum number of subwords per segment, including the end
             id.
-        card: Content of `MODEL_CARD.md`. If `None`, the file is not written.
+        texts: Additional files of a version, as a mapping of names to text, such as
+            `{"MODEL_CARD.md": card}`.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are translated in parallel. For
             a CPU that serves a few large requests, use the number of cores and one
@@ -147,7 +147,7 @@ def export_saved_model(
         end_id=tokenizer.end_id,
     )
     with convert_disk_full_errors(folder):
-        return _write_version(write, folder, card, limits, warmup_requests)
+        return _write_version(write, folder, texts, limits, warmup_requests)
 
 
 def _check_folder(folder):
@@ -215,7 +215,7 @@ def export_translator(
         "parallel_parts": parallel_parts,
         "jit_compile": jit_compile,
     }
-    card = describe_translator(translator, scores, license, export)
+    texts = describe_translator(translator, scores, license, export)
     if tokenizer_ops == "core":
         if tokenizer.kind != "bpe":
             raise ExportError(
@@ -229,7 +229,7 @@ def export_translator(
         folder,
         translator.search,
         max_source_length=translator.max_source_length,
-        card=card,
+        texts=texts,
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
         warmup_requests=warmup_requests,
@@ -244,13 +244,13 @@ def core_tokenizer(tokenizer):
     return SeparateTokenizers(*map(CoreOpsBytePairTokenizer, (source, target)))
 
 
-def _write_version(write, folder, card, limits, warmup_requests):
+def _write_version(write, folder, texts, limits, warmup_requests):
     """Writes an export to a temporary folder, then renames it to its version number.
 
     Args:
         write: Function that writes a SavedModel to a path.
         folder: Parent folder of the versions.
-        card: Content of `MODEL_CARD.md`, or `None`.
+        texts: Mapping of names of text files to their content, or `None`.
         limits: `ExportLimits` to store with the export.
         warmup_requests: Whether to write warm-up requests for TF-Serving.
     """
@@ -265,8 +265,8 @@ def _write_version(write, folder, card, limits, warmup_requests):
         if warmup_requests:
             write_warmup_requests(temporary, limits)
         (temporary / LIMITS).write_text(limits.model_dump_json(), encoding="utf-8")
-        if card is not None:
-            (temporary / CARD).write_text(card, encoding="utf-8")
+        for name, text in (texts or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
         sync_tree(temporary)
         while True:
             versions = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]

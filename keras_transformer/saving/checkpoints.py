@@ -86,12 +86,7 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 
 
 def count_stored_weights(folder):
-    """Counts the weights in the newest readable checkpoint, without building a model.
-
-    Returns:
-        `(num_arrays, num_parameters)`: the number of arrays of weights and the number
-        of their elements.
-    """
+    """Counts the parameters in the newest readable checkpoint, without a model."""
     damaged = {}
     for path in reversed(checkpoint_paths(folder)):
         files = checkpoint_files(path)
@@ -112,7 +107,7 @@ def count_stored_weights(folder):
         }
         num_bytes = sum(size * dtypes[name].size for name, size in sizes.items())
         if num_bytes <= sum(file.stat().st_size for file in files):
-            return len(sizes), sum(sizes.values())
+            return sum(sizes.values())
         damaged[path] = "its files are smaller than its weights"
     for path, error in damaged.items():
         warn_of_damage(path, error)

@@ -148,9 +148,7 @@ def _check_model(model):
 def _check_savers(meta_graph, functions, rules):
     """Checks the functions that save and restore variables.
 
-    Returns:
-        Mapping of node names to function names, for the nodes that call these
-        functions.
+    Returns the names of these functions, by the name of the node that calls them.
     """
     definition = meta_graph.saver_def
     filename = definition.filename_tensor_name.partition(":")[0]
@@ -237,10 +235,9 @@ def _check_node(node, operations, rules, callable_names):
 
 
 def _check_attributes(label, attributes, allowed, rules):
-    """Checks names, texts and types of the attributes of a node or function.
+    """Checks the attributes of a node or function by the rules in `allowed`.
 
-    Returns:
-        The names of the functions that the attributes refer to.
+    Returns the names of the functions that the attributes refer to.
     """
     called = []
     for name, value in attributes.items():

@@ -5,12 +5,12 @@ import pathlib
 import re
 
 from keras_transformer.errors import ModelError, install_hint
+from keras_transformer.saving.names import TOKENIZER_ASSETS
 from keras_transformer.saving.preset import (
     EXTRA_FILES,
     FILES,
     README,
     TASK,
-    TOKENIZER_ASSETS,
 )
 from keras_transformer.untrusted import shorten
 
@@ -32,11 +32,7 @@ _PATTERNS = (*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)
 
 
 def download(name, patterns=_PATTERNS):
-    """Downloads a repository's files into the cache of huggingface_hub.
-
-    Returns:
-        Path of the folder in the cache.
-    """
+    """Downloads a repository's files and returns their folder in the Hub's cache."""
     repository, revision = _parse(name)
     hub = _import_hub(name)
     try:
@@ -53,10 +49,8 @@ def upload(folder, name, private=False):
     """Uploads a preset to a repository, which is created if necessary.
 
     Replaces an earlier preset in the repository, but keeps the repository's `README.md`
-    unless the folder has one. If neither has one, it is written.
-
-    Returns:
-        URL of the commit.
+    unless the folder has one. If neither has one, it is written. Returns the URL of the
+    commit.
     """
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)

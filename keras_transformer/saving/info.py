@@ -5,43 +5,24 @@ Only a run without `model.keras` needs TensorFlow, to read its checkpoint.
 
 import contextlib
 import os
-import re
-import zipfile
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from keras_transformer.errors import CheckpointError, ModelError, UserError
-from keras_transformer.recipes import load_recipe
+from keras_transformer.errors import CheckpointError, ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.card import CARD, card_license, card_tables
+from keras_transformer.saving.card import SUMMARY
 from keras_transformer.saving.load import model_settings
 from keras_transformer.saving.names import (
-    CONFIG,
     FINAL,
-    TOKENIZER,
     checkpoint_paths,
-    find_keras_file,
-    locate_model,
+    locate,
     metrics_of_run,
-    tokenizer_folder,
 )
-from keras_transformer.saving.preset import (
-    TOKENIZER_ASSETS,
-    check_preset,
-    is_preset,
-    read_metadata,
-    read_task,
-)
-from keras_transformer.saving.saved_model import newest_version
-from keras_transformer.saving.vocabularies import (
-    VocabularyInfo,
-    parse_vocabulary,
-    tokenizer_kind,
-    vocabulary_info,
-)
-from keras_transformer.untrusted import parse_json, read_text
+from keras_transformer.saving.preset import read_task
+from keras_transformer.saving.vocabularies import source_size, tokenizer_layout
+from keras_transformer.untrusted import read_json
 
 _NAMES = (*MODEL_ARGUMENTS, "output_size")  # of the architecture
 # Metrics in a run's log, and their titles in a model card.
@@ -51,11 +32,26 @@ _METRICS = {
     "f1": "bracketing F1",
     "perplexity": "perplexity",
 }
-_CONSTANTS = {"True": True, "False": False, "None": None}
+# Fields of `ModelInfo` that depend on where a model is.
+_PLACE = {"path", "kind", "files", "bytes"}
 _Settings = dict[str, Any]
 
 
-class _Training(BaseModel):
+class VocabularyInfo(BaseModel):
+    """Vocabulary of a model.
+
+    Attributes:
+        kind: "bpe", "word_piece", or "marian". `None` if unknown.
+        size: Number of ids of the target, and of the source if they share embeddings.
+        source_size: Number of ids of the source, if it has separate embeddings.
+    """
+
+    kind: str | None = None
+    size: int | None = None
+    source_size: int | None = None
+
+
+class Training(BaseModel):
     """Progress and settings of the training.
 
     Attributes:
@@ -71,7 +67,7 @@ class _Training(BaseModel):
     settings: _Settings = {}
 
 
-class _Score(BaseModel):
+class Score(BaseModel):
     """Score on validation or test data.
 
     Attributes:
@@ -98,32 +94,54 @@ class ModelInfo(BaseModel):
         parameters: Number of parameters, or `None` if unknown.
         architecture: Arguments of `Transformer`.
         vocabulary: Kind and size of the vocabulary.
-        written: Date and Keras version of the file, or the package versions in a model
-            card.
+        written: Date and Keras version of a file or preset, or the package versions
+            with which an export was written.
         training: Progress and settings of the training.
         data: The section `data` of the recipe.
         decoding: Search settings.
         export: Options of an export, such as its tokenizer operations.
         scores: Scores on validation and test data.
-        license: License in the model card of an export or preset.
+        license: License of an export, a preset or an imported model.
+        origin: Where an imported model comes from.
         files: Mapping of names to sizes in bytes. A folder's name ends in a slash.
         bytes: Sum of the sizes.
     """
 
-    path: str
-    kind: Literal["run", "keras file", "preset", "SavedModel"]
+    path: str = ""
+    kind: Literal["run", "keras file", "preset", "SavedModel"] = "SavedModel"
     parameters: int | None = None
     architecture: _Settings = {}
     vocabulary: VocabularyInfo = VocabularyInfo()
     written: str | None = None
-    training: _Training = _Training()
+    training: Training = Training()
     data: _Settings = {}
     decoding: _Settings = {}
     export: _Settings = {}
-    scores: list[_Score] = []
+    scores: list[Score] = []
     license: str | None = None
+    origin: _Settings = {}
     files: dict[str, int] = {}
     bytes: int = 0
+
+    def describe_model(self, config):
+        """Sets the architecture and the sizes of the vocabulary."""
+        self.architecture = {name: config[name] for name in _NAMES if name in config}
+        self.vocabulary = VocabularyInfo(
+            size=config["vocabulary_size"],
+            source_size=source_size(config),
+        )
+
+    def summary(self):
+        """Returns the content of `summary.json`."""
+        return self.model_dump_json(indent=1, exclude=_PLACE, exclude_defaults=True)
+
+
+def read_summary(folder):
+    """Returns the `ModelInfo` in a folder's `summary.json`, empty if there is none."""
+    path = folder / SUMMARY
+    if not os.path.lexists(path):
+        return ModelInfo()
+    return read_json(path, ModelInfo, error=ModelError)
 
 
 def model_info(path):
@@ -142,154 +160,72 @@ def model_info(path):
         RecipeError: If the run's config.yaml is invalid.
         DataError: If a run without `model.keras` has no readable tokenizer.
     """
-    path = locate_model(path)
-    version = newest_version(path) if path.is_dir() else None
-    if version is not None:
-        info = _describe_by_card(version, "SavedModel")
-        info.files = _sizes(version)
-    elif is_preset(path):
-        info = _describe_preset(path)
-        info.files = _sizes(path)
+    source = locate(path)
+    folder = source.weights if source.kind == "export" else source.folder
+    if source.kind == "file":
+        info, folder = ModelInfo(), source.path
+        info.kind = "keras file"
+        info.files = _sizes(folder.parent, folder.name) | _tokenizer_sizes(source)
     else:
-        info = _describe_weights(path)
+        info = read_summary(folder)
+        info.kind = "SavedModel" if source.kind == "export" else source.kind
+        info.files = _sizes(folder)
+    info.path = str(folder)
     info.bytes = sum(info.files.values())
+    if source.kind == "preset":
+        _describe_preset(source, info)
+    elif source.kind != "export":
+        _describe_run(source, info)
     return info.model_dump()
 
 
-def _describe_weights(path):
+def _describe_run(source, info):
     """Describes a run's folder or a `.keras` file."""
-    file = find_keras_file(path)
-    folder = file.parent if file else path
-    is_run = (folder / CONFIG).is_file()
-    info = ModelInfo(path=str(path), kind="run" if path.is_dir() else "keras file")
-    recipe = load_recipe(folder / CONFIG) if is_run or file is None else None
-    if file is None:
+    recipe = source.recipe()
+    if source.weights is None:
         from keras_transformer import pipelines
         from keras_transformer.saving.checkpoints import count_stored_weights
 
-        tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
-        config = model_settings(recipe, tokenizer)
-        info.vocabulary = vocabulary_info(tokenizer.kind, config)
+        tokenizer = pipelines.load_tokenizer(source.tokenizer)
+        info.describe_model(model_settings(recipe, tokenizer))
         with contextlib.suppress(CheckpointError):
-            _, info.parameters = count_stored_weights(folder / "checkpoints")
+            info.parameters = count_stored_weights(source.path / "checkpoints")
     else:
-        # There is no option to describe an unchecked file.
-        config, info.parameters = keras_file.check(file, hint=None)
-        info.written = _describe_origin(file)
-        kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
-        info.vocabulary = vocabulary_info(kind, config)
-    info.architecture = {name: config[name] for name in _NAMES if name in config}
-    if recipe is not None:
-        rows = metrics_of_run(folder)
-        if recipe.data.kind != "none":  # else the model is imported
-            info.training = _describe_training(folder, recipe, rows)
-        info.data = _flatten_section(recipe.data)
-        info.decoding = _flatten_section(recipe.decoding)
-        info.scores = _validation_scores(rows, recipe.validation_metric())
-    if path.is_dir():
-        info.files = _sizes(path)
-    else:
-        tokenizer_path = tokenizer_folder(folder)
-        tokenizer_files = _sizes(tokenizer_path, "tokenizer.*") or {
-            **_sizes(tokenizer_path, "source"),
-            **_sizes(tokenizer_path, "target"),
-        }
-        info.files = {path.name: path.stat().st_size, **tokenizer_files}
-    return info
+        _describe_weights(source, info)
+    if recipe is None:
+        info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
+        return
+    info.vocabulary.kind = recipe.tokenizer.kind
+    rows = metrics_of_run(source.folder)
+    if recipe.data.kind != "none":  # else the model is imported
+        info.training = _describe_training(source.folder, recipe, rows)
+    info.data = _flatten_section(recipe.data)
+    info.decoding = _flatten_section(recipe.decoding)
+    info.scores = _validation_scores(rows, recipe.validation_metric())
 
 
-def _describe_preset(folder):
-    """Describes a preset by its files, and by its model card if it has one."""
-    config, parameters = check_preset(folder)
-    task, metadata = read_task(folder), read_metadata(folder)
-    info = _describe_by_card(folder, "preset")
-    info.parameters = parameters
-    if metadata.date_saved:
-        date = metadata.date_saved.replace("@", " ")
-        info.written = f"{date}, Keras {metadata.keras_version}"
-    info.architecture = {name: config[name] for name in _NAMES}
-    info.vocabulary = vocabulary_info(None, config)
+def _describe_preset(source, info):
+    """Describes a preset by its files, in addition to its summary."""
+    _describe_weights(source, info)
+    task = read_task(source.path)
     if task is not None:
-        info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
+        info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
         info.decoding = _flatten_section(task.search)
-    return info
 
 
-def _describe_by_card(folder, kind):
-    """Describes a preset or an export by its model card, if it has one."""
-    info = ModelInfo(path=str(folder), kind=kind)
-    card = folder / CARD
-    if not os.path.lexists(card):
-        return info
-    sections = card_tables(read_text(card, error=ModelError))
-    model = _table(sections, "Model")
-    # This row is the same in all cards. It is not an argument of `Transformer`.
-    model.pop("architecture", None)
-    if isinstance(model.get("parameters"), int):
-        info.parameters = model.pop("parameters")
-    written = model.pop("written with", None)
-    info.written = None if written is None else str(written)
-    info.vocabulary = parse_vocabulary(str(model.pop("tokenizer", "")))
-    info.architecture = model
-    info.training.settings = _table(sections, "Training")
-    info.data = _table(sections, "Data")
-    info.decoding = _table(sections, "Search")
-    info.export = _table(sections, "Export")
-    scores = sections.get("Scores")
-    if isinstance(scores, dict):
-        info.scores = [_parse_score(name, cells) for name, cells in scores.items()]
-    info.license = card_license(sections)
-    return info
-
-
-def _table(sections, title):
-    """Returns a section of a card as settings. Plain text becomes `{"about": text}`."""
-    table = sections.get(title) or {}
-    if isinstance(table, str):
-        return {"about": " ".join(table.split())}
-    return {name: _parse_cell(cell) for name, cell in table.items()}
-
-
-def _parse_cell(cell):
-    """Returns the number, boolean, or `None` in a cell, or else its text."""
-    if not isinstance(cell, str):
-        return " | ".join(cell)
-    if cell in _CONSTANTS:
-        return _CONSTANTS[cell]
-    # Only the number of parameters has thousands separators.
-    is_count = re.fullmatch(r"\d{1,3}(,\d{3})+", cell)
-    try:
-        return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")
-    except UserError:
-        return cell
-
-
-def _parse_score(name, cells):
-    score, *how = cells if isinstance(cells, list) else [cells]
-    score = _parse_cell(score)
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    return _Score(name=name, score=score if is_number else None, how=" | ".join(how))
-
-
-class _Metadata(BaseModel):
-    """Content of a `.keras` file's `metadata.json`."""
-
-    date_saved: str
-    keras_version: str
-
-
-def _describe_origin(file):
-    with zipfile.ZipFile(file) as archive:
-        content = archive.read("metadata.json")
-    metadata = parse_json(content, _Metadata, f"{file}: metadata.json", ModelError)
-    return f"{metadata.date_saved.replace('@', ' ')}, Keras {metadata.keras_version}"
+def _describe_weights(source, info):
+    # There is no option to describe an unchecked file.
+    with keras_file.open_checked(source, hint=None) as stored:
+        info.parameters = stored.num_parameters
+        info.written = stored.metadata.origin()
+    info.describe_model(stored.settings)
 
 
 def _describe_training(folder, recipe, rows):
     """Returns the progress of a run and its settings."""
     paths = checkpoint_paths(folder / "checkpoints")
     steps = [int(path.rpartition("-")[2]) for path in paths]
-    return _Training(
+    return Training(
         steps=max(steps, default=0),
         seconds=rows[-1].get("seconds") if rows else None,
         checkpoints=steps,
@@ -335,7 +271,7 @@ def _validation_scores(rows, metric):
         )
         chosen.append((f"best validation by {_METRICS[metric]}", best))
     return [
-        _Score(
+        Score(
             name=f"{title}, validation",
             score=row[name],
             how=f"{which}, step {row['step']}",
@@ -352,6 +288,14 @@ def _sizes(folder, pattern="*"):
         each.name + ("/" if each.is_dir() else ""): _size(each)
         for each in sorted(folder.glob(pattern))
         if not each.name.startswith(".")
+    }
+
+
+def _tokenizer_sizes(source):
+    """Returns the sizes of the tokenizer of a `.keras` file."""
+    return _sizes(source.tokenizer, "tokenizer.*") or {
+        **_sizes(source.tokenizer, "source"),
+        **_sizes(source.tokenizer, "target"),
     }
 
 

@@ -1,31 +1,48 @@
-"""Reading of `.keras` files that may be untrusted.
+"""Reading of models that may be untrusted: `.keras` files and presets.
 
-A file of this package is a zip archive of settings, weights, and metadata. A file is
-refused if it contains anything else, or if its settings describe more weights than it
-contains. The checks never run, import or unpickle anything that a file names.
+Both have the same content: settings, weights and metadata, in an archive or a folder. A
+model is refused if it contains anything else, or if its settings describe more weights
+than it contains. The checks never run, import or unpickle anything that a file names.
+What Keras checks while it reads the weights, such as links, is not checked here.
 """
 
-import io
+import contextlib
+import json
 import os
-import re
+import pathlib
+import tempfile
 import zipfile
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
-from keras_transformer.saving.stored_weights import WEIGHTS, count_stored_parameters
-from keras_transformer.untrusted import parse_json, quote, shorten
+from keras_transformer.saving.names import PRESET_CONFIG, PRESET_WEIGHTS, ModelSource
+from keras_transformer.saving.stored_weights import count_stored_parameters
+from keras_transformer.untrusted import (
+    MAX_JSON_BYTES,
+    parse_json,
+    quote,
+    read_bytes,
+    read_json,
+    require_regular,
+    shorten,
+)
 
 ALLOW_UNSAFE = (
     "if you trust the file, pass --allow-unsafe (allow_unsafe=True in Python)"
 )
-
-# Start of the archive's comment (see `store_fingerprint`).
-_FINGERPRINT_PREFIX = b"tokenizer sha256 "
-_CONFIG = "config.json"
+METADATA = "metadata.json"
+INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
+_MAX_BYTES = 8 << 30  # of a file of weights
 _POLICIES = (
     "float32",
     "float16",
@@ -34,22 +51,6 @@ _POLICIES = (
     "mixed_float16",
     "mixed_bfloat16",
 )
-_MEMBERS = (_CONFIG, WEIGHTS, "metadata.json")
-
-
-class FileLimits(NamedTuple):
-    """Limits of a model's files.
-
-    Attributes:
-        max_bytes: Maximum size of a `.keras` file or of a preset's file of weights.
-        max_settings_bytes: Maximum size of each JSON file in a `.keras` file, and of a
-            preset's `config.json`.
-        max_objects: Maximum number of groups and arrays in the HDF5 file of weights.
-    """
-
-    max_bytes: int = 8 << 30
-    max_settings_bytes: int = 1 << 20
-    max_objects: int = 100_000
 
 
 def _check_policy(value):
@@ -93,113 +94,205 @@ class _Settings(ModelSettings):
         return values
 
 
-class _BuildConfig(Section):
-    # The first batch may have had more keys than the model uses. None of the shapes is
-    # read.
-    input_shape: dict[str, list[PositiveInt | None]]
-
-
 class SerializedModel(Section):
-    """A `Transformer` that Keras serialized."""
+    """`config.json`, as Keras writes it for a `Transformer`.
+
+    How the model was built and compiled is not read.
+    """
 
     class_name: Literal["Transformer"]
     module: Literal["keras_transformer.transformer"]
     registered_name: Literal["keras_transformer>Transformer"]
     config: _Settings
-
-
-class _Config(SerializedModel):
-    """`config.json`, as Keras writes it for a `Transformer`."""
-
-    build_config: _BuildConfig
+    build_config: Any = None
     compile_config: Any = None
 
 
-def read(path, allow_unsafe=False, limits=FileLimits()):
-    """Reads the `Transformer` of a `.keras` file.
+class Metadata(BaseModel):
+    """`metadata.json`, which may have more keys."""
 
-    Returns:
-        The model, a `Transformer` unless `allow_unsafe` is true.
+    description: str = ""
+    date_saved: str | None = None
+    keras_version: str | None = None
+    tokenizer_sha256: str | None = None  # `Tokenizer.fingerprint()`
+
+    def origin(self):
+        """Returns the date and the version of Keras as one text, or `None`."""
+        date = self.date_saved and self.date_saved.replace("@", " ")
+        return date and f"{date}, Keras {self.keras_version}"
+
+
+class StoredModel(NamedTuple):
+    """A stored model that has passed the checks but is not loaded."""
+
+    settings: dict  # arguments of `Transformer`
+    num_parameters: int
+    metadata: Metadata
+    weights: pathlib.Path
+
+
+@contextlib.contextmanager
+def open_checked(source, hint=ALLOW_UNSAFE):
+    """Yields the `StoredModel` of a `ModelSource`.
+
+    The archive of a `.keras` file is opened and read once. Its weights are extracted,
+    because HDF5 seeks backward, and an archive then reads them again from the start.
     """
-    settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
-    import keras
+    if source.kind == "preset":
+        yield check_preset(source.path)
+        return
+    path = source.weights
+    with contextlib.ExitStack() as stack:
+        with _refuse(path, hint):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            _check_members(archive, os.path.getsize(path))
+            config, metadata = map(archive.read, (PRESET_CONFIG, METADATA))
+            settings = _read_settings(config)
+            metadata = parse_json(metadata, Metadata, METADATA, ModelError)
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            # This also verifies the checksum.
+            weights = pathlib.Path(archive.extract(PRESET_WEIGHTS, folder))
+            stored = StoredModel(settings, _count(settings, weights), metadata, weights)
+        yield stored
 
-    # This import also registers the class, as `keras.saving.load_model` requires.
-    from keras_transformer.transformer import Transformer
 
+def check_preset(folder):
+    """Returns the `StoredModel` of a preset."""
+    folder = pathlib.Path(folder)
+    weights = folder / PRESET_WEIGHTS
+    with _refuse(folder):
+        config = read_bytes(folder / PRESET_CONFIG, MAX_JSON_BYTES, ModelError)
+        settings = _read_settings(config)
+        require_regular([weights], ModelError)
+        metadata = read_metadata(folder)
+        return StoredModel(settings, _count(settings, weights), metadata, weights)
+
+
+def read_metadata(folder):
+    """Returns the `Metadata` of a preset, which may be missing."""
+    path = pathlib.Path(folder) / METADATA
+    if not path.exists():
+        return Metadata()
+    return read_json(path, Metadata, error=ModelError)
+
+
+@contextlib.contextmanager
+def _refuse(path, hint=None):
+    """Converts all errors to a `ModelError` that names the path."""
     try:
-        if allow_unsafe:
-            return keras.saving.load_model(path, compile=False, safe_mode=False)
-        model = Transformer.from_config(settings)
-        model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        load_weights(model, path, num_parameters)
-        return model
-    # Reading a damaged archive can raise any exception.
+        yield
+    except ModelError as error:
+        advice = f"; {hint}" if hint else ""
+        raise ModelError(f"{path}: refused: {error}{advice}") from None
+    # Reading a damaged file can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
 
-def store_fingerprint(path, fingerprint):
-    """Stores `Tokenizer.fingerprint()` in a `.keras` file, as the archive's comment."""
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.comment = _FINGERPRINT_PREFIX + fingerprint.encode()
-
-
-def check_tokenizer(path, fingerprint):
-    """Checks a tokenizer against the fingerprint in a `.keras` file, if present."""
-    with zipfile.ZipFile(path) as archive:
-        found = re.fullmatch(_FINGERPRINT_PREFIX + rb"([0-9a-f]{64})", archive.comment)
-    if found is None or found[1].decode() == fingerprint:
-        return
-    raise ModelError(
-        f"{path}: the model was trained with another tokenizer, whose SHA-256 begins "
-        f"with {found[1].decode()[:12]}. The tokenizer next to the file has "
-        f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
-    )
-
-
-def check(path, limits=FileLimits(), hint=ALLOW_UNSAFE):
-    """Checks that a `.keras` file contains a `Transformer` as Keras saves it.
-
-    Returns:
-        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
-        parameters in the file.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            _check_members(archive, os.path.getsize(path), limits)
-            # Reading whole members verifies their checksums, which Keras does not do.
-            # It is also faster: HDF5 seeks backward, and a zip archive then reads the
-            # member again from its start.
-            members = {name: archive.read(name) for name in archive.namelist()}
-        settings = read_settings(members[_CONFIG])
-        weights = members[WEIGHTS]
-        num_arrays, num_parameters = count_stored_parameters(
-            io.BytesIO(weights), len(weights), limits
+def _check_members(archive, size):
+    """Checks the archive's table of contents, before any member is read."""
+    expected = {PRESET_CONFIG, PRESET_WEIGHTS, METADATA}
+    names = archive.namelist()
+    for name in sorted(expected.symmetric_difference(names)):
+        if name in expected:
+            raise ModelError(f"{name} is missing")
+        raise ModelError(f"contains {quote(name)}, which is not part of a model")
+    if len(names) > len(expected):
+        raise ModelError("contains a file twice")
+    sizes = {member.filename: member.file_size for member in archive.infolist()}
+    # Keras stores members uncompressed, and they cannot overlap.
+    if sum(sizes.values()) > size:
+        raise ModelError(
+            f"its members have {sum(sizes.values()):,} bytes, but the file has only "
+            f"{size:,}"
         )
-        check_size(min_arrays(settings), num_arrays, "arrays of weights")
-        check_size(min_parameters(settings), num_parameters)
-        return settings, num_parameters
-    except ModelError as error:
-        advice = f"; {hint}" if hint else ""
-        raise ModelError(f"{path}: refused: {error}{advice}") from None
-    # Reading a damaged archive can raise any exception.
+    for name in (PRESET_CONFIG, METADATA):
+        if sizes[name] > MAX_JSON_BYTES:
+            raise ModelError(f"{name} must have at most {MAX_JSON_BYTES:,} bytes")
+
+
+def _read_settings(content):
+    """Returns the arguments of the `Transformer` that `config.json` describes."""
+    outer = parse_json(content, SerializedModel, PRESET_CONFIG, ModelError)
+    return outer.config.constructor_arguments()
+
+
+def _count(settings, weights):
+    """Returns the number of parameters in a file, which must fit the settings."""
+    size = weights.stat().st_size
+    if size > _MAX_BYTES:
+        raise ModelError(
+            f"{weights.name} has {size:,} bytes, but at most {_MAX_BYTES:,} are allowed"
+        )
+    num_parameters = count_stored_parameters(weights)
+    check_size(min_parameters(settings), num_parameters)
+    return num_parameters
+
+
+def load_stored(path, stored, model_class=None, **changes):
+    """Builds a `Transformer` with changed settings, and loads the stored weights."""
+    from keras_transformer.transformer import Transformer
+
+    # Wrong changes are a mistake of the caller.
+    with contextlib.nullcontext() if changes else _loading(path):
+        model = (model_class or Transformer).from_config({**stored.settings, **changes})
+    with _loading(path):
+        model.build(INPUT_SHAPES)
+        check_size(model.count_params(), stored.num_parameters)
+        model.load_weights(stored.weights)
+    return model
+
+
+@contextlib.contextmanager
+def _loading(path):
+    try:
+        yield
+    # Reading a damaged file can raise any exception.
     except Exception as error:
-        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
 
-def min_arrays(settings):
-    """Returns a lower bound on the number of arrays of weights with these settings."""
-    encoder_layers, decoder_layers = _num_layers(settings)
-    # The embeddings, four kernels per attention, and two per feed-forward network.
-    return 1 + encoder_layers * (4 + 2) + decoder_layers * (2 * 4 + 2)
+def read(path, allow_unsafe=False, fingerprint=None):
+    """Reads the model of a `.keras` file, and compares its tokenizer's fingerprint.
+
+    With `allow_unsafe`, the file can run any code, and may contain a model of any
+    class. Without `fingerprint`, nothing is compared.
+    """
+    import keras
+
+    # This import also registers the class, as `keras.saving.load_model` requires.
+    import keras_transformer.transformer  # noqa: F401
+
+    path = pathlib.Path(path)
+    if allow_unsafe:
+        with _refuse(path), zipfile.ZipFile(path) as archive:
+            metadata = parse_json(archive.read(METADATA), Metadata, METADATA)
+        _check_fingerprint(path, metadata, fingerprint)
+        with _refuse(path):
+            return keras.saving.load_model(path, compile=False, safe_mode=False)
+    with open_checked(ModelSource("file", path, path, None)) as stored:
+        _check_fingerprint(path, stored.metadata, fingerprint)
+        return load_stored(path, stored)
 
 
-def _num_layers(settings):
-    """Returns the number of layers of the encoder and of the decoder."""
-    number = settings["num_layers"]
-    variations = settings["variations"] or {}
-    return number, variations.get("num_decoder_layers") or number
+def store_fingerprint(path, fingerprint):
+    """Adds `Tokenizer.fingerprint()` to the metadata of a `.keras` file."""
+    with zipfile.ZipFile(path, "a") as archive:
+        metadata = json.loads(archive.read(METADATA))
+        # The new member takes the place of the old one, whose bytes remain in the file.
+        archive.filelist.remove(archive.NameToInfo.pop(METADATA))
+        metadata["tokenizer_sha256"] = fingerprint
+        archive.writestr(METADATA, json.dumps(metadata))
+
+
+def _check_fingerprint(path, metadata, fingerprint):
+    stored = metadata.tokenizer_sha256
+    if fingerprint is not None and stored not in (None, fingerprint):
+        raise ModelError(
+            f"{path}: the model was trained with another tokenizer, whose SHA-256 "
+            f"begins with {quote(stored[:12])}. The tokenizer next to the file has "
+            f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
+        )
 
 
 def min_parameters(settings):
@@ -212,7 +305,8 @@ def min_parameters(settings):
     attention = 2 * width * (keys + values)
     feed_forward = 2 * width * settings["d_ff"]
     variations = settings["variations"] or {}
-    encoder_layers, decoder_layers = _num_layers(settings)
+    encoder_layers = settings["num_layers"]
+    decoder_layers = variations.get("num_decoder_layers") or encoder_layers
     # Rows of width `d_model`: embeddings, an output matrix and learned positions.
     rows = settings["vocabulary_size"]
     rows += variations.get("source_vocabulary_size") or 0
@@ -227,54 +321,10 @@ def min_parameters(settings):
     )
 
 
-def check_size(minimum, found, unit="parameters"):
-    """Raises a `ModelError` if fewer than `minimum` values were found in a file."""
+def check_size(minimum, found):
+    """Raises a `ModelError` if a file has fewer than `minimum` parameters."""
     if minimum > found:
         raise ModelError(
-            f"the settings describe at least {minimum:,} {unit}, but the file contains "
-            f"{found:,}"
+            f"the settings describe at least {minimum:,} parameters, but the file "
+            f"contains {found:,}"
         )
-
-
-def load_weights(model, path, num_stored):
-    """Loads a file of weights into a model that needs all of them."""
-    check_size(model.count_params(), num_stored)
-    model.load_weights(path)
-
-
-def _check_members(archive, size, limits):
-    """Checks the archive's table of contents, before any member is read."""
-    if size > limits.max_bytes:
-        raise ModelError(
-            f"the file has {size:,} bytes, but at most {limits.max_bytes:,} are allowed"
-        )
-    members = archive.infolist()
-    names = [member.filename for member in members]
-    for name in (*names, *_MEMBERS):
-        if name not in _MEMBERS:
-            raise ModelError(f"contains {quote(name)}, which is not part of a model")
-        if name not in names:
-            raise ModelError(f"{name} is missing")
-        if names.count(name) > 1:
-            raise ModelError(f"contains {name} {names.count(name)} times")
-    for member in members:
-        name, num_bytes = member.filename, member.file_size
-        is_stored = member.compress_type == zipfile.ZIP_STORED
-        if not is_stored or num_bytes != member.compress_size:
-            raise ModelError(
-                f"{name} is compressed ({member.compress_size:,} bytes instead of "
-                f"{num_bytes:,}). Keras stores members uncompressed"
-            )
-        if name != WEIGHTS and num_bytes > limits.max_settings_bytes:
-            raise ModelError(
-                f"{name} has {num_bytes:,} bytes, but at most "
-                f"{limits.max_settings_bytes:,} are allowed"
-            )
-    if sum(member.file_size for member in members) > size:
-        raise ModelError("the members of the archive overlap")
-
-
-def read_settings(content, layout=_Config):
-    """Returns the arguments of the `Transformer` that `config.json` describes."""
-    outer = parse_json(content, layout, _CONFIG, ModelError)
-    return outer.config.constructor_arguments()

@@ -11,20 +11,11 @@ from keras_transformer.recipes.schema import ARCHITECTURE, MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import (
     CONFIG,
-    PRESET_WEIGHTS,
     TOKENIZER,
     checkpoint_paths,
-    find_keras_file,
-    locate_model,
-    missing_model_message,
-    tokenizer_folder,
+    locate,
 )
-from keras_transformer.saving.preset import (
-    TOKENIZER_ASSETS,
-    check_preset,
-    is_preset,
-    load_preset,
-)
+from keras_transformer.saving.preset import load_preset
 from keras_transformer.saving.stored_weights import check_finite
 from keras_transformer.saving.vocabularies import (
     check_vocabularies,
@@ -37,51 +28,46 @@ _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
 
 
 def recipe_keys(path, allow_unsafe=False):
-    """Returns the recipe keys that are required to train from a model's weights."""
-    path = locate_model(path)
-    keys = {"training.initial_model": str(path)}
-    if is_preset(path):
-        settings, _ = check_preset(path)
-        return {**keys, **_keys_of_weights(settings, path / TOKENIZER_ASSETS)}
-    file = find_keras_file(path)
-    folder = file.parent if file else path
-    if (folder / CONFIG).is_file():
-        recipe = load_recipe(folder / CONFIG)
+    """Returns the recipe keys that are required to train from a model's weights.
+
+    These are `"training.initial_model"`, and the sections `"model"` and `"tokenizer"`.
+    """
+    source = _locate_weights(path)
+    keys = {"training.initial_model": str(source)}
+    recipe = source.recipe()
+    if recipe is not None:
         keys["model"] = recipe.model.model_dump()
         keys["tokenizer"] = recipe.tokenizer.model_dump()
-    if file is None:
+    if source.weights is None:
         return keys
-    if allow_unsafe:
-        settings = load_model(file, allow_unsafe)[2].get_config()
+    if allow_unsafe and source.kind != "preset":
+        settings = load_model(source, allow_unsafe)[2].get_config()
     else:
-        settings, _ = keras_file.check(file)
-    if "model" not in keys:
-        keys |= _keys_of_weights(settings, folder)
-    is_shared = keys["tokenizer"].get("shared", True)
+        with keras_file.open_checked(source) as stored:
+            settings = stored.settings
+    if recipe is None:
+        kind, is_shared = tokenizer_layout(source.tokenizer)
+        keys["model"] = {name: settings[name] for name in MODEL_ARGUMENTS}
+        keys["tokenizer"] = {"kind": kind}
+    else:
+        is_shared = recipe.tokenizer.shared
     keys["tokenizer"] |= vocabulary_keys(settings, is_shared)
     return keys
 
 
-def _keys_of_weights(settings, tokenizer_path):
-    """Returns the sections `model` and `tokenizer` for a model without a recipe."""
-    kind, is_shared = tokenizer_layout(tokenizer_path)
-    tokenizer = {"kind": kind, **vocabulary_keys(settings, is_shared)}
-    model = {name: settings[name] for name in MODEL_ARGUMENTS}
-    return {"model": model, "tokenizer": tokenizer}
-
-
-def weights_file(path):
-    """Returns a model's weights file, or `None` for a run that has only checkpoints."""
-    path = locate_model(path)
-    return path / PRESET_WEIGHTS if is_preset(path) else find_keras_file(path)
+def _locate_weights(path):
+    """Like `locate`, but rejects exports, whose weights cannot be loaded."""
+    source = locate(path)
+    if source.kind == "export":
+        raise ModelError(
+            f"{source}: is a SavedModel, whose weights cannot be changed, averaged or "
+            "combined. Use the run folder or the .keras file."
+        )
+    return source
 
 
 def load_run(folder):
-    """Loads the recipe and the tokenizer of a run and builds its model.
-
-    Returns:
-        `(recipe, tokenizer, model)`. The model has random weights.
-    """
+    """Returns a run's recipe, its tokenizer and its model, which has random weights."""
     from keras_transformer import pipelines
     from keras_transformer.saving.checkpoints import count_stored_weights
 
@@ -90,10 +76,8 @@ def load_run(folder):
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
     settings = model_settings(recipe, tokenizer)
     # The recipe may be untrusted, and building a huge model would take minutes.
-    num_arrays, num_parameters = count_stored_weights(folder / "checkpoints")
+    num_parameters = count_stored_weights(folder / "checkpoints")
     try:
-        minimum = keras_file.min_arrays(settings)
-        keras_file.check_size(minimum, num_arrays, "arrays of weights")
         keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
     except ModelError as error:
         raise ModelError(
@@ -146,24 +130,24 @@ def check_model(recipe):
 
 
 def load_model(path, allow_unsafe=False):
-    """Loads a model and its tokenizer.
+    """Loads a model and its tokenizer from a run, a `.keras` file, or a preset.
 
-    Returns:
-        `(path, tokenizer, model)`, with the path of the file or folder that was read.
+    A run without `model.keras` gives its newest checkpoint. Returns `(path, tokenizer,
+    model)`, with the path of the file or folder that was read.
     """
     from keras_transformer import pipelines
     from keras_transformer.transformer import Transformer
 
-    path = locate_model(path)
-    if is_preset(path):
+    source = _locate_weights(path)
+    path = source.path
+    if source.kind == "preset":
         model, tokenizer, _ = load_preset(path)
         if tokenizer is None:
             raise ModelError(f"{path}: this preset has a model but no tokenizer")
-    elif file := find_keras_file(path):
-        path = file
-        tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = keras_file.read(file, allow_unsafe)
-        keras_file.check_tokenizer(file, tokenizer.fingerprint())
+    elif source.weights:
+        path = source.weights
+        tokenizer = pipelines.load_tokenizer(source.tokenizer)
+        model = keras_file.read(path, allow_unsafe, tokenizer.fingerprint())
     else:
         tokenizer, model = _load_checkpoint(path)
     if not isinstance(model, Transformer):
@@ -177,15 +161,13 @@ def load_model(path, allow_unsafe=False):
 
 def load_preset_model(preset, model_class=None, **changes):
     """Loads the `Transformer` of a preset, which may lack a tokenizer."""
-    folder = locate_model(preset)
-    if not folder.exists():
-        raise ModelError(f"{preset}: {missing_model_message()}")
-    if not is_preset(folder):
+    source = locate(preset)
+    if source.kind != "preset":
         raise ModelError(
             f"{preset}: not a preset: config.json or model.weights.h5 is missing. To "
             "open a run or a .keras file, use `open_model`"
         )
-    return load_preset(folder, model_class=model_class, **changes).model
+    return load_preset(source.path, model_class=model_class, **changes).model
 
 
 def _load_checkpoint(folder):

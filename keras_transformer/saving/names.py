@@ -1,5 +1,6 @@
-"""File names of runs and presets, and paths of models. Does not import TensorFlow."""
+"""File names of runs and presets, and where a model is. Does not import TensorFlow."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -13,6 +14,7 @@ from pydantic import (
 )
 
 from keras_transformer.errors import ModelError, RunError
+from keras_transformer.recipes import load_recipe
 from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"
@@ -23,9 +25,10 @@ TOKENIZER = "tokenizer"
 CURVES = "curves.png"
 # Report of `repeat`, in its output folder.
 REPORT = "results.json"
-# Settings and weights of a preset's model.
+# Settings, weights and tokenizer of a preset's model.
 PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
+TOKENIZER_ASSETS = "assets/tokenizer"
 # Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
 # Value of "split" in the row of `metrics.jsonl` with the scores of `model.keras`.
@@ -40,14 +43,79 @@ def packaged_models():
     return {each.name: each for each in folders if (each / PRESET_CONFIG).is_file()}
 
 
-def locate_model(path):
-    """Returns the local path of a model."""
+@dataclasses.dataclass(frozen=True)
+class ModelSource:
+    """A model on disk, found once by `locate`.
+
+    Attributes:
+        kind: "run", "file" (a `.keras` file), "preset" or "export". A folder with
+            `model.keras` but without a recipe is also a run.
+        path: Path of the run, the file, the preset, or the export.
+        weights: File of weights, or the folder of an export's newest version. `None`
+            for a run that has only checkpoints.
+        tokenizer: Folder of the tokenizer. `None` for an export.
+    """
+
+    kind: str
+    path: pathlib.Path
+    weights: pathlib.Path | None
+    tokenizer: pathlib.Path | None
+
+    def __str__(self):
+        return str(self.path)
+
+    @property
+    def folder(self):
+        """Folder with the recipe and the model card."""
+        return self.path.parent if self.kind == "file" else self.path
+
+    def recipe(self):
+        """Returns the recipe of a run or of a `.keras` file in it, or `None`."""
+        config = self.folder / CONFIG
+        has_recipe = self.kind in ("run", "file") and config.is_file()
+        return load_recipe(config) if has_recipe else None
+
+
+def locate(path):
+    """Finds a model, given its path, a packaged name, `hf://OWNER/NAME` or its source.
+
+    An existing path takes precedence over a name. Raises a `ModelError` if there is no
+    model, or if a preset cannot be downloaded.
+    """
+    if isinstance(path, ModelSource):
+        return path
     if is_hub_name(path):
         from keras_transformer.saving.hub import download
 
-        return download(path)
-    local = pathlib.Path(path)
-    return local if local.exists() else packaged_models().get(str(path), local)
+        local = download(path)
+    else:
+        local = pathlib.Path(path)
+        if not local.exists():
+            packaged = packaged_models()
+            if str(path) not in packaged:
+                names = ", ".join(packaged) or "none"
+                raise ModelError(
+                    f"{path}: no such file or folder, and no packaged model (packaged: "
+                    f"{names})"
+                )
+            local = packaged[str(path)]
+    if local.is_file() and local.suffix == ".keras":
+        return ModelSource("file", local, local, _tokenizer_folder(local.parent))
+    if not local.is_dir():
+        raise ModelError(f"{local}: neither a .keras file nor a folder")
+    if version := newest_version(local):
+        return ModelSource("export", local, version, None)
+    if is_preset(local):
+        weights = local / PRESET_WEIGHTS
+        return ModelSource("preset", local, weights, local / TOKENIZER_ASSETS)
+    weights = local / MODEL if (local / MODEL).is_file() else None
+    if weights is None and not (local / CONFIG).is_file():
+        raise ModelError(
+            f"{local}: contains no model. The folder must be a run (with config.yaml), "
+            "a preset (with config.json and model.weights.h5) or a SavedModel, or "
+            f"contain {MODEL}"
+        )
+    return ModelSource("run", local, weights, _tokenizer_folder(local))
 
 
 def is_hub_name(path):
@@ -56,41 +124,29 @@ def is_hub_name(path):
     return re.match("hf:/", str(path)) is not None
 
 
-def find_keras_file(path):
-    """Returns the `.keras` file that `path` is or contains."""
-    path = pathlib.Path(path)
-    if not path.exists():
-        raise ModelError(f"{path}: {missing_model_message()}")
-    if path.is_file() and path.suffix == ".keras":
-        return path
-    if not path.is_dir():
-        raise ModelError(f"{path}: neither a .keras file nor a folder")
-    if (path / MODEL).is_file():
-        return path / MODEL
-    if (path / CONFIG).is_file():
-        return None
-    if [*path.glob("saved_model.pb"), *path.glob("*/saved_model.pb")]:
-        raise ModelError(
-            f"{path}: is a SavedModel, whose weights cannot be changed, averaged or "
-            "combined. Use the run folder or the .keras file."
-        )
-    raise ModelError(
-        f"{path}: contains no model. The folder must be a run (with config.yaml), a "
-        "preset (with config.json and model.weights.h5) or a SavedModel, or contain "
-        f"{MODEL}"
-    )
+def newest_version(folder):
+    """Returns the folder of an export's newest version, or `None` if there is none.
+
+    If `folder` is itself the folder of a version, it is returned.
+    """
+    if (folder / "saved_model.pb").is_file():
+        return folder
+    versions = [
+        each
+        for each in folder.iterdir()
+        if each.name.isdecimal() and (each / "saved_model.pb").is_file()
+    ]
+    return max(versions, key=lambda each: int(each.name), default=None)
 
 
-def missing_model_message():
-    """Returns the message for a path at which no file or folder exists."""
-    names = ", ".join(packaged_models()) or "none"
-    return f"no such file or folder, and no packaged model (packaged: {names})"
+def is_preset(folder):
+    """Returns whether a folder contains the model files of a preset."""
+    return all((folder / name).is_file() for name in (PRESET_CONFIG, PRESET_WEIGHTS))
 
 
-def tokenizer_folder(folder):
-    """Returns the folder that contains the tokenizer of the model in `folder`."""
-    inner = pathlib.Path(folder) / TOKENIZER
-    return inner if inner.is_dir() else pathlib.Path(folder)
+def _tokenizer_folder(folder):
+    inner = folder / TOKENIZER
+    return inner if inner.is_dir() else folder
 
 
 class _MetricsRow(BaseModel):
@@ -115,11 +171,9 @@ class _MetricsRow(BaseModel):
 
 
 def metrics_lines(folder):
-    """Reads a run's `metrics.jsonl`.
+    """Returns the (line, mapping) pairs of a run's `metrics.jsonl`, if it exists.
 
-    Returns:
-        List of (line, mapping) pairs, empty if there is no file. The lines are bytes
-        without line endings.
+    The lines are bytes without line endings.
     """
     path = pathlib.Path(folder) / METRICS
     if not os.path.lexists(path):

@@ -1,11 +1,10 @@
 """Opening of trained models for translation."""
 
 from keras_transformer.errors import ModelError
-from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
-from keras_transformer.saving.names import CONFIG, locate_model
-from keras_transformer.saving.preset import is_preset, read_task
-from keras_transformer.saving.saved_model import ExportedTranslator, newest_version
+from keras_transformer.saving.names import locate
+from keras_transformer.saving.preset import read_task
+from keras_transformer.saving.saved_model import ExportedTranslator
 
 
 def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
@@ -37,12 +36,12 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
         RecipeError: If the run's `config.yaml` is invalid.
         DataError: If the tokenizer is missing or damaged.
     """
-    path = locate_model(path)
-    version = newest_version(path) if path.is_dir() else None
-    if version is not None and not ensemble:
-        return ExportedTranslator(version, allow_unsafe, parallel_parts, warn)
-    settings, recipe = _translator_settings(path)
-    path, tokenizer, model = load_model(path, allow_unsafe)
+    source = locate(path)
+    if source.kind == "export" and not ensemble:
+        return ExportedTranslator(source.weights, allow_unsafe, parallel_parts, warn)
+    recipe = source.recipe()
+    settings = _translator_settings(source, recipe)
+    path, tokenizer, model = load_model(source, allow_unsafe)
     if ensemble:
         model = _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe)
 
@@ -64,28 +63,19 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
     return opened
 
 
-def _translator_settings(path):
-    """Returns the arguments of `Translator` stored with a model, and its recipe."""
+def _translator_settings(source, recipe):
+    """Returns the arguments of `Translator` that are stored with a model."""
     from keras_transformer.decoding.options import BeamSearch
 
-    recipe = read_recipe(path)
-    task = read_task(path) if is_preset(path) else None
+    task = read_task(source.path) if source.kind == "preset" else None
     if recipe is not None:
         search, max_source_length = recipe.decoding, recipe.data.max_length
     elif task is not None:
         search, max_source_length = task.search, task.max_source_length
     else:
-        return {}, None
+        return {}
     search = BeamSearch(**search.model_dump())
-    return {"search": search, "max_source_length": max_source_length}, recipe
-
-
-def read_recipe(path):
-    """Returns the recipe of a run's folder or a `.keras` file in it, or `None`."""
-    if is_preset(path):
-        return None
-    config = (path if path.is_dir() else path.parent) / CONFIG
-    return load_recipe(config) if config.is_file() else None
+    return {"search": search, "max_source_length": max_source_length}
 
 
 def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):

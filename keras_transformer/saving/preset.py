@@ -6,7 +6,6 @@ The file names match KerasHub's presets. No file can contain code. The presets i
 
 import datetime
 import json
-import os
 import pathlib
 import shutil
 from typing import Annotated, Literal, NamedTuple
@@ -18,31 +17,25 @@ from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.card import CARD
-from keras_transformer.saving.names import PRESET_CONFIG, PRESET_WEIGHTS
-from keras_transformer.saving.stored_weights import (
-    convert_weights,
-    count_stored_parameters,
+from keras_transformer.saving.card import CARD, SUMMARY
+from keras_transformer.saving.keras_file import METADATA
+from keras_transformer.saving.names import (
+    PRESET_CONFIG,
+    PRESET_WEIGHTS,
+    TOKENIZER_ASSETS,
+    is_preset,
 )
+from keras_transformer.saving.stored_weights import convert_weights
 from keras_transformer.saving.vocabularies import check_vocabularies
-from keras_transformer.untrusted import (
-    open_regular,
-    parse_json,
-    read_bytes,
-    read_json,
-    shorten,
-)
+from keras_transformer.untrusted import parse_json, read_json
 
 # Relative to the preset's folder.
-METADATA = "metadata.json"
 TASK = "task.json"
 TOKENIZER_CONFIG = "tokenizer.json"
-TOKENIZER_ASSETS = "assets/tokenizer"
 FILES = (PRESET_CONFIG, PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
 README = "README.md"
-EXTRA_FILES = (CARD, README, "recipe.yaml")
+EXTRA_FILES = (CARD, SUMMARY, README, "recipe.yaml")
 DTYPES = (None, "float16")
-_INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
 
 
 class Preset(NamedTuple):
@@ -66,14 +59,6 @@ class TaskSettings(Section):
     max_source_length: Annotated[int, pydantic.Field(ge=2, lt=2**30)]
 
 
-class Metadata(pydantic.BaseModel):
-    """Content of `metadata.json`, which may have more keys."""
-
-    description: str = ""
-    date_saved: str | None = None
-    keras_version: str | None = None
-
-
 class _Task(Section):
     module: Literal["keras_transformer.decoding.translator"]
     class_name: Literal["Translator"]
@@ -92,10 +77,6 @@ class _Tokenizer(Section):
     class_name: str
     registered_name: str
     config: _TokenizerSettings
-
-
-class _Model(keras_file.SerializedModel):
-    """Content of `config.json`, without Keras's keys for building and compiling."""
 
 
 def save_preset(
@@ -147,7 +128,7 @@ def save_preset(
     if tokenizer is not None:
         check_vocabularies(folder, model, tokenizer)
     if not model.built:
-        model.build(_INPUT_SHAPES)
+        model.build(keras_file.INPUT_SHAPES)
     with replace_folder(folder) as temporary:
         _write_model(model, temporary, dtype)
         metadata = _metadata(model, tokenizer, description)
@@ -169,7 +150,7 @@ def _write_model(model, folder, dtype):
     config = keras.saving.serialize_keras_object(model)
     for key in ("build_config", "compile_config"):
         config.pop(key, None)
-    _write_json(folder / PRESET_CONFIG, config, _Model)
+    _write_json(folder / PRESET_CONFIG, config, keras_file.SerializedModel)
     model.save_weights(folder / PRESET_WEIGHTS)
     if dtype is not None:
         convert_weights(folder / PRESET_WEIGHTS, dtype)
@@ -183,12 +164,11 @@ def _write_tokenizer(tokenizer, folder):
     tokenizer.save(folder / TOKENIZER_ASSETS)
 
 
-def load_preset(folder, limits=keras_file.FileLimits(), model_class=None, **changes):
+def load_preset(folder, model_class=None, **changes):
     """Loads a preset after checking it like a `.keras` file.
 
     Args:
         folder: The preset's folder.
-        limits: `FileLimits` that the preset's files must respect.
         model_class: Class of the model. If `None`, `Transformer`.
         **changes: Arguments of the model that override the preset's.
 
@@ -201,71 +181,13 @@ def load_preset(folder, limits=keras_file.FileLimits(), model_class=None, **chan
         DataError: If the tokenizer is damaged.
         ValueError: If `changes` are invalid.
     """
-    from keras_transformer.transformer import Transformer
-
     folder = pathlib.Path(folder)
-    settings, num_parameters = check_preset(folder, limits)
-    task = read_task(folder)
-    tokenizer = _load_tokenizer(folder)
-    try:
-        model = (model_class or Transformer).from_config({**settings, **changes})
-    except ValueError as error:
-        if changes:
-            raise
-        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
+    stored = keras_file.check_preset(folder)
+    task, tokenizer = read_task(folder), _load_tokenizer(folder)
+    model = keras_file.load_stored(folder, stored, model_class, **changes)
     if tokenizer is not None:
         check_vocabularies(folder, model, tokenizer)
-    model.build(_INPUT_SHAPES)
-    try:
-        keras_file.load_weights(model, folder / PRESET_WEIGHTS, num_parameters)
-    # Reading a damaged file can raise any exception.
-    except Exception as error:
-        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
     return Preset(model, tokenizer, task)
-
-
-def check_preset(folder, limits=keras_file.FileLimits()):
-    """Checks the model of a preset without loading it.
-
-    Returns:
-        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
-        parameters in the preset.
-    """
-    folder = pathlib.Path(folder)
-    try:
-        content = read_bytes(
-            folder / PRESET_CONFIG, limits.max_settings_bytes, ModelError
-        )
-        settings = keras_file.read_settings(content, _Model)
-        with open_regular(folder / PRESET_WEIGHTS, ModelError) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limits.max_bytes:
-                raise ModelError(
-                    f"{PRESET_WEIGHTS} has {size:,} bytes, but at most "
-                    f"{limits.max_bytes:,} are allowed"
-                )
-            num_arrays, num_parameters = count_stored_parameters(file, size, limits)
-        minimum = keras_file.min_arrays(settings)
-        keras_file.check_size(minimum, num_arrays, "arrays of weights")
-        keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
-        return settings, num_parameters
-    except ModelError as error:
-        raise ModelError(f"{folder}: refused: {error}") from None
-    # Reading a damaged file can raise any exception.
-    except Exception as error:
-        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from None
-
-
-def is_preset(folder):
-    """Returns whether a folder contains the model files of a preset."""
-    folder = pathlib.Path(folder)
-    return all((folder / name).is_file() for name in (PRESET_CONFIG, PRESET_WEIGHTS))
-
-
-def read_metadata(folder):
-    """Returns the `Metadata` of a preset, with default values if the file is missing."""
-    path = pathlib.Path(folder) / METADATA
-    return read_json(path, Metadata, error=ModelError) if path.exists() else Metadata()
 
 
 def read_task(folder):

@@ -60,21 +60,6 @@ def limit_batch_size(path, batch_size):
     return min(batch_size, limits.max_batch_size) if limits else batch_size
 
 
-def newest_version(path):
-    """Returns the folder of an export's newest version, or `None` if there is none.
-
-    If `path` is itself the folder of a version, it is returned.
-    """
-    if (path / "saved_model.pb").is_file():
-        return path
-    versions = [
-        folder
-        for folder in path.iterdir()
-        if folder.name.isdecimal() and (folder / "saved_model.pb").is_file()
-    ]
-    return max(versions, key=lambda folder: int(folder.name), default=None)
-
-
 def load_saved_model(path, allow_unsafe=False):
     """Checks an export and loads it with `tf.saved_model.load`.
 

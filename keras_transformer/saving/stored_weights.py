@@ -1,12 +1,6 @@
 """HDF5 files of weights, as Keras writes them, that may be untrusted."""
 
-import math
-
 from keras_transformer.errors import ModelError
-from keras_transformer.untrusted import quote
-
-# Name of the file in a `.keras` file.
-WEIGHTS = "model.weights.h5"
 
 
 def is_bfloat16(array):
@@ -27,49 +21,30 @@ def check_finite(path, variables):
             )
 
 
-def count_stored_parameters(file, size, limits):
-    """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
+def count_stored_parameters(path):
+    """Returns the number of parameters in an HDF5 file that Keras wrote.
 
-    Returns:
-        `(num_arrays, num_parameters)`: the number of arrays of weights, and the number
-        of their elements. States of optimizers and random generators are not counted.
+    Raises a `ModelError` if its arrays need more bytes than the file has. Links are not
+    followed.
     """
     import h5py
 
-    num_arrays = num_parameters = num_bytes = 0
-    seen = set()
-    with h5py.File(file, "r") as root:
-        groups = [root]
-        while groups:
-            group = groups.pop()
-            for name in group:
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    path = _quote_path(f"{group.name}/{name}")
-                    raise ModelError(f"{WEIGHTS} has a soft or external link at {path}")
-                each = group[name]
-                address = h5py.h5o.get_info(each.id).addr
-                if address in seen:
-                    raise ModelError(
-                        f"{WEIGHTS} contains {_quote_path(each.name)} twice"
-                    )
-                if len(seen) >= limits.max_objects:
-                    raise ModelError(
-                        f"{WEIGHTS} contains more than {limits.max_objects:,} objects"
-                    )
-                seen.add(address)
-                if isinstance(each, h5py.Group):
-                    groups.append(each)
-                    continue
-                _check_array(each)
-                is_weight = _is_weight(each)
-                num_arrays += is_weight
-                num_parameters += math.prod(each.shape) * is_weight
-                num_bytes += math.prod(each.shape) * each.dtype.itemsize
-                if num_bytes > size:
-                    raise ModelError(
-                        f"{WEIGHTS} has {size:,} bytes, but its arrays need more"
-                    )
-    return num_arrays, num_parameters
+    sizes, num_bytes = [], 0
+
+    def visit(name, item):
+        nonlocal num_bytes
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            num_bytes += item.size * item.dtype.itemsize
+            if _is_weight(item):
+                sizes.append(item.size)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    if num_bytes > path.stat().st_size:
+        raise ModelError(
+            f"{path.name} has {path.stat().st_size:,} bytes, but its arrays need more"
+        )
+    return sum(sizes)
 
 
 def convert_weights(path, dtype):
@@ -120,23 +95,3 @@ def _is_weight(array):
     # generators.
     is_weight = array.dtype.kind == "f" or array.dtype == "int8" or is_bfloat16(array)
     return is_weight and not array.name.startswith("/optimizer/")
-
-
-def _quote_path(path):
-    return quote(path.lstrip("/"))
-
-
-def _check_array(array):
-    """Checks that an HDF5 object is a plain array of numbers in the same file."""
-    import h5py
-
-    path = _quote_path(array.name)
-    is_dataset = isinstance(array, h5py.Dataset)
-    # An empty dataset (null dataspace) has the shape `None`.
-    is_array = is_dataset and array.shape is not None
-    if not is_array or not (array.dtype.kind in "fiu" or is_bfloat16(array)):
-        raise ModelError(f"{WEIGHTS} contains {path}, which is not an array of numbers")
-    if array.external or array.is_virtual:
-        raise ModelError(f"{WEIGHTS} stores {path} in another file")
-    if array.chunks or array.id.get_create_plist().get_nfilters():
-        raise ModelError(f"{WEIGHTS} stores {path} compressed or chunked")

@@ -1,11 +1,6 @@
 """Vocabularies of stored models: kind, sizes, and whether both sides share one."""
 
-import re
-
-from pydantic import BaseModel
-
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.names import tokenizer_folder
 
 _TOKENIZER_FILES = {
     "tokenizer.model": "bpe",
@@ -14,60 +9,18 @@ _TOKENIZER_FILES = {
 }
 
 
-class VocabularyInfo(BaseModel):
-    """Vocabulary of a model.
-
-    Attributes:
-        kind: "bpe", "word_piece", or "marian". `None` if unknown.
-        size: Number of ids of the target, and of the source if they share embeddings.
-        source_size: Number of ids of the source, if it has separate embeddings.
-    """
-
-    kind: str | None = None
-    size: int | None = None
-    source_size: int | None = None
-
-
-def vocabulary_info(kind, settings):
-    """Returns the `VocabularyInfo` for a kind and the arguments of `Transformer`."""
-    return VocabularyInfo(
-        kind=kind,
-        size=settings["vocabulary_size"],
-        source_size=_source_size(settings),
-    )
-
-
-def _source_size(settings):
-    """Returns the number of source ids, or `None` if the embeddings are shared."""
-    return (settings["variations"] or {}).get("source_vocabulary_size")
-
-
-def parse_vocabulary(text):
-    """Parses a `VocabularyInfo` from the row "tokenizer" of a model card."""
-    pattern = r"(\w+), (?:([\d,]+) source and )?([\d,]+) (?:target )?sub-?words"
-    found = re.match(pattern, text)
-    if not found:
-        return VocabularyInfo(kind=text or None)
-    # `int` fails on thousands of digits, and on a comma without digits.
-    source_size, size = (
-        None if digits is None else int(digits.replace(",", "")[:18] or 0)
-        for digits in found.groups()[1:]
-    )
-    return VocabularyInfo(kind=found[1], size=size, source_size=source_size)
-
-
 def vocabulary_keys(settings, is_shared):
     """Returns the recipe keys of the section `tokenizer` that match a model's sizes."""
     keys = {"vocabulary_size": settings["vocabulary_size"]}
     if not is_shared:
         keys["shared"] = False
-        keys["source_vocabulary_size"] = _source_size(settings)
+        keys["source_vocabulary_size"] = source_size(settings)
     return keys
 
 
-def tokenizer_kind(folder):
-    """Returns the kind of the tokenizer of the model in `folder`."""
-    return tokenizer_layout(folder)[0]
+def source_size(settings):
+    """Returns the number of source ids, or `None` if the embeddings are shared."""
+    return (settings["variations"] or {}).get("source_vocabulary_size")
 
 
 def tokenizer_layout(folder):
@@ -76,7 +29,6 @@ def tokenizer_layout(folder):
     The name of the tokenizer's file determines the kind. Separate tokenizers are in the
     folders `source` and `target`.
     """
-    folder = tokenizer_folder(folder)
     for parent, is_shared in ((folder, True), (folder / "target", False)):
         for name, kind in _TOKENIZER_FILES.items():
             if (parent / name).is_file():

@@ -2,11 +2,11 @@
 
 import functools
 import os
-import secrets
 
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
+from keras_transformer.files import replace_file
 
 # Subword vocabularies write a space as this character.
 SPACE_MARK = "\u2581"
@@ -159,20 +159,8 @@ def well_formed(strings):
     return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="ignore")
 
 
-def temporary_name(path: str | os.PathLike) -> str:
-    """Returns a name next to `path` that no other process or thread uses."""
-    # Processes in two containers may have the same id, hence the random part.
-    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-
-
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file under a temporary name and renames it."""
-    temporary = temporary_name(path)
+    """Writes a file under a temporary name and renames it. Creates its folder."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    with replace_file(path) as temporary:
+        temporary.write_bytes(content)

@@ -86,6 +86,7 @@ def model_path(tmp_path, translator):
     """Path that commands open as a `ReversingTranslator`."""
     path = tmp_path / "run"
     path.mkdir()
+    (path / "model.keras").touch()
     return str(path)
 
 

@@ -49,7 +49,7 @@ BAD = {
     "nul": "NUL byte",
     "docx": "a zip archive",
     "tmx": "XML or HTML",
-    "folder": "is a directory",
+    "folder": "must be a file, not a folder",
     "missing": "no such file",
     "loop": "Too many levels of symbolic links|no such file",
     "unreadable": "Input/output error",

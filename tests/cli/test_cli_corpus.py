@@ -80,9 +80,11 @@ def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path)
             {"batch_size": 64, "beam_options": ["--x=1"], "allow_unsafe": False},
         )
     ]
-    result = run_command("corpus", "translate", version / "saved_model.pb", *options)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.keras").touch()
+    result = run_command("corpus", "translate", tmp_path / "run", *options)
     assert result.exit_code == 2
-    assert "saved_model.pb: not a SavedModel" in result.stderr
+    assert "run: not a SavedModel" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["translate", "score"])

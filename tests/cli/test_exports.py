@@ -80,16 +80,46 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
     assert "a SavedModel has only the mean cross-attention" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("translate", ["--n-best", "5"], "an n-best list of 5, because it was export"),
+        ("translate", ["--prefix", "x"], "a SavedModel cannot use prefixes; use the"),
+        ("translate", ["--forbid", "x"], "cannot search with other settings or forbid"),
+        ("translate", ["--beam-size", "2"], "cannot search with other settings"),
+        ("translate", ["--sampling"], "a SavedModel cannot sample translations"),
+        ("translate", ["--ensemble", "{}"], "is a SavedModel, whose weights"),
+        ("export", ["other"], "a SavedModel cannot be exported"),
+        ("update-vocabulary", ["--text", "{}", "--size", "1", "-o", "x"], "is a Saved"),
+    ],
+)
 def test_commands_reject_options_that_a_saved_model_lacks(
-    tiny_export, run_command, tmp_path
+    tiny_export, run_command, name, options, message
 ):
-    for command, message in {
-        ("translate", "--n-best", "5"): "an n-best list of 5, because it was exported",
-        ("translate", "--prefix", "x"): "a SavedModel cannot use prefixes",
-        ("translate", "--ensemble", tiny_export): "is a SavedModel, whose weights",
-        ("export", tmp_path / "other"): "a SavedModel cannot be exported",
-    }.items():
-        name, *options = command
-        result = run_command(name, tiny_export, *options, stdin="x\n")
-        assert (result.exit_code, result.stdout) == (2, ""), result.stderr
-        assert message in result.stderr and result.stderr.count("\n") == 1
+    options = [option.format(tiny_export) for option in options]
+    result = run_command(name, tiny_export, *options, stdin="x\n")
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+# Options of `export` that do not suit the format.
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--format ctranslate2 --beam-size 3", "arguments of CTranslate2's translate"),
+        ("--format ctranslate2 --patience 1", "arguments of CTranslate2's translate_"),
+        ("--format ctranslate2 --parallel-parts 2", "--parallel-parts needs --format "),
+        ("--format huggingface --jit-compile", "--jit-compile needs --format saved_mo"),
+        ("--format marian --quantization none", "--quantization needs --format ctrans"),
+        ("--quantization int8", "--quantization needs --format ctranslate2 or preset"),
+        ("--format huggingface --quantization int8", "must be none or float16 for hug"),
+        ("--format ctranslate2 --quantization int9", "quantization must be one of non"),
+    ],
+)
+def test_export_rejects_options_of_other_formats(
+    tiny_model_file, run_command, tmp_path, options, message
+):
+    result = run_command("export", tiny_model_file, tmp_path / "x", *options.split())
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "x").exists()

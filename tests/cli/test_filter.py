@@ -1,6 +1,5 @@
 """Filtering of a noisy corpus, compared with the scores of `Translator.score`."""
 
-import importlib
 import json
 import os
 import pathlib
@@ -116,15 +115,6 @@ def test_filter_options_relax_its_rules(files, run_filter):
     run_filter("--min-score", "-99", *loose)
 
     assert kept(files) == [0, 1, 5, 6, 7, 8, 9]
-
-
-def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
-    whole = run_filter("--keep-fraction", "0.5").stdout
-    text = kept(files)
-    module = importlib.import_module("keras_transformer.cli.filter")
-    monkeypatch.setattr(module, "CHUNK_SIZE", 3)
-    assert run_filter("--keep-fraction", "0.5").stdout == whole
-    assert kept(files) == text
 
 
 def test_filter_writes_kept_lines_unchanged(files, run_filter):

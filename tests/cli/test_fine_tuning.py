@@ -2,7 +2,6 @@
 
 import itertools
 import shutil
-import zipfile
 
 import keras
 import numpy as np
@@ -150,12 +149,6 @@ def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, file):
 
 
 @pytest.mark.slow
-def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
-    recipe = recipe_from(file, *NEW)
-    assert train(recipe, tmp_path / "run", progress=False)["steps"] == 4
-
-
-@pytest.mark.slow
 def test_fine_tuning_starts_from_checkpoints_with_another_dropout(
     initial_run, tmp_path
 ):
@@ -218,12 +211,6 @@ def test_train_does_not_overwrite_a_finished_model(initial_run, finished):
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.slow
-def test_restart_overwrites_a_finished_model(initial_run, finished):
-    recipe = recipe_from(initial_run, *NEW, "training.steps=1")
-    assert train(recipe, finished, progress=False, restart=True)["steps"] == 1
-
-
 def test_train_from_takes_settings_of_the_initial_model(
     initial_run, fine_tuning, train_from, tmp_path
 ):
@@ -243,38 +230,6 @@ def test_train_from_takes_settings_of_the_initial_model(
         result = train_from(path, tmp_path / "run")
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-@pytest.fixture
-def refused(initial_run, tmp_path):
-    """A model file that the safety check refuses: its archive has an extra file."""
-    shutil.copy(initial_run / "model.keras", tmp_path)
-    shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
-    with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:
-        archive.writestr("notes.txt", "")
-    with pytest.raises(ModelError, match="refused"):
-        recipe_keys(tmp_path / "model.keras")
-    return tmp_path / "model.keras"
-
-
-def test_unchecked_file_gives_the_same_recipe_keys(initial_run, refused):
-    good = refused.with_name("good.keras")
-    shutil.copy(initial_run / "model.keras", good)
-    found, expected = recipe_keys(refused, allow_unsafe=True), recipe_keys(good)
-    assert found.pop("training.initial_model") == str(refused)
-    expected.pop("training.initial_model")
-    assert found == expected
-
-
-@pytest.mark.slow
-def test_train_from_unchecked_file_needs_allow_unsafe(run_command, refused, tmp_path):
-    settings = [f"--set={each}" for each in (*SETTINGS, *NEW, "training.steps=1")]
-    command = ("train", "phrases", *settings, "--from", refused)
-    result = run_command(*command, "--output", tmp_path / "run")
-    assert result.exit_code == 2 and "--allow-unsafe" in result.stderr
-    result = run_command(*command, "--output", tmp_path / "run", "--allow-unsafe")
-    assert result.exit_code == 0, result.stderr
-    assert "it can run any code (--allow-unsafe)" in result.stderr
 
 
 def test_fine_tuning_rejects_other_files(initial_run, tmp_path):

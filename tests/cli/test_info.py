@@ -1,4 +1,4 @@
-"""`info` and model cards."""
+"""`info` of runs, files, presets and exports."""
 
 import json
 import os
@@ -10,12 +10,11 @@ import malicious_files
 import pytest
 
 from keras_transformer.export import export_translator
-from keras_transformer.saving.card import card_license, card_tables
 from keras_transformer.saving.info import ModelInfo, flatten_setting
 from keras_transformer.saving.open import open_model
 
 # The description of a model of which nothing is known: the default of every field.
-EMPTY = ModelInfo(path="", kind="run").model_dump()
+EMPTY = ModelInfo().model_dump()
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,6 @@ def test_info_describes_a_run(run, info_json):
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
     best = min(rows, key=lambda row: (-row["bleu"], row["perplexity"]))
-    assert best == [row for row in rows if row["is_best"]][-1]
     for which, row in (
         ("final model", final),
         ("last validation", rows[-1]),
@@ -97,51 +95,7 @@ def test_info_describes_a_file_and_a_checkpoint(run, info_json, tmp_path):
     shutil.copy(folder / "tokenizer" / "tokenizer.model", alone)
     described = info_json(alone / "model.keras")
     assert described["training"] == EMPTY["training"] and described["scores"] == []
-
-
-def test_info_describes_an_export(tiny_export, tiny_model, info_json):
-    info = info_json(tiny_export)
-    assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
-    assert info["parameters"] == tiny_model[0].count_params()
-    assert info["architecture"]["num_heads"] == 3
-    expected = {"kind": "bpe", "size": 300, "source_size": None}
-    assert info["vocabulary"] == expected
-    assert info["decoding"]["beam_size"] == 4
-    assert info["license"] == "CC0-1.0"
-    assert info["files"]["saved_model.pb"] > 1000
-
-
-@pytest.mark.parametrize(
-    ("card", "architecture"),
-    [
-        (
-            "## Model\n\nIts parameters are many.\n",
-            {"about": "Its parameters are many."},
-        ),
-        (
-            "## Model\n\n| property | value |\n| --- | --- |\n| parameters | 65M |\n",
-            {"parameters": "65M"},
-        ),
-    ],
-)
-def test_info_reads_an_edited_model_card(tmp_path, info_json, card, architecture):
-    (tmp_path / "saved_model.pb").write_bytes(b"")
-    (tmp_path / "MODEL_CARD.md").write_text(f"# Model card\n\n{card}")
-    info = info_json(tmp_path)
-    assert info["architecture"] == architecture
-    assert info["parameters"] is None
-
-
-def test_card_tables_reads_windows_line_ends():
-    card = "# Model card\n\n## Scores\n\nnone\n\n## License\n\nCC0-1.0\n"
-    sections = card_tables(card.replace("\n", "\r\n"))
-    assert sections["Scores"] == "none"
-    assert card_license(sections) == "CC0-1.0"
-
-
-def test_card_tables_omits_rows_of_one_cell():
-    card = "# C\n\n## Scores\n\n| metric |\n| --- |\n| BLEU |\n| chrF | 50.00 | x |\n"
-    assert card_tables(card)["Scores"] == {"chrF": ["50.00", "x"]}
+    assert described["vocabulary"]["kind"] == "bpe"
 
 
 def test_flatten_setting_numbers_the_stages():
@@ -175,50 +129,29 @@ def test_info_needs_no_tensorflow(run, tiny_export):
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_info_rejects_invalid_paths(run_command, tmp_path):
-    (tmp_path / "broken.keras").write_bytes(b"no archive")
-    for path, message in (
-        (tmp_path / "nowhere", "no such file or folder"),
-        (tmp_path, "no model"),
-        (tmp_path / "broken.keras", "cannot be loaded"),
-    ):
-        result = run_command("info", path)
-        assert result.exit_code == 2
-        assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_info_has_one_schema_for_all_kinds_of_model(
+def test_info_of_an_export_equals_that_of_its_run(
     run, tmp_path, info_json, export_only
 ):
     export_only("encode")
     folder, _ = run
-    translator = open_model(folder)
-    export = export_translator(translator, tmp_path / "export", license="MIT")
+    export = export_translator(open_model(folder), tmp_path / "export", license="MIT")
     found = [info_json(path) for path in (folder, folder / "model.keras", export)]
     assert [each["kind"] for each in found] == ["run", "keras file", "SavedModel"]
     for info in found:
         assert list(info) == list(EMPTY)
         assert ModelInfo.model_validate(info, strict=True).model_dump() == info
-        settings = (info["architecture"], info["data"], info["decoding"])
-        for section in (*settings, info["training"]["settings"]):
-            assert section
-            assert all(
-                each is None or isinstance(each, str | int | float)
-                for each in section.values()
-            )
     of_run, of_file, of_export = found
-    assert of_run["scores"] and of_export["scores"]
-    for name in ("parameters", "vocabulary"):
+    assert (of_export["license"], of_export["path"]) == ("MIT", str(export))
+    assert of_export["files"]["saved_model.pb"] > 1000
+    for name in ("parameters", "architecture", "vocabulary"):
         assert of_run[name] == of_file[name] == of_export[name]
-    # The description of an export comes from its model card, which omits paths and
-    # settings without a value.
-    for name in ("architecture", "data", "decoding"):
-        shared = of_run[name].keys() & of_export[name].keys()
-        assert len(shared) >= 4
-        for key in shared:
-            assert of_run[name][key] == of_export[name][key], key
-    shared = of_export["training"]["settings"].items()
-    assert shared <= of_run["training"]["settings"].items()
+    # An export omits paths and settings without a value.
+    assert of_export["data"].items() <= of_run["data"].items()
+    for name in ("steps", "label_smoothing", "schedule"):
+        settings = [each["training"]["settings"][name] for each in (of_run, of_export)]
+        assert settings[0] == settings[1]
+    scores = {(each["name"], each["score"]) for each in of_run["scores"]}
+    assert {(each["name"], each["score"]) for each in of_export["scores"]} <= scores
 
 
 # Control characters that change a terminal's title, its color, and the text direction.
@@ -226,16 +159,12 @@ HOSTILE = "\x1b]0;pwned\x07\x9b31m\u202e\x7f"
 
 
 def test_info_escapes_control_characters(run, tmp_path, run_command, info_json):
-    card = [
-        f"## Model\n\n| property | value |\n| --- | --- |\n| {HOSTILE} | {HOSTILE} |\n",
-        f"## Scores\n\n| {HOSTILE} |\n| --- |\n| {HOSTILE} | 3 | {HOSTILE} |\n",
-        f"## License\n\n{HOSTILE}\n",
-    ]
     export = tmp_path / "export"
     export.mkdir()
     (export / "saved_model.pb").touch()
     (export / f"name{HOSTILE}").touch()
-    (export / "MODEL_CARD.md").write_text("# Model card\n\n" + "\n".join(card))
+    summary = {"architecture": {HOSTILE: HOSTILE}, "license": HOSTILE}
+    (export / "summary.json").write_text(json.dumps(summary))
     other = tmp_path / "run"
     shutil.copytree(run[0], other)
     text = (other / "config.yaml").read_text()
@@ -260,12 +189,15 @@ def test_info_escapes_control_characters(run, tmp_path, run_command, info_json):
         ("metrics.jsonl", None, "metrics.jsonl: must be a regular file"),
         ("config.yaml", b"\x1b: 1\n", "config.yaml"),
         ("config.yaml", b'"\\e[31m": 1\n', r"\x1b[31m"),
+        ("summary.json", b'{"license": 3}', "summary.json: 'license' is wrong"),
+        ("summary.json", None, "summary.json: must be a regular file"),
+        ("model.keras", b"no archive", "model.keras: cannot be loaded"),
     ],
 )
 def test_info_names_the_damaged_file(run, tmp_path, run_command, name, content, reason):
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
-    (folder / name).unlink()
+    (folder / name).unlink(missing_ok=True)
     if content is None:
         os.mkfifo(folder / name)
     else:
@@ -276,15 +208,21 @@ def test_info_names_the_damaged_file(run, tmp_path, run_command, name, content, 
     assert result.stderr[:-1].isprintable()
 
 
-def test_info_names_damaged_metadata(run, tmp_path, run_command):
-    shutil.copy(run[0] / "tokenizer" / "tokenizer.model", tmp_path)
-    members = malicious_files.members(run[0] / "model.keras")
-    for content, reason in ((b"[]", "the content"), (b"{}", "'date_saved' is wrong")):
-        members["metadata.json"] = content
-        malicious_files.write_archive(tmp_path / "model.keras", members.items())
-        result = run_command("info", tmp_path / "model.keras")
+def test_info_names_what_is_no_model(run, run_command, tmp_path):
+    path = tmp_path / "model.keras"
+    content = malicious_files.members(run[0] / "model.keras")
+    content["metadata.json"] = b"[]"
+    malicious_files.write_archive(path, content.items())
+    for model, message in (
+        (tmp_path / "nowhere", "no such file or folder, and no packaged model (packag"),
+        (path, "model.keras: refused: metadata.json: the content is wrong"),
+        (os.devnull, f"{os.devnull}: neither a .keras file nor a folder"),
+    ):
+        result = run_command("info", model)
         assert result.exit_code == 2
-        assert f"model.keras: metadata.json: {reason}" in result.stderr
+        assert message in result.stderr and result.stderr.count("\n") == 1
+    path.rename(tmp_path / "other.keras")
+    assert "contains no model" in run_command("info", tmp_path).stderr
 
 
 def test_info_does_not_follow_folders_that_are_links(run, tmp_path, info_json):

@@ -5,13 +5,12 @@ import pathlib
 
 import pytest
 from benchmark_scripts import load_script
+from model_cards import card_tables
 
 import keras_transformer as kt
 from keras_transformer import recipes
-from keras_transformer.cli import serve as serve_module
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.train import train
-from keras_transformer.saving.card import card_tables
 from keras_transformer.saving.names import packaged_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -84,7 +83,8 @@ def test_packed_run_is_a_preset_with_recipe_and_card(run, same_recipe, tmp_path)
     folder, scores = pretrained.pack("phrases", run, tmp_path / "packed")
     assert sorted(path.name for path in folder.iterdir()) == [
         *("MODEL_CARD.md", "assets", "config.json", "metadata.json"),
-        *("model.weights.h5", "recipe.yaml", "task.json", "tokenizer.json"),
+        *("model.weights.h5", "recipe.yaml", "summary.json", "task.json"),
+        "tokenizer.json",
     ]
     packed, original = kt.open_model(folder), kt.open_model(run)
     assert original.model.dtype_policy.name == "mixed_bfloat16"
@@ -108,15 +108,6 @@ def test_packed_run_is_a_preset_with_recipe_and_card(run, same_recipe, tmp_path)
     assert metadata["description"] == pretrained.MODELS["phrases"].description
 
 
-def test_pack_prints_translations_of_samples(run, same_recipe, tmp_path, capsys):
-    folder, _ = pretrained.pack("phrases", run, tmp_path / "packed", samples=3)
-    # For each sample: the source, its translation, and the reference.
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 9
-    translations = kt.open_model(folder).translate(lines[::3])
-    assert lines[1::3] == [f"  {each}" for each in translations]
-
-
 def test_pack_rejects_other_runs(run, same_recipe, tmp_path, monkeypatch):
     small = pretrained.MODELS["phrases"]._replace(max_bytes=1_000)
     monkeypatch.setitem(pretrained.MODELS, "phrases", small)
@@ -131,11 +122,6 @@ def test_pack_rejects_other_runs(run, same_recipe, tmp_path, monkeypatch):
 def test_pack_rejects_runs_with_other_settings(run, tmp_path):
     with pytest.raises(UserError, match=r"differs from the recipe in data.held_out, "):
         pretrained.pack("phrases", run, tmp_path / "packed")
-
-
-def test_main_reports_mistakes_in_one_line(tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: .*not finished"):
-        pretrained.main(["phrases", str(tmp_path)])
 
 
 def test_notice_names_every_packaged_model():
@@ -176,17 +162,3 @@ def test_missing_model_names_the_packaged_ones(run_command):
         "error: no_such_model: no such file or folder, and no packaged model "
         f"(packaged: {names})\n"
     )
-
-
-def test_serve_exports_a_preset_and_removes_the_export(
-    tiny_model, tmp_path, export_only
-):
-    export_only("encode")
-    model, tokenizer = tiny_model
-    preset = model.save_to_preset(tmp_path / "tiny", tokenizer)
-    with serve_module._export_if_preset(preset) as folder:
-        assert folder.name == "tiny"
-        assert (folder / "1" / "saved_model.pb").is_file()
-    assert not folder.parent.exists()
-    with serve_module._export_if_preset(tmp_path) as folder:
-        assert folder == tmp_path

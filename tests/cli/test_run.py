@@ -147,19 +147,6 @@ def test_export_writes_a_ctranslate2_model(folder, trained, run_command):
     assert again.exit_code == 2
     expected = f"error: {path}: already exists. Choose another folder\n"
     assert again.stderr.endswith(expected)
-    mistakes = {
-        ("--beam-size", "3"): "arguments of CTranslate2's translate_batch",
-        ("--patience", "1"): "arguments of CTranslate2's translate_batch",
-        ("--parallel-parts", "2"): "--parallel-parts needs --format saved_model",
-        ("--jit-compile",): "--jit-compile needs --format saved_model",
-        ("--quantization", "int9"): "quantization must be one of none, int8",
-    }
-    for arguments, message in mistakes.items():
-        result = run_command(*command[:2], folder / "other", *command[3:], *arguments)
-        assert result.exit_code == 2 and message in result.stderr
-    result = run_command("export", trained[0], path, "--quantization", "int8")
-    assert result.exit_code == 2
-    assert "--quantization needs --format ctranslate2" in result.stderr
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
@@ -171,24 +158,6 @@ def test_translate_gives_equal_lines_for_run_and_export(folder, trained, run_com
     assert [text for _, text in columns] == again.stdout.split("\n")[:-1]
     assert columns[0] == ["0.0000", ""]
     assert all(float(score) < 0 for score, _ in columns[1:])
-
-
-def test_translate_prints_alignments_of_a_run(folder, trained, run_command):
-    source = (folder / "test.source").read_text(encoding="utf-8")
-    plain = run_command("translate", trained[0], stdin=source)
-    result = run_command("translate", trained[0], "--alignments", stdin=source)
-    assert result.exit_code == 0, result.stderr
-    lines = [line.split("\t") for line in result.stdout.split("\n")[:-1]]
-    assert [text for text, _ in lines] == plain.stdout.split("\n")[:-1]
-    assert lines[0] == ["", ""]
-    sources = source.split("\n")[:-1]
-    opened = open_model(trained[1])
-    aligned = opened.align(sources, [text for text, _ in lines])
-    for sentence, (text, pairs), expected in zip(sources, lines, aligned, strict=True):
-        assert pairs == " ".join(f"{i}-{j}" for i, j in expected)
-        assert [j for _, j in expected] == list(range(len(text.encode().split())))
-        assert all(0 <= i < len(sentence.split()) for i, _ in expected)
-    assert len({pairs for _, pairs in lines}) > 2
 
 
 def test_perplexity_matches_the_training_batches(folder, trained, run_command):
@@ -230,24 +199,6 @@ def test_translate_handles_a_line_of_ten_thousand_words(trained, run_command):
         assert exported.stdout.split("\n")[number] == result.stdout.split("\n")[number]
 
 
-def test_translate_refuses_n_best_beyond_the_beam(trained, run_command):
-    result = run_command("translate", trained[0], "--n-best", "9", stdin="x\n")
-    assert result.exit_code == 2
-    assert "beam size of at least 9" in result.stderr
-
-
-def test_commands_reject_options_that_a_saved_model_lacks(folder, trained, run_command):
-    for option in (("--beam-size", "2"), ("--patience", "1")):
-        result = run_command("translate", trained[2], *option, stdin="x\n")
-        assert result.exit_code == 2
-        assert "a SavedModel cannot search with other settings" in result.stderr
-    result = run_command("translate", trained[2], "--n-best", "5", stdin="x\n")
-    assert result.exit_code == 2
-    assert "because it was exported with a beam size of 4" in result.stderr
-    result = run_command("export", trained[2], folder / "other")
-    assert (result.exit_code, "cannot be exported" in result.stderr) == (2, True)
-
-
 def test_newest_version_has_the_highest_number(folder, trained):
     exports = folder / "versions"
     for version in ("2", "10", "3"):
@@ -276,24 +227,6 @@ def test_average_matches_the_mean_of_the_last_checkpoints(folder, trained, run_c
         key = f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE"
         expected = np.mean([each.get_tensor(key) for each in stored], axis=0)
         np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
-
-
-def test_average_refuses_unusable_outputs(folder, trained, run_command):
-    missing = folder / "missing"
-    mistakes = {
-        folder / "average": "must end in .keras",
-        folder / "average.h5": "must end in .keras",
-        trained[0]: "must be a file, not a folder",
-        missing / "a.keras": f"the folder {missing} does not exist",
-    }
-    for output, message in mistakes.items():
-        result = run_command("average", trained[0], "--output", output)
-        assert result.exit_code == 2 and message in result.stderr
-    inside = trained[0] / "averaged.keras"
-    result = run_command("average", trained[0], "--last", "1", "--output", inside)
-    assert result.exit_code == 0 and "copy" not in result.stderr
-    assert open_model(inside).translate(["der Hund"])
-    inside.unlink()
 
 
 def test_open_model_reads_the_checkpoint_of_an_unfinished_run(

@@ -16,7 +16,6 @@ from keras_transformer import pipelines
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import DataError, ModelError, RunError
 from keras_transformer.experiments import folder as run_folder
-from keras_transformer.experiments import plan
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.corpora import load_pairs, prepare_corpora
 from keras_transformer.experiments.train import train
@@ -27,7 +26,6 @@ from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import check_matches_recipe, recipe_keys
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.vocabularies import check_vocabularies
-from keras_transformer.visualization.collect import attention_of
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
 SEPARATE = """tokenizer={kind: bpe, split_digits: true, shared: false,
@@ -95,13 +93,6 @@ def test_parameter_count_matches_hand_count(run, translator):
     assert model_info(run)["parameters"] == NUM_PARAMETERS
 
 
-def test_plan_counts_both_vocabularies(monkeypatch):
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 100.0)
-    planned = plan.plan_training(separate_recipe())
-    assert planned["model"].startswith("16,912 parameters")
-    assert planned["vocabulary"] == "370 source and 380 target subwords (bpe)"
-
-
 def test_logits_match_the_paper_with_two_matrices(translator):
     """The expected logits come from the NumPy implementation `paper_in_numpy`."""
     model = translator.model
@@ -142,18 +133,6 @@ def test_saved_model_matches_the_run(translator, version):
         assert np.shape(attention) == (len(target), len(source))
     info = model_info(version)
     assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
-
-
-def test_prefixes_and_attention_use_the_vocabulary_of_the_target(translator):
-    ((first,),) = translator.n_best(["7 May 2024"], 1, prefixes=["über Straße"])
-    assert first.text.startswith("über Straße")
-    (pairs,) = translator.align(["7 May"], ["am 7. Mai"])
-    assert [target for _, target in pairs] == [0, 1, 2]
-    attention = attention_of(
-        translator.model, translator.tokenizer, "7 May", "am 7. Mai"
-    )
-    assert "".join(attention.source) == "7 May</s>"
-    assert "".join(attention.predicted) == "am 7. Mai</s>"
 
 
 def test_commands_evaluate_and_describe_the_run(run, run_command, tmp_path):
@@ -267,14 +246,6 @@ def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
     write([370], [4])
     with pytest.raises(DataError, match="has ids outside the vocabulary"):
         prepare(separate_recipe(data), "outside")
-
-
-def test_too_large_vocabulary_names_the_key_of_its_side(tmp_path):
-    for key in ("source_vocabulary_size", "vocabulary_size"):
-        recipe = separate_recipe(f"tokenizer.{key}=90000")
-        with pytest.raises(DataError, match=f"tokenizer.{key}=90000 is too large"):
-            prepare_corpora(recipe, tmp_path / key, load_pairs(recipe))
-        assert not (tmp_path / key / "tokenizer").exists()
 
 
 def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_path):

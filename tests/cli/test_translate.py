@@ -13,62 +13,45 @@ import pytest
 from keras_transformer.cli.lines import chunk_size, input_lines
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
+from keras_transformer.saving import open as models
+
+# Options, standard input and output.
+OUTPUTS = {
+    "a line per line": ([], "abc\n\nde f\n\n", "cba\n\nf ed\n\n"),
+    "lines end at newlines": ([], "a\u2028b\x0cc\r\nxy", "c\x0cb\u2028a\nyx\n"),
+    "no input": ([], "", ""),
+    "n-best lists": (
+        ["--n-best", "2", "--scores"],
+        "ab\n\ncd\n",
+        "1\t-0.2500\tba\n1\t-1.2500\tba'\n2\t-0.2500\t\n"
+        "3\t-0.2500\tdc\n3\t-1.2500\tdc'\n",
+    ),
+    "alignments": (["--alignments"], "ab c\n\nd\n", "c ba\t1-0 0-1\n\t\nd\t0-0\n"),
+    "alignments of candidates": (
+        ["--alignments", "--scores", "--n-best", "2"],
+        "\nab c\n",
+        "1\t-0.2500\t\t\n2\t-0.2500\tc ba\t1-0 0-1\n2\t-1.2500\tc ba'\t1-0 0-1\n",
+    ),
+    "a tab": ([], "a\tb\n", "b\ta\n"),
+    "a tab is no column": (["--scores"], "a\tb\n", "-0.2500\tb a\n"),
+    # The command translates chunks of 500 lines.
+    "several chunks": (
+        [],
+        "".join(f"{n}\n" for n in range(1003)),
+        "".join(f"{str(n)[::-1]}\n" for n in range(1003)),
+    ),
+}
 
 
-def test_translate_prints_one_line_per_input_line(run_command, model_path):
-    result = run_command("translate", model_path, stdin="abc\n\nde f\n\n")
-    assert result.exit_code == 0
-    assert result.stdout == "cba\n\nf ed\n\n"
-    assert result.stderr == ""
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_translate_prints(run_command, model_path, name):
+    options, stdin, stdout = OUTPUTS[name]
+    result = run_command("translate", model_path, *options, stdin=stdin)
+    assert (result.exit_code, result.stderr, result.stdout) == (0, "", stdout)
 
 
-def test_translate_splits_lines_at_newlines_only(run_command, model_path):
-    result = run_command("translate", model_path, stdin="a\u2028b\x0cc\r\nxy")
-    assert result.stdout == "c\x0cb\u2028a\nyx\n"
-
-
-def test_translate_of_no_input_prints_nothing(run_command, model_path):
-    result = run_command("translate", model_path, stdin="")
-    assert (result.exit_code, result.stdout) == (0, "")
-
-
-def test_translate_handles_several_chunks(run_command, model_path):
-    """The command translates chunks of 500 lines."""
-    lines = [f"line {number}" for number in range(1_003)]
-    result = run_command("translate", model_path, stdin="\n".join(lines))
-    assert result.stdout.split("\n")[:-1] == [line[::-1] for line in lines]
-
-
-def test_translate_reads_and_writes_files(run_command, model_path, tmp_path):
-    with gzip.open(tmp_path / "in.gz", "wt", encoding="utf-8") as file:
-        file.write("größer\n\n")
-    output = tmp_path / "out"
-    result = run_command(
-        "translate", model_path, "--input", tmp_path / "in.gz", "--output", output
-    )
-    assert result.exit_code == 0
-    assert result.stdout == ""
-    assert output.read_text(encoding="utf-8") == "reßörg\n\n"
-    assert not list(tmp_path.glob(".out*"))
-
-
-def test_translate_prints_n_best_lists_with_scores(run_command, model_path):
-    result = run_command(
-        "translate", model_path, "--n-best", "2", "--scores", stdin="ab\n\ncd\n"
-    )
-    assert result.stdout.split("\n") == [
-        "1\t-0.2500\tba",
-        "1\t-1.2500\tba'",
-        "2\t-0.2500\t",
-        "3\t-0.2500\tdc",
-        "3\t-1.2500\tdc'",
-        "",
-    ]
-
-
-@pytest.mark.parametrize("scores", [(), ("--scores",)])
-def test_translate_prints_a_line_of_json_per_line(run_command, model_path, scores):
-    options = ("--json", "--n-best", "2", "--alignments", *scores)
+def test_translate_prints_a_line_of_json_per_line(run_command, model_path):
+    options = ("--json", "--n-best", "2", "--alignments")
     result = run_command("translate", model_path, *options, stdin="a\tb é\n\n")
     first, second = map(json.loads, result.stdout.splitlines())
     alignment = [[2, 0], [1, 1], [0, 2]]
@@ -81,6 +64,58 @@ def test_translate_prints_a_line_of_json_per_line(run_command, model_path, score
         ],
     }
     assert second["line"] == 2 and second["translations"][0]["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "missing.en"], "missing.en: no such file"),
+        (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
+        (["--output", "nowhere/out"], "nowhere/out: the folder nowhere does not exist"),
+        (["--output", "out.gz"], "out.gz: output is not compressed"),
+        (["--forbid-file", "-"], "standard input can be read only once"),
+        (["--patience", "inf"], "--patience inf: must be a finite number"),
+        (["--prefix", "caf\udce9"], r"caf\udce9: must be UTF-8"),
+        (["--forbid", "a", "--forbid", "\udcff"], r"\udcff: must be UTF-8"),
+        (["--seed", "9" * 20], "--seed 99999999999999999999: must be below 9223372"),
+        (["--top-k", "3"], "--top-k: needs --sampling"),
+        (["--sampling", "--beam-size", "3"], "--beam-size: cannot be used with --samp"),
+        (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
+        (["--sampling", "--temperature", "1e-40"], "--temperature 1e-40: must be abo"),
+        (["--sampling", "--top-p", "1.5"], "--top-p 1.5: must be above 0 and at most"),
+        (["--prefix", "a", "--prefix-file", "."], "--prefix and --prefix-file: give"),
+        (["--ensemble", "nowhere"], "nowhere: no such file"),
+        (["--resume"], "--resume: needs --output, and a regular file as --input"),
+    ],
+)
+def test_translate_refuses_before_it_opens_the_model(
+    run_command, model_path, monkeypatch, arguments, message
+):
+    def never(*_, **__):
+        raise AssertionError("the model is opened before the value is checked")
+
+    monkeypatch.setattr(models, "open_model", never)
+    result = run_command("translate", model_path, *arguments, stdin="x\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "nan"])
+def test_patience_must_be_positive(run_command, model_path, patience):
+    result = run_command("translate", model_path, "--patience", patience, stdin="x\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'--patience': {float(patience)}: must be above 0" in result.stderr
+
+
+def test_translate_reads_and_writes_files(run_command, model_path, tmp_path):
+    with gzip.open(tmp_path / "in.gz", "wt", encoding="utf-8") as file:
+        file.write("größer\n\n")
+    files = ["--input", tmp_path / "in.gz", "--output", tmp_path / "out"]
+    result = run_command("translate", model_path, *files)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "reßörg\n\n"
+    assert not list(tmp_path.glob(".out*"))
 
 
 @pytest.mark.parametrize(
@@ -107,24 +142,6 @@ def test_text_as_an_argument_gets_a_hint(
     assert f"Error: {message.format(program=program)}" in result.stderr
 
 
-def test_translate_prints_alignments_after_a_tab(run_command, model_path):
-    result = run_command("translate", model_path, "--alignments", stdin="ab c\n\nd\n")
-    assert result.stdout == "c ba\t1-0 0-1\n\t\nd\t0-0\n"
-
-
-def test_translate_aligns_every_candidate(run_command, model_path):
-    result = run_command(
-        *["translate", model_path, "--alignments", "--scores", "--n-best", "2"],
-        stdin="\nab c\n",
-    )
-    assert result.stdout.split("\n") == [
-        "1\t-0.2500\t\t",
-        "2\t-0.2500\tc ba\t1-0 0-1",
-        "2\t-1.2500\tc ba'\t1-0 0-1",
-        "",
-    ]
-
-
 def test_translate_replaces_line_ends_in_translations(
     run_command, model_path, translator, monkeypatch
 ):
@@ -148,57 +165,20 @@ def test_translate_keeps_the_line_ends_of_a_file(
     assert (tmp_path / "out").read_bytes() == f"ba{end}{end}dc{end}".encode()
 
 
-def test_translate_warnings_name_the_line(run_command, model_path):
-    result = run_command(
-        "translate", model_path, stdin=b"ok\n\xffz\n\xef\xbf\xbd\n" + b"w" * 33 + b"\n"
-    )
+def test_warnings_name_the_line(run_command, model_path):
+    stdin = b"ok\n\xffz\n\xef\xbf\xbd\n" + b"w" * 33 + b"\n"
+    result = run_command("translate", model_path, stdin=stdin)
     assert result.exit_code == 0
     assert result.stdout == f"ko\nz\ufffd\n\ufffd\n{'w' * 20}\n"
-    warnings = result.stderr.splitlines()
-    assert len(warnings) == 2
-    assert "standard input: 1 line(s) not UTF-8, the first is line 2" in warnings[0]
-    assert "line 4: too long" in warnings[1]
-
-
-def test_alignment_warnings_name_the_line(run_command, model_path):
+    unreadable, long = result.stderr.splitlines()
+    assert "standard input: 1 line(s) not UTF-8, the first is line 2" in unreadable
+    assert "line 4: too long" in long
     # The third candidate of the second line has 19 letters and two apostrophes, more
     # than the 20 characters that the stand-in aligns.
-    lines = ["ab", "x" * 19, "cd"]
-    result = run_command(
-        *["translate", model_path, "--alignments", "--n-best", "3"],
-        stdin="\n".join(lines),
-    )
-    assert result.exit_code == 0, result.stderr
+    lines = "\n".join(["ab", "x" * 19, "cd"])
+    options = ["--alignments", "--n-best", "3"]
+    result = run_command("translate", model_path, *options, stdin=lines)
     assert result.stderr == "warning: line 2: too long to align\n"
-
-
-def test_translate_passes_its_search_options(run_command, model_path, translator):
-    options = ["--beam-size", "7", "--patience", "0.5"]
-    run_command("translate", model_path, *options, stdin="x")
-    run_command("translate", model_path, stdin="x")
-    assert translator.searches == [{"beam_size": 7, "patience": 0.5}]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--input", "missing.en"], "error: missing.en: no such file"),
-        (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
-        (["--output", "nowhere/out"], "nowhere/out: the folder nowhere does not exist"),
-        (["--output", "out.gz"], "out.gz: output is not compressed"),
-        (["--forbid-file", "-"], "standard input can be read only once"),
-        (
-            ["--input", "/dev/null", "--prefix-file", "-", "--forbid-file", "-"],
-            "standard input can be read only once",
-        ),
-    ],
-)
-def test_translate_errors_are_one_line(run_command, model_path, arguments, expected):
-    result = run_command("translate", model_path, *arguments, stdin="x\n")
-    assert result.exit_code == 2
-    assert expected in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
 
 
 def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
@@ -216,21 +196,9 @@ def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
     assert pipe.is_fifo() and link.is_symlink()
 
 
-def test_tab_in_a_text_begins_no_column(run_command, model_path):
-    plain = run_command("translate", model_path, stdin="a\tb\n")
-    assert plain.stdout == "b\ta\n"
-    scored = run_command("translate", model_path, "--scores", stdin="a\tb\n")
-    assert scored.stdout == "-0.2500\tb a\n"
-
-
 @pytest.mark.parametrize(
     ("path", "is_terminal", "expected"),
-    [
-        (None, True, 1),
-        ("-", True, 1),
-        (None, False, 99),
-        ("text", True, 99),
-    ],
+    [(None, True, 1), ("-", True, 1), (None, False, 99), ("text", True, 99)],
 )
 def test_typed_lines_are_answered_one_by_one(monkeypatch, path, is_terminal, expected):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: is_terminal))
@@ -247,13 +215,6 @@ def test_closed_standard_streams_are_errors(monkeypatch):
         patch.setattr(sys, "stdout", None)
         with pytest.raises(UserError, match=r"^standard output is closed"):
             open_output(None).__enter__()
-
-
-def test_translate_names_a_missing_model(run_command, tmp_path):
-    result = run_command("translate", tmp_path / "none", stdin="x\n")
-    assert result.exit_code == 2
-    message = f"error: {tmp_path / 'none'}: no such file or folder, and no packaged"
-    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
 def interrupt(lines, n):

@@ -15,7 +15,6 @@ import pytest
 from waiting import wait_until
 
 from keras_transformer import progress as progress_bar
-from keras_transformer.cli.lines import progress
 from keras_transformer.saving import open as models
 
 LINES = [f"line {number}" for number in range(57)]
@@ -51,9 +50,11 @@ class BlockModel:
 
 
 @pytest.fixture
-def model(monkeypatch):
+def model(monkeypatch, tmp_path):
     """The `BlockModel` that `open_model` returns; chunks have `BLOCK` lines."""
     model = BlockModel()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.keras").touch()
     monkeypatch.setattr(models, "open_model", lambda path, warn, **_: model)
     module = importlib.import_module("keras_transformer.cli.translate")
     monkeypatch.setattr(module, "CHUNK_SIZE", BLOCK)
@@ -62,16 +63,16 @@ def model(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
-    """Paths of the input and of the output, which does not exist yet."""
+    """Paths of the input, of the output, which does not exist yet, and of the model."""
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
-    return tmp_path / "in", tmp_path / "out"
+    return tmp_path / "in", tmp_path / "out", tmp_path / "run"
 
 
 @pytest.fixture
 def translate(run_command, files, model):
     def run(*arguments, output=files[1]):
         return run_command(
-            "translate", ".", "-i", files[0], "-o", output, "--resume", *arguments
+            "translate", files[2], "-i", files[0], "-o", output, "--resume", *arguments
         )
 
     return run
@@ -138,13 +139,15 @@ def test_resume_keeps_an_output_that_is_a_link(translate, files, tmp_path):
         assert files[1].read_text().count("\n") == len(LINES)
 
 
+@pytest.mark.parametrize("form", [("--scores",), ("--json",)])
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
-def test_resume_continues_n_best_lists(uninterrupted, translate, files, num_bytes):
-    text, note = uninterrupted("--n-best", "4", "--scores")
-    assert text.count(b"\n") > 90
+def test_resume_continues_n_best_lists(
+    uninterrupted, translate, files, form, num_bytes
+):
+    options = ("--n-best", "4", *form)
+    text, note = uninterrupted(*options)
     begin(files[1].with_name("out.part"), text[:num_bytes], note)
-    result = translate("--n-best", "4", "--scores")
-    assert result.exit_code == 0, result.stderr
+    assert translate(*options).exit_code == 0
     assert files[1].read_bytes() == text
 
 
@@ -225,14 +228,6 @@ def test_resume_finishes_after_a_kill_during_the_rename(
     assert model.calls == [] and files[1].read_bytes() == text
 
 
-def test_resume_refuses_a_pipe(run_command, model, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    arguments = ("-i", tmp_path / "pipe", "-o", tmp_path / "out", "--resume")
-    result = run_command("translate", ".", *arguments)
-    assert result.exit_code == 2
-    assert "--resume: needs --output, and a regular file as --input" in result.stderr
-
-
 def test_translate_reads_a_pipe_once(run_command, model, tmp_path):
     """The text exceeds a pipe's buffer and has a line that is not UTF-8."""
     lines = [b"line %d" % number for number in range(20_000)]
@@ -240,10 +235,10 @@ def test_translate_reads_a_pipe_once(run_command, model, tmp_path):
     (tmp_path / "in").write_bytes(b"".join(line + b"\n" for line in lines))
     os.mkfifo(tmp_path / "pipe")
     arguments = ("--output", tmp_path / "from_file", "--input", tmp_path / "in")
-    assert run_command("translate", ".", *arguments).exit_code == 0
+    assert run_command("translate", tmp_path / "run", *arguments).exit_code == 0
     with subprocess.Popen(f"cat {tmp_path}/in > {tmp_path}/pipe", shell=True):
         arguments = ("--output", tmp_path / "out", "--input", tmp_path / "pipe")
-        result = run_command("translate", ".", *arguments)
+        result = run_command("translate", tmp_path / "run", *arguments)
     assert result.exit_code == 0, result.stderr
     assert "pipe: 1 line(s) not UTF-8, the first is line 8" in result.stderr
     text = (tmp_path / "out").read_bytes()
@@ -258,18 +253,6 @@ def test_resume_locks_the_output(translate, files):
         result = translate()
     assert result.exit_code == 2
     assert "another process is writing to it" in result.stderr
-
-
-def test_progress_bar_has_a_total(translate, files, monkeypatch):
-    seen = []
-
-    def spy(description, total, *arguments):
-        seen.append(total)
-        return progress(description, total, *arguments)
-
-    monkeypatch.setattr("keras_transformer.cli.lines.progress", spy)
-    translate()
-    assert seen == [57]
 
 
 def test_interrupted_command_says_how_to_continue(translate, files, model):
@@ -306,30 +289,15 @@ def test_progress_is_printed_without_terminal(
 
     model.n_best = n_best
     arguments = ("-i", files[0], "-o", tmp_path / "out")
-    result = run_command("translate", ".", *arguments)
+    result = run_command("translate", tmp_path / "run", *arguments)
     # Each later chunk of 10 lines takes 12 s.
     assert result.stderr.splitlines() == [
         "translating: 10 of 57 lines",
         "translating: 40 of 57 lines, 0:20 left",
     ]
-    assert run_command("translate", ".", *arguments, "--quiet").stderr == ""
-
-
-def test_resume_continues_lines_of_json(uninterrupted, translate, files):
-    text, note = uninterrupted("--n-best", "4", "--json")
-    assert text.count(b"\n") == len(LINES)
-    begin(files[1].with_name("out.part"), text[:3333], note)
-    assert translate("--n-best", "4", "--json").exit_code == 0
-    assert files[1].read_bytes() == text
-
-
-def test_resume_requires_files(run_command, model, files):
-    for arguments in (["-i", files[0]], ["-o", files[1]]):
-        result = run_command("translate", ".", "--resume", *arguments, stdin="x\n")
-        assert result.exit_code == 2
-        assert (
-            "--resume: needs --output, and a regular file as --input" in result.stderr
-        )
+    assert (
+        run_command("translate", tmp_path / "run", *arguments, "--quiet").stderr == ""
+    )
 
 
 SLOW = textwrap.dedent("""
@@ -345,17 +313,18 @@ SLOW = textwrap.dedent("""
             return "weights"
     models.open_model = lambda path, warn, **_: Model()
     importlib.import_module("keras_transformer.cli.translate").CHUNK_SIZE = 3
-    sys.argv = ["keras-transformer", "translate", ".", *{arguments!r}]
+    sys.argv = ["keras-transformer", "translate", *{arguments!r}]
     from keras_transformer.cli import main
     main()
 """)
 
 
-def test_resume_after_kill_matches_an_uninterrupted_run(files, tmp_path):
+def test_resume_after_kill_matches_an_uninterrupted_run(files, model, tmp_path):
     errors = tmp_path / "errors"
 
     def start(seconds, output):
-        arguments = ["--input", str(files[0]), "--output", str(output), "--resume"]
+        arguments = [str(files[2]), "--input", str(files[0]), "--output", str(output)]
+        arguments.append("--resume")
         code = SLOW.format(seconds=seconds, arguments=arguments)
         return prepared.start(code, stdout=os.devnull, stderr=errors)
 
@@ -396,9 +365,10 @@ MEMORY = textwrap.dedent("""
             return [[SimpleNamespace(text=line[::-1], score=0.0)] for line in lines]
     models.open_model = lambda path, warn, **_: Model()
     peaks = []
-    for path in sys.argv[1:]:
+    model, *paths = sys.argv[1:]
+    for path in paths:
         files = ["-i", path, "-o", path + ".o"]
-        sys.argv = ["keras-transformer", "translate", ".", *files]
+        sys.argv = ["keras-transformer", "translate", model, *files]
         try:
             main()
         except SystemExit as end:
@@ -412,7 +382,8 @@ def test_translate_memory_is_bounded(tmp_path):
     (tmp_path / "small").write_text(f"{'word ' * 40}\n" * 4_000)
     (tmp_path / "large").write_text(f"{'word ' * 40}\n" * 120_000)  # 24 MB
     paths = tmp_path / "small", tmp_path / "large"
-    done = prepared.run(MEMORY, *paths, folder=tmp_path)
+    (tmp_path / "model.keras").touch()
+    done = prepared.run(MEMORY, tmp_path, *paths, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     small, large = map(int, done.stdout.split())
     print(f"{small} kB, then {large} kB")
@@ -421,26 +392,22 @@ def test_translate_memory_is_bounded(tmp_path):
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
 
 
-@pytest.mark.parametrize("link", [os.link, os.symlink])
-def test_resume_refuses_a_part_that_is_a_link(translate, files, link):
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda part, other: os.link(other, part), "must not be a link"),
+        (lambda part, other: os.symlink(other, part), "must not be a link"),
+        (lambda part, _: os.mkfifo(part), "must be a regular file"),
+        (lambda part, _: os.mkdir(part), "must be a regular file"),
+    ],
+)
+def test_resume_refuses_a_part_that_is_not_a_file(translate, files, make, reason):
     other = files[0].with_name("other")
     other.write_text("somebody's\n")
     part = files[1].with_name("out.part")
-    link(other, part)
+    make(part, other)
     result = translate()
     assert result.exit_code == 2
-    assert result.stderr == (
-        f"error: {part}: must not be a link; remove it to start over\n"
-    )
+    assert result.stderr == f"error: {part}: {reason}; remove it to start over\n"
     assert other.read_text() == "somebody's\n"
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_resume_refuses_a_part_that_is_not_a_file(translate, files, make):
-    part = files[1].with_name("out.part")
-    make(part)
-    result = translate()
-    assert result.exit_code == 2
-    expected = f"{part}: must be a regular file; remove it to start over"
-    assert result.stderr == f"error: {expected}\n"

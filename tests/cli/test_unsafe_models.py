@@ -26,8 +26,8 @@ ARGUMENTS = {
     "serve": ["--port", "0"],
     "update-vocabulary": ["--text", "text", "--size", "5", "--output", "grown"],
 }
-OPEN_EXPORTS = [name for name in ARGUMENTS if name != "update-vocabulary"]
-OPEN_FILES = [name for name in ARGUMENTS if name != "serve"]
+WITHOUT_EXPORTS = {"parse", "filter", "export", "update-vocabulary"}
+WITHOUT_FILES = {"serve"}
 HAVE_ENSEMBLES = ["translate", "parse", "score", "evaluate"]
 
 
@@ -47,18 +47,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unsafe_export(folder):
-    """Path of an export. Its marker is the file `marker` in the parent folder."""
+def unsafe(folder, tiny_model):
+    """Paths of an export and of a `.keras` file, by kind, next to the file `marker`."""
     write_unsafe_export(folder / "export" / "1", folder / "marker")
-    return folder / "export"
-
-
-@pytest.fixture(scope="module")
-def unsafe_file(folder, tiny_model):
-    """Path of a `.keras` file with a Lambda layer, next to its marker."""
     malicious_files.write_lambda_model(folder / "model.keras", folder / "marker")
     tiny_model[1].save(folder)
-    return folder / "model.keras"
+    return {"export": folder / "export", "file": folder / "model.keras"}
 
 
 @pytest.fixture
@@ -82,12 +76,19 @@ def run(run_command, monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def assert_refused(result, path, reason):
+REASONS = {
+    "export": "the operation 'WriteFile' is not allowed",
+    "file": "Received: 'Sequential'",
+}
+
+
+def assert_refused(result, kind):
     """Asserts that a command failed with one line on standard error, the refusal."""
     assert (result.exit_code, result.stdout) == (2, ""), result.stderr
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: {path}: refused: ")
-    assert reason in line and "if you trust the file, pass --allow-unsafe" in line
+    assert line.startswith("error: ") and ": refused: " in line
+    assert REASONS[kind] in line
+    assert "if you trust the file, pass --allow-unsafe" in line
 
 
 def assert_warned(result, *paths):
@@ -99,66 +100,44 @@ def assert_warned(result, *paths):
     assert result.stderr.splitlines()[: len(paths)] == warnings
 
 
-@pytest.mark.parametrize("name", OPEN_EXPORTS)
-def test_unsafe_export_is_refused(run, unsafe_export, marker, name):
-    result = run(name, unsafe_export)
-    graph = unsafe_export / "1" / "saved_model.pb"
-    assert_refused(result, graph, "the operation 'WriteFile' is not allowed")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "export") for name in ARGUMENTS if name not in WITHOUT_EXPORTS),
+        *((name, "file") for name in ARGUMENTS if name not in WITHOUT_FILES),
+    ],
+)
+def test_unsafe_model_needs_allow_unsafe(run, unsafe, marker, name, kind):
+    assert_refused(run(name, unsafe[kind]), kind)
     assert not marker.exists()
-
-
-@pytest.mark.parametrize("name", OPEN_EXPORTS)
-def test_unsafe_export_runs_with_allow_unsafe(run, unsafe_export, marker, name):
-    result = run(name, unsafe_export, "--allow-unsafe")
-    assert_warned(result, unsafe_export)
-    assert marker.exists()
-
-
-@pytest.mark.parametrize("name", OPEN_FILES)
-def test_unsafe_file_is_refused(run, unsafe_file, marker, name):
-    assert_refused(run(name, unsafe_file), unsafe_file, "Received: 'Sequential'")
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("name", OPEN_FILES)
-def test_unsafe_file_runs_with_allow_unsafe(run, unsafe_file, marker, name):
-    result = run(name, unsafe_file, "--allow-unsafe")
-    assert_warned(result, unsafe_file)
+    assert_warned(run(name, unsafe[kind], "--allow-unsafe"), unsafe[kind])
     assert marker.exists()
 
 
 @pytest.mark.parametrize("name", HAVE_ENSEMBLES)
-def test_unsafe_member_of_an_ensemble_is_refused(
-    run, tiny_model_file, unsafe_file, marker, name
+def test_unsafe_member_of_an_ensemble_needs_allow_unsafe(
+    run, tiny_model_file, unsafe, marker, name
 ):
-    result = run(name, tiny_model_file, "--ensemble", unsafe_file)
-    assert_refused(result, unsafe_file, "Received: 'Sequential'")
+    options = ["--ensemble", unsafe["file"]]
+    assert_refused(run(name, tiny_model_file, *options), "file")
     assert not marker.exists()
-
-
-@pytest.mark.parametrize("name", HAVE_ENSEMBLES)
-def test_unsafe_member_of_an_ensemble_runs_with_allow_unsafe(
-    run, tiny_model_file, unsafe_file, marker, name
-):
-    options = ["--ensemble", unsafe_file, "--allow-unsafe"]
-    result = run(name, tiny_model_file, *options)
-    assert_warned(result, tiny_model_file, unsafe_file)
+    result = run(name, tiny_model_file, *options, "--allow-unsafe")
+    assert_warned(result, tiny_model_file, unsafe["file"])
     assert marker.exists()
 
 
 @pytest.mark.parametrize("option", ["--from={}", "--set=training.initial_model={}"])
 def test_training_from_an_unsafe_file_is_refused(
-    run_command, tmp_path, unsafe_file, marker, option
+    run_command, tmp_path, unsafe, marker, option
 ):
     """The option --from reads the model's settings before the training starts."""
     command = ["train", "phrases", "--output", tmp_path / "run"]
-    command.append(option.format(unsafe_file))
-    result = run_command(*command)
-    assert_refused(result, unsafe_file, "Received: 'Sequential'")
+    command.append(option.format(unsafe["file"]))
+    assert_refused(run_command(*command), "file")
     assert not marker.exists()
     result = run_command(*command, "--allow-unsafe")
     assert result.exit_code == 2 and marker.exists()
-    warning = f"warning: {unsafe_file}: not checked, so it can run any code"
+    warning = f"warning: {unsafe['file']}: not checked, so it can run any code"
     assert result.stderr.count(warning) == 1
     assert not (tmp_path / "run").exists()
 
@@ -169,13 +148,11 @@ def test_presets_are_checked_despite_allow_unsafe(run):
     assert "not checked" not in result.stderr
 
 
-def test_info_of_an_unsafe_model_runs_no_code(
-    run_command, unsafe_export, unsafe_file, marker
-):
-    assert run_command("info", unsafe_export).exit_code == 0
-    result = run_command("info", unsafe_file)
+def test_info_of_an_unsafe_model_runs_no_code(run_command, unsafe, marker):
+    assert run_command("info", unsafe["export"]).exit_code == 0
+    result = run_command("info", unsafe["file"])
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {unsafe_file}: refused: ")
+    assert result.stderr.startswith(f"error: {unsafe['file']}: refused: ")
     # The command has no option --allow-unsafe.
     assert "--allow-unsafe" not in result.stderr
     assert not marker.exists()

@@ -29,32 +29,18 @@ def draw(run_command, tiny_model_file, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "layers", "heads"),
+    ("options", "titles", "texts"),
     [
-        ([], [1, 2], [1, 2, 3]),
-        (["--layer", 2], [2], [1, 2, 3]),
-        (["--head", 3], [1, 2], [3]),
-        (["--layer", 1, "--head", 2], [1], [2]),
+        (["--head", 3], ["layer 1, head 3", "layer 2, head 3"], f"{SOURCE}\n{TARGET}"),
+        (["--layer", 1, "--head", 2], ["layer 1, head 2"], f"{SOURCE}\n{TARGET}"),
+        (["--kind", "encoder", "--layer", 2, "--head", 1], ["layer 2, head 1"], SOURCE),
+        (["--kind", "decoder", "--layer", 2, "--head", 1], ["layer 2, head 1"], TARGET),
     ],
 )
-def test_picture_shows_the_chosen_layers_and_heads(draw, options, layers, heads):
-    titles = [axis.get_title() for axis in draw(*options).axes if axis.images]
-    assert titles == [
-        f"layer {layer}, head {head}" for layer in layers for head in heads
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "texts"),
-    [
-        ([], f"{SOURCE}\n{TARGET}"),
-        (["--kind", "cross"], f"{SOURCE}\n{TARGET}"),
-        (["--kind", "encoder"], SOURCE),
-        (["--kind", "decoder"], TARGET),
-    ],
-)
-def test_picture_shows_the_chosen_kind_of_attention(draw, tmp_path, options, texts):
-    assert draw(*options, "--layer", 1).get_suptitle() == texts
+def test_picture_shows_the_chosen_attention(draw, tmp_path, options, titles, texts):
+    figure = draw(*options)
+    assert [axis.get_title() for axis in figure.axes if axis.images] == titles
+    assert figure.get_suptitle() == texts
     # The page shows all kinds.
     page = (tmp_path / "attention.html").read_text(encoding="utf-8")
     assert all(f'"{kind}":' in page for kind in ("cross", "encoder", "decoder"))
@@ -89,18 +75,8 @@ def test_visualize_refuses_a_text_that_is_not_translated_as_a_whole(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_visualize_shows_a_translation_longer_than_any_source(
-    run_command, tiny_model_file, tmp_path
-):
-    texts = ["--source", SOURCE, "--target", " ".join(["Hund"] * 280)]
-    chosen = ["--layer", 1, "--head", 1, "--output", tmp_path / "out"]
-    result = run_command("visualize", tiny_model_file, *texts, *chosen)
-    assert result.exit_code == 0
-    assert (tmp_path / "out.png").is_file()
-
-
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("arguments", "message"),
     [
         (["--source", " "], "--source: must not be blank"),
         (["--source", "x", "--target", ""], "--target: must not be blank"),
@@ -109,11 +85,33 @@ def test_visualize_shows_a_translation_longer_than_any_source(
             "--source: must be one line, because lines are translated separately",
         ),
         (["--source", "x"], "the translation is empty. Pass another one with --target"),
+        (
+            ["--source", "x", "--output", ".."],
+            "--output ..: must be a file name, not a folder",
+        ),
     ],
 )
-def test_visualize_names_the_blank_text(
-    run_command, model_path, translator, tmp_path, texts, message
+def test_visualize_names_the_mistake(
+    run_command, model_path, translator, tmp_path, monkeypatch, arguments, message
 ):
+    monkeypatch.chdir(tmp_path)
     translator.translate = lambda lines: ["" for _ in lines]
-    result = run_command("visualize", model_path, *texts, "--output", tmp_path / "out")
+    result = run_command("visualize", model_path, *arguments)
     assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+
+
+@pytest.mark.parametrize("name", ["att", "att.png", "att.html"])
+def test_visualize_accepts_a_name_with_a_suffix(
+    run_command, model_path, translator, tmp_path, monkeypatch, name
+):
+    from keras_transformer import visualization
+
+    translator.model = translator.tokenizer = None
+    monkeypatch.setattr(visualization, "attention_of", lambda *_: None)
+    for function in ("write_figure", "write_page"):
+        write = lambda attention, path, *_: path.touch()  # noqa: E731
+        monkeypatch.setattr(visualization, function, write)
+    output = tmp_path / name
+    result = run_command("visualize", model_path, "--source", "x", "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"

@@ -397,10 +397,10 @@ def test_hostile_yaml_is_refused(folder):
             DECODER.replace("beam-size: 3", "beam-size: 0.5"),
             "beam-size must be an integer",
         ),
-        (DECODER.replace("beam-size: 3", "beam-size: 0"), "must be from 1 to 1000"),
+        (DECODER.replace("beam-size: 3", "beam-size: 0"), "integer from 1 to 1000"),
         (
             DECODER.replace("normalize: 0.6", "normalize: -1"),
-            "and normalize from 0 to 100",
+            "normalize must be a number from 0 to 100",
         ),
     ):
         (folder / "decoder.yml").write_text(text)

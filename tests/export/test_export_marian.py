@@ -79,7 +79,7 @@ def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, na
         assert vocabulary == {piece: str(n) for n, piece in enumerate(pieces)}
     # These vocabularies are lists of words, so there are no SentencePiece models.
     assert {path.name for path in folder.iterdir()} == {
-        *("model.npz", "decoder.yml", "MODEL_CARD.md", *files),
+        *("model.npz", "decoder.yml", "MODEL_CARD.md", "summary.json", *files),
     }
 
 
@@ -183,7 +183,7 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
     translator, folder = exported
     assert {path.name for path in folder.iterdir()} == {
         *("model.npz", "vocab.yml", "decoder.yml", "source.spm", "target.spm"),
-        "MODEL_CARD.md",
+        *("MODEL_CARD.md", "summary.json"),
     }
     assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
     assert yaml.safe_load((folder / "decoder.yml").read_text()) == {

@@ -7,11 +7,9 @@ import keras
 import numpy as np
 import pytest
 from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
-from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.cli.app import app
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface, export_marian
@@ -64,8 +62,8 @@ def test_folder_has_the_files_of_marian_mt_models(post):
     _, folder = post
     assert sorted(path.name for path in folder.iterdir()) == [
         *("MODEL_CARD.md", "config.json", "generation_config.json"),
-        *("model.safetensors", "source.spm", "target.spm", "tokenizer_config.json"),
-        "vocab.json",
+        *("model.safetensors", "source.spm", "summary.json", "target.spm"),
+        *("tokenizer_config.json", "vocab.json"),
     ]
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["MarianMTModel"]
@@ -317,24 +315,6 @@ def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
     translator.tokenizer.kind = "word_piece"
     with pytest.raises(ExportError, match="needs a SentencePiece model"):
         export_huggingface(translator, tmp_path / "x")
-
-
-def test_command_writes_half_precision_and_rejects_other_options(tmp_path, tiny_model):
-    model, tokenizer = tiny_model
-    preset = model.save_to_preset(tmp_path / "preset", tokenizer)
-    command = ["export", str(preset), str(tmp_path / "hf"), "--format", "huggingface"]
-    result = CliRunner().invoke(app, [*command, "--quantization", "float16"])
-    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'hf'}\n")
-    assert "with AutoModelForSeq2SeqLM and MarianTokenizer\n" in result.stderr
-    tensors, _ = read_safetensors(tmp_path / "hf" / "model.safetensors")
-    assert {array.dtype.name for array in tensors.values()} == {"float16"}
-    mistakes = {
-        ("--quantization", "int8"): "must be none or float16 for huggingface",
-        ("--jit-compile",): "--jit-compile needs --format saved_model",
-    }
-    for arguments, message in mistakes.items():
-        result = CliRunner().invoke(app, [*command, *arguments])
-        assert result.exit_code == 2 and message in result.stderr
 
 
 def logits_of_transformers(folder, sources, targets):

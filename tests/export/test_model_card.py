@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
+from model_cards import card_tables
 from tiny_export import SEARCH, open_translator
 
 from keras_transformer.export import export_huggingface, model_card, run_metadata
 from keras_transformer.recipes import dump_recipe, load_recipe
-from keras_transformer.saving.card import card_tables
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -304,8 +304,8 @@ def test_unreadable_files_are_rejected(tmp_path):
     damaged[-6] ^= 1
     (tmp_path / "damaged.gz").write_bytes(damaged)
     for name, problem in {
-        "folder": "is a directory",
-        "folder.gz": "is a directory",
+        "folder": "must be a file, not a folder",
+        "folder.gz": "must be a file, not a folder",
         "missing": "no such file",
         "missing.gz": "no such file",
         "damaged.gz": "not a valid gzip file",

@@ -17,6 +17,7 @@ from waiting import wait_until
 REQUIRED_FILES = (
     "saved_model.pb",
     "MODEL_CARD.md",
+    "summary.json",
     "variables/variables.index",
     "assets.extra/tf_serving_warmup_requests",
 )

@@ -13,7 +13,7 @@ from keras_transformer import visualization
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
-from keras_transformer.saving.names import find_keras_file
+from keras_transformer.saving.load import load_model
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import ExportedTranslator
 
@@ -133,7 +133,7 @@ def test_export_without_newer_signatures_translates_and_names_missing_ones(
 def test_messages_about_a_saved_model_name_it(tiny_export):
     for path in (tiny_export, tiny_export.parent):
         with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
-            find_keras_file(path)
+            load_model(path)
     with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
         open_model(tiny_export, ensemble=[tiny_export])
 

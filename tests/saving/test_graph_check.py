@@ -3,7 +3,6 @@
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
-import functools
 import shutil
 
 import pytest
@@ -11,11 +10,8 @@ import tensorflow as tf
 from malicious_graphs import GRAPHS
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
-from typer.testing import CliRunner
 
-from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
-from keras_transformer.saving import keras_file
 from keras_transformer.saving.graph_check import check_saved_model
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
@@ -146,15 +142,6 @@ def test_unchecked_export_runs_its_operations(tmp_path):
     assert not marker.exists()
     ServedModel(tmp_path, allow_unsafe=True).run("serving_default", {"inputs": ["a"]})
     assert marker.exists()
-    marker.unlink()
-    run = functools.partial(CliRunner().invoke, app, input="a\n")
-    result = run(["translate", str(tmp_path)])
-    assert result.exit_code == 2 and not marker.exists()
-    assert "if you trust the file, pass --allow-unsafe" in result.stderr
-    result = run(["translate", str(tmp_path), "--allow-unsafe"])
-    assert result.exit_code == 0 and marker.exists()
-    warning = f"warning: {tmp_path}: not checked, so it can run any code"
-    assert result.stderr.startswith(warning)
 
 
 def test_check_refuses_a_table_from_a_file(tmp_path):
@@ -290,7 +277,3 @@ def test_check_names_damaged_exports(tiny_export, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="must have at most 1,000 bytes"):
         check_saved_model(version)
-
-
-def test_quote_escapes_control_characters():
-    assert keras_file.quote("a\nb") == r"'a\nb'"

@@ -4,17 +4,16 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import inspect
+import json
 import pathlib
 import re
 import shutil
 import time
-import zipfile
 
 import keras
 import malicious_files as malicious
 import numpy as np
 import pytest
-from house import model_argument_places
 from tiny_export import SENTENCES
 from typer.testing import CliRunner
 
@@ -25,20 +24,11 @@ from keras_transformer.errors import ModelError
 from keras_transformer.presets import PRESETS
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import (
-    FileLimits,
-    check,
     min_parameters,
     read,
     store_fingerprint,
 )
 from keras_transformer.saving.open import open_model
-
-# Kind and name of each altered file that malicious_files.py can make.
-CASES = [
-    *(("settings", name) for name in malicious.SETTINGS),
-    *(("weights", name) for name in malicious.WEIGHT_FILES),
-    *(("archive", name) for name in malicious.ARCHIVES),
-]
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +39,6 @@ def good(tiny_model, tmp_path_factory):
     model.save(folder / "model.keras")
     tokenizer.save(folder)
     return folder
-
-
-def forged(good, folder, kind, name):
-    """Copies the good folder with an altered model. Returns part of the error."""
-    shutil.copytree(good, folder, dirs_exist_ok=True)
-    source, target = good / "model.keras", folder / "model.keras"
-    if kind == "settings":
-        change, reason = malicious.SETTINGS[name]
-        malicious.with_config(source, target, change)
-    elif kind == "weights":
-        change, reason = malicious.WEIGHT_FILES[name]
-        malicious.with_weights(source, target, change)
-    else:
-        change, reason = malicious.ARCHIVES[name]
-        malicious.write_archive(target, change(malicious.members(source)))
-    return reason
 
 
 def run_commands(model, output):
@@ -97,13 +71,14 @@ def test_open_model_reads_a_valid_file(good, tiny_model):
         assert (mine.numpy() == expected.numpy()).all()
 
 
-@pytest.mark.fault("F23", "rejected with the reason before Keras reads the file")
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_altered_files_are_refused(good, tmp_path, kind, name):
-    reason = forged(good, tmp_path, kind, name)
-    message = refusal(tmp_path / "model.keras")
-    assert f"{tmp_path / 'model.keras'}: refused: " in message
-    assert reason in message
+@pytest.mark.fault("F23", "rejected with the reason")
+@pytest.mark.parametrize("name", malicious.ARCHIVES)
+def test_altered_files_are_refused(good, tmp_path, name):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.keras"
+    change, reason = malicious.ARCHIVES[name]
+    malicious.write_archive(path, change(malicious.members(path)))
+    assert reason in refusal(path)
 
 
 @pytest.mark.fault("F23", "a Lambda layer's code does not run; exit code 2")
@@ -133,21 +108,16 @@ def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     path = tmp_path / "model.keras"
     malicious.write_zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(ModelError, match=r" bytes instead of 67,108,864\)"):
-        check(path)
+    with pytest.raises(ModelError, match=r"its members have 67,.* bytes, but the file"):
+        read(path)
     malicious.write_overlapping_archive(good / "model.keras", path)
-    with pytest.raises(ModelError, match="overlap"):
-        check(path, FileLimits(max_settings_bytes=1 << 30))
-    size = (good / "model.keras").stat().st_size
-    with pytest.raises(ModelError, match=f"{size:,} bytes, but at most 1,000 are"):
-        check(good / "model.keras", FileLimits(max_bytes=1000))
-    with pytest.raises(ModelError, match="contains more than 20 objects"):
-        check(good / "model.keras", FileLimits(max_objects=20))
+    with pytest.raises(ModelError, match="its members have"):
+        read(path)
     # A sparse file of 1 TiB.
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ModelError, match=r"model\.keras: "):
-        check(path)
+        read(path)
 
 
 @pytest.mark.fault("F23", "a damaged file is an error that names it")
@@ -170,7 +140,11 @@ def test_damaged_files_are_refused(good, tmp_path):
 def test_weights_of_another_shape_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
-    malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
+    content = malicious.members(path)
+    config = json.loads(content["config.json"])
+    config["config"]["d_ff"] = 41
+    content["config.json"] = json.dumps(config).encode()
+    malicious.write_archive(path, content.items())
     # One more unit adds 24 + 24 + 1 parameters to each of four feed-forward layers.
     reason = "describe at least 29,636 parameters, but the file contains 29,440"
     assert reason in refusal(path)
@@ -187,12 +161,13 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert open_model(path).model.vocabulary_size == 300
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)
-    assert f"SHA-256 begins with {mine[:12]}" in refusal(path)
+    assert f"SHA-256 begins with '{mine[:12]}'" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # The fingerprint is the archive's comment. A comment in another form is ignored.
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
+    # A tool that writes the archive anew keeps the fingerprint.
+    malicious.write_archive(path, malicious.members(path).items())
+    assert f"SHA-256 begins with '{mine[:12]}'" in refusal(path)
+    shutil.copy(good / "model.keras", path)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
 
 
@@ -204,17 +179,6 @@ def test_settings_cover_all_constructor_arguments():
     assert arguments == {*MODEL_ARGUMENTS, *not_in_recipes}
     config = kt.Transformer(12, **PRESETS["tiny"]).get_config()
     assert set(config) == arguments | {"name", "trainable", "dtype"}
-
-
-def test_constructor_arguments_are_listed_in_three_files():
-    """The model, its recipe section, and the base class of its layers."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    places = model_argument_places(root)
-    assert {place.rpartition("/")[2].partition(":")[0] for place in places} == {
-        "transformer.py",
-        "schema.py",
-        "transformer_layer.py",
-    }
 
 
 @pytest.mark.parametrize(
@@ -265,18 +229,14 @@ def test_read_accepts_a_compiled_model(tmp_path):
 
 def test_file_with_more_layers_than_the_settings_is_refused(tmp_path):
     """Keras would load the layers that the model has and ignore the others."""
+    content = []
     for layers in (1, 2):
         model = kt.Transformer(53, layers, d_model=8, d_ff=8, num_heads=2)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        model.save(tmp_path / f"{layers}.keras")
-    with zipfile.ZipFile(tmp_path / "1.keras") as one:
-        settings = one.read("config.json")
-    with (
-        zipfile.ZipFile(tmp_path / "2.keras") as two,
-        zipfile.ZipFile(tmp_path / "mixed.keras", "w") as mixed,
-    ):
-        for name in two.namelist():
-            mixed.writestr(name, settings if name == "config.json" else two.read(name))
+        model.save(tmp_path / "model.keras")
+        content.append(malicious.members(tmp_path / "model.keras"))
+    mixed = {**content[1], "config.json": content[0]["config.json"]}
+    malicious.write_archive(tmp_path / "mixed.keras", mixed.items())
     message = "has weights of 43 layers, but the model has only 22"
     with pytest.raises(ModelError, match=message):
         read(tmp_path / "mixed.keras")

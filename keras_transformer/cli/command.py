@@ -1,0 +1,181 @@
+"""Class of all commands: common options, checks of values, and errors of one line."""
+
+import contextlib
+import errno
+import math
+import os
+import re
+import shlex
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+from typer import Option
+from typer.core import TyperCommand
+
+from keras_transformer.cli import common, console
+from keras_transformer.cli.exit_signals import exit_on_signals
+from keras_transformer.errors import UserError
+
+# Exit codes. The last two are 128 plus the number of a signal, as in a shell.
+_USER_ERROR = 2
+_BROKEN_PIPE = 141
+# Python decodes the bytes of an argument that are not UTF-8 to lone surrogates.
+_SURROGATES = re.compile("[\ud800-\udfff]")
+# TensorFlow reports these file errors as exhausted resources, like a lack of memory.
+_FILE_ERRORS = {
+    os.strerror(number)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+}
+# Lines of an error in a `tf.function` that precede the reason.
+_LOCATION = re.compile(r"$|\s|Graph execution error:|Detected at node ")
+
+_common_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@_common_app.command()
+def _common_options(
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", help="Print only results, warnings and errors.")
+    ] = False,
+    verbose: Annotated[
+        bool, Option("--verbose", "-v", help="Print library messages and tracebacks.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        Option(
+            metavar="DEVICE", help="Device: cpu, gpu, or numbered GPUs, e.g. gpu:0,1."
+        ),
+    ] = None,
+):
+    """The options of all commands, whose values are `common.Settings`."""
+
+
+COMMON_OPTIONS = typer.main.get_command(_common_app).params
+
+
+class Command(TyperCommand):
+    """A command with the common options, whose errors are one line without traceback.
+
+    If it takes text as standard input or --input, it explains so when the text is an
+    argument.
+    """
+
+    has_device = True
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        common_options = COMMON_OPTIONS if self.has_device else COMMON_OPTIONS[:-1]
+        self.params = [*self.params, *common_options]
+
+    def parse_args(self, ctx, args):
+        takes_input = any(each.name == "input_path" for each in self.params)
+        ctx.allow_extra_args = takes_input
+        rest = super().parse_args(ctx, args)
+        if takes_input and ctx.args:
+            _refuse_extra_argument(ctx)
+        return rest
+
+    def invoke(self, ctx):
+        names = {each.name for each in COMMON_OPTIONS} & ctx.params.keys()
+        settings = common.Settings(**{name: ctx.params.pop(name) for name in names})
+        # File names need not be UTF-8, and commands print them.
+        with contextlib.suppress(AttributeError, ValueError):
+            sys.stdout.reconfigure(errors="surrogateescape")
+        try:
+            _check_values(ctx.params)
+            with (
+                exit_on_signals(),
+                common.apply_settings(settings),
+                console.print_library_log(),
+            ):
+                result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            _discard_output()
+            raise typer.Exit(_BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            console.print_error("interrupted")
+            raise typer.Exit(console.INTERRUPTED) from None
+        except Exception as error:
+            message = _user_message(error)
+            if message is None:
+                raise
+            if settings.verbose:
+                traceback.print_exc()
+            if _is_unnamed(error):
+                _discard_output()
+            console.print_error(f"error: {message}")
+            raise typer.Exit(getattr(error, "exit_code", _USER_ERROR)) from None
+
+
+class LocalCommand(Command):
+    """A command that computes nothing, and so lacks --device."""
+
+    has_device = False
+
+
+def _refuse_extra_argument(ctx):
+    text = " ".join(ctx.args)
+    quoted, model = shlex.quote(text), shlex.quote(str(ctx.params["model"]))
+    if os.path.exists(text):
+        ctx.fail(f"{text}: give a file as --input {quoted}")
+    ctx.fail(
+        f"{text!r}: give text on standard input, as in `echo {quoted} | "
+        f"{ctx.command_path} {model}`, or a file with --input"
+    )
+
+
+def _check_values(arguments):
+    """Raises `UserError` for values that no command can use."""
+    for name, value in arguments.items():
+        option = "--" + name.replace("_", "-")
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, float) and not math.isfinite(each):
+                raise UserError(f"{option} {each}: must be a finite number")
+            if isinstance(each, int) and abs(each) >= 2**63:
+                raise UserError(f"{option} {each}: must be below {2**63}")
+            if isinstance(each, str) and _SURROGATES.search(each):
+                raise UserError(f"{each}: must be UTF-8")
+
+
+def _user_message(error):
+    """Returns the line to print if the user can fix `error`, else `None`."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        what = "reading or writing failed" if _is_unnamed(error) else error.filename
+        return f"{what}: {error.strerror}"
+    if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
+        # In a `tf.function`, lines about the source code come first. TensorFlow adds
+        # the node in braces and the operation in brackets.
+        lines = str(error).splitlines()
+        line = next((each for each in lines if not _LOCATION.match(each)), "")
+        reason = re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\]$", "", line)
+        path, _, cause = reason.rpartition("; ")
+        if path and cause in _FILE_ERRORS:
+            return f"{path}: {cause}"
+        return f"not enough memory: {reason}" if reason else "not enough memory"
+    if isinstance(error, UnicodeEncodeError) and _SURROGATES.search(error.object):
+        word = next(filter(_SURROGATES.search, error.object.split()))
+        return f"{word}: must be UTF-8"
+    return None
+
+
+def _tensorflow_memory_errors():
+    tensorflow = sys.modules.get("tensorflow")
+    return () if tensorflow is None else (tensorflow.errors.ResourceExhaustedError,)
+
+
+def _is_unnamed(error):
+    """Returns whether `error` is an I/O error without a file name, as on a pipe."""
+    return isinstance(error, OSError) and bool(error.errno) and error.filename is None
+
+
+def _discard_output():
+    """Discards buffered output, since Python would try to write it again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

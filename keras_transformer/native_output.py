@@ -1,0 +1,91 @@
+"""Standard error of native libraries, which write to the file descriptor."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+
+# Only one thread at a time may filter standard error.
+_lock = threading.Lock()
+
+
+class _Stderr:
+    """Standard error of Python, separate from the output of native libraries.
+
+    Python libraries keep the stream that they find when they are loaded. The stream is
+    therefore never closed and always has the same descriptor.
+    """
+
+    stream = None
+    is_used = False
+
+
+@contextlib.contextmanager
+def hide_native_output():
+    """Discards native libraries' output to standard error and keeps Python's."""
+    if _Stderr.is_used:
+        yield
+        return
+    if _Stderr.stream is None:
+        _Stderr.stream = open(  # noqa: SIM115, never closed
+            os.dup(2), "w", buffering=1, errors="backslashreplace", closefd=False
+        )
+    own_stderr = sys.stderr
+    with open(os.devnull, "wb") as nowhere, _redirect(nowhere) as real:
+        os.dup2(real, _Stderr.stream.fileno())
+        _Stderr.is_used = True
+        try:
+            if own_stderr is sys.__stderr__:
+                sys.stderr = _Stderr.stream
+            yield
+        finally:
+            _Stderr.is_used = False
+            sys.stderr = own_stderr
+
+
+@contextlib.contextmanager
+def filter_native_output(is_hidden):
+    """Removes the lines of standard error for which `is_hidden(line)` is true.
+
+    Other lines appear when the context exits. Nothing is removed if the process has no
+    standard error, or no file for the lines can be created.
+    """
+    with _lock:
+        try:
+            os.fstat(2)
+            captured = _temporary_file()
+        except OSError:
+            captured = None
+        if captured is None:
+            yield
+            return
+        with captured:
+            try:
+                with _redirect(captured):
+                    yield
+            finally:
+                captured.seek(0)
+                kept = b"".join(line for line in captured if not is_hidden(line))
+                with contextlib.suppress(OSError):
+                    while kept:
+                        kept = kept[os.write(2, kept) :]
+
+
+@contextlib.contextmanager
+def _redirect(file):
+    """Lets descriptor 2 write to a file. Yields a descriptor of the real one."""
+    real = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield real
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+
+
+def _temporary_file():
+    """Opens a file in memory. Systems other than Linux create a temporary file."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
