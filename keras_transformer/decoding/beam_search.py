@@ -95,7 +95,7 @@ def beam_search(
         ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
             or the end id equals another special id.
     """
-    decoder = StepDecoder.of(decoder)
+    decoder, drop_finished = StepDecoder.of(decoder), has_dynamic_shapes(drop_finished)
     beam_size = search.beam_size
     if _is_number(n_best) and not 1 <= n_best <= beam_size:
         raise ValueError(
@@ -126,7 +126,7 @@ def beam_search(
             excluded,
             decoder.returns_log_probs,
             # A search with dynamic shapes is not compiled by XLA (see `_best_tokens`).
-            uses_softmax=has_dynamic_shapes(drop_finished),
+            uses_softmax=drop_finished,
         )
         state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
         if beam_size > 1:

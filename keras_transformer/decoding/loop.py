@@ -45,13 +45,11 @@ class StepDecoder(NamedTuple):
         return decoder
 
 
-def decode_loop(
-    step, state, cache, context, num_steps, drop_finished="auto", compact=None
-):
+def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=None):
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
-    With `drop_finished`, finished sentences leave the batch once they are at least a
-    quarter of it, or when the cache is compacted. Results are the same.
+    If `drop_finished` is true, finished sentences leave the batch once they are at
+    least a quarter of it, or when the cache is compacted. Results are the same.
 
     Args:
         step: Function `(state, cache, context, index) -> (state, cache)`. `index` is a
@@ -64,14 +62,14 @@ def decode_loop(
             axis may grow from step to step if its size is 0 at first.
         context: Nest of tensors whose leading axis is batch.
         num_steps: Maximum number of steps, a scalar integer.
-        drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
+        drop_finished: Whether shapes may change during the loop.
         compact: Function `cache -> cache`, or `None` (see `StepDecoder`).
 
     Returns:
         The state of all sentences, in their original order.
     """
     index = ops.convert_to_tensor(0, dtype="int32")
-    if not has_dynamic_shapes(drop_finished):
+    if not drop_finished:
         _, state, _ = _run_steps(
             step, state, cache, context, index, num_steps, _any_left
         )
@@ -118,7 +116,7 @@ def decode_loop(
 
 
 def has_dynamic_shapes(drop_finished):
-    """Returns whether finished sentences are dropped, which needs dynamic shapes."""
+    """Resolves `drop_finished`, which needs dynamic shapes, to a bool."""
     if drop_finished == "auto":
         return keras.config.backend() != "jax"
     return bool(drop_finished)
@@ -142,11 +140,7 @@ def _take_sentences(nest, sentences, batch_size):
 
 
 def known_vocabulary_size(logits):
-    """Returns the size of the vocabulary, which is the last axis of the logits.
-
-    Raises:
-        ValueError: If this size is not static.
-    """
+    """Returns the size of the last axis of the logits, which must be static."""
     if logits.shape[-1] is None:
         raise ValueError(
             "The step function's logits must have a last axis of static size. "

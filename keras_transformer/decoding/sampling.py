@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.decoding.loop import (
     StepDecoder,
     decode_loop,
+    has_dynamic_shapes,
     known_vocabulary_size,
     resolve_lengths,
 )
@@ -49,6 +50,7 @@ def sample(
         ValueError: If the end id equals another special id.
     """
     decoder = StepDecoder.of(decoder)
+    drop_finished = has_dynamic_shapes(drop_finished)
     num_samples = sampling.num_samples
     excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)

@@ -63,6 +63,7 @@ def translate_ids(
         ValueError: If the padding ids differ. Unless the call is traced, also if a row
             has no end id, or padding before it.
     """
+    drop_finished = has_dynamic_shapes(drop_finished)
     arguments = _begin(
         model,
         decoder or _decoder_of(model, drop_finished),
@@ -111,6 +112,7 @@ def sample_ids(
     Raises:
         ValueError: As in `translate_ids`.
     """
+    drop_finished = has_dynamic_shapes(drop_finished)
     arguments = _begin(
         model,
         _decoder_of(model, drop_finished),
@@ -141,8 +143,7 @@ def _decoder_of(model, drop_finished):
         )
     # The weights are arranged in advance only for dynamic shapes: with static shapes,
     # XLA would do this again at every step.
-    is_dynamic = has_dynamic_shapes(drop_finished)
-    return IncrementalDecoder(model, arrange_weights(model) if is_dynamic else None)
+    return IncrementalDecoder(model, arrange_weights(model) if drop_finished else None)
 
 
 def _begin(
@@ -183,8 +184,7 @@ def _begin(
     max_length = ops.where(lengths > 1, max_length, 0)
     # A growing cache has no unused slots. Like dropping finished sentences, it needs
     # dynamic shapes.
-    grows = has_dynamic_shapes(drop_finished)
-    capacity = None if grows else buffer_length
+    capacity = None if drop_finished else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)
     if prefix_ids is not None or automaton is not None:
         decoder = ConstrainedDecoder(
