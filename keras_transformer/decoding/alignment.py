@@ -39,18 +39,10 @@ def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
 
 
 def mean_cross_attention(scores, num_layers=NUM_LAYERS):
-    """Averages cross-attention over the heads of the last layers.
+    """Averages cross-attention over the heads of the last `num_layers` layers.
 
-    Args:
-        scores: List of one `(self_scores, cross_scores)` pair per decoder layer (see
-            `Decoder.call`).
-        num_layers: Number of decoder layers to average, counted from the last.
-
-    Returns:
-        float32 `[batch, target_length, source_length]`.
-
-    Raises:
-        ValueError: If `num_layers` is below 1.
+    `scores` are those of `Decoder.call`. Returns float32 `[batch, target_length,
+    source_length]`.
     """
     check_at_least("num_layers", num_layers, 1)
     cross_scores = [cross for _, cross in scores[-num_layers:]]
@@ -60,12 +52,7 @@ def mean_cross_attention(scores, num_layers=NUM_LAYERS):
 def token_surfaces(tokenizer, rows):
     """Returns the surface of each subword: its text, including the space before it.
 
-    Args:
-        tokenizer: The tokenizer of the ids.
-        rows: List of lists of ids, without special ids.
-
-    Returns:
-        For each row, a list of UTF-8 bytes, the surface of each subword.
+    Rows are lists of ids without special ids. Surfaces are UTF-8 bytes.
     """
     distinct = sorted({each for row in rows for each in row})
     # The first subword of a text loses its space, so each is decoded after a letter.
@@ -89,16 +76,11 @@ def token_surfaces(tokenizer, rows):
 
 
 def encode_with_surfaces(tokenizer, texts):
-    """Encodes texts, and finds the subwords of their words.
+    """Returns three lists with one entry per text.
 
-    Args:
-        tokenizer: The tokenizer of the texts.
-        texts: List of str.
-
-    Returns:
-        Three lists with one entry per text: its ids without special ids, the surfaces
-        of the ids, and the number of ids before the text. The latter form the language
-        prefix of some Marian models, which is not in the text.
+    They are its ids without special ids, the surfaces of the ids, and the number of ids
+    before the text. The latter form the language prefix of some Marian models, which is
+    not in the text.
     """
     rows = encode_texts(tokenizer, [*texts, ""])
     *surfaces, prefix = token_surfaces(tokenizer, rows)
@@ -112,10 +94,8 @@ def encode_with_surfaces(tokenizer, texts):
 def count_added(row, prefix, text):
     """Returns the number of subwords that a tokenizer has put before a text.
 
-    Args:
-        row: List of bytes, the surfaces of the text's subwords.
-        prefix: List of bytes, the surfaces for an empty text.
-        text: The text. If it begins with the prefix, the tokenizer has added nothing.
+    Row and prefix are the surfaces of the text and of an empty text. If the text itself
+    begins with the prefix, the tokenizer has added nothing.
     """
     own = b"".join(prefix).strip()
     if own and text.encode("utf-8", "replace").startswith(own):
@@ -125,17 +105,11 @@ def count_added(row, prefix, text):
 
 
 def join_characters(row):
-    """Joins subwords into units of whole characters.
+    """Joins subwords, given their surfaces, into units of whole characters.
 
-    A subword may be a single byte of a character. The signature `attend` of exported
-    models joins subwords in the same way.
-
-    Args:
-        row: List of bytes, the surfaces of a text's subwords in order.
-
-    Returns:
-        List of bytes, the text of each unit, and list of int, the index of each
-        subword's unit.
+    A subword may be a single byte of a character. Returns the text of each unit, and
+    the index of each subword's unit. The signature `attend` of exported models joins
+    subwords in the same way.
     """
     units, unit_of = [], []
     for place, surface in enumerate(row):
@@ -154,15 +128,8 @@ def attention_of_units(scores, target_units, source_units):
     """Computes the attention between units from the attention between subwords.
 
     Attention to a unit is the sum over its subwords. Attention from a unit is the mean
-    over them.
-
-    Args:
-        scores: float `[..., target subwords, source subwords]`.
-        target_units: List of int, the index of each target subword's unit.
-        source_units: List of int, the index of each source subword's unit.
-
-    Returns:
-        float `[..., target units, source units]`.
+    over them. `scores` and the result are `[..., targets, sources]`, and the units are
+    the index of each subword's unit.
     """
     rows, columns = (
         np.eye(max(units, default=-1) + 1, dtype=scores.dtype)[units]
@@ -172,16 +139,11 @@ def attention_of_units(scores, target_units, source_units):
 
 
 def words_of(row):
-    """Returns the index of the word that each subword belongs to.
+    """Returns the index of each subword's word, from 0, given the subwords' surfaces.
 
     Words are separated by ASCII whitespace. A subword of whitespace belongs to the
-    next word. A subword that touches several words belongs to the last of them.
-
-    Args:
-        row: List of bytes, the surfaces of a text's subwords in order.
-
-    Returns:
-        List of int, word indices from 0; -1 for whitespace after the last word.
+    next word, or after the last word to -1. A subword that touches several words
+    belongs to the last of them.
     """
     words = []
     num_words = 0
@@ -202,8 +164,7 @@ def align_words(scores, source_words, target_words):
 
     Args:
         scores: float `[target subwords, source subwords]`.
-        source_words: List of int, the index of each source subword's word, from
-            `words_of`.
+        source_words: The index of each source subword's word, from `words_of`.
         target_words: The same for the target.
 
     Returns:
@@ -250,15 +211,10 @@ def format_pharaoh(pairs):
 
 
 def alignable_pairs(sources, targets, max_lengths, warn):
-    """Returns the indices of pairs in which neither side is empty or too long.
+    """Returns the indices of pairs of ids in which neither side is empty or too long.
 
-    Args:
-        sources: List of lists of ids, without special ids.
-        targets: List of lists of ids, without special ids.
-        max_lengths: Maximum source length and maximum target length in subwords, each
-            including one special id.
-        warn: Called with a pair's index and a message for each pair with a side that is
-            too long.
+    The maximum lengths of source and target include one special id each. `warn` is
+    called with the index of each pair with a side that is too long, and a message.
     """
     indices = []
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):

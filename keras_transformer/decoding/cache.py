@@ -35,10 +35,7 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends one position: keys and values `[batch, num_heads, beam_size, dim]`.
-
-        `place` is ignored. Only `Buffer` uses it.
-        """
+        """Appends a position: keys and values `[batch, num_heads, beam_size, dim]`."""
         return self._replace(
             recent_key=ops.concatenate([self.recent_key, key], axis=2),
             recent_value=ops.concatenate([self.recent_value, value], axis=2),
@@ -56,10 +53,7 @@ class Buffer(NamedTuple):
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Writes one position: keys and values `[batch, num_heads, beam_size, dim]`.
-
-        `place` is the position in the ring buffer (see `extend`).
-        """
+        """Writes one position, at `place` of the ring buffer (see `extend`)."""
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
@@ -96,11 +90,7 @@ class Cache(NamedTuple):
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
-        """Returns one attention bias per part. All layers share these biases.
-
-        Returns:
-            List of float32 `[batch, 1, beam_size, slots]`, or of `None` if `sees_all`.
-        """
+        """Returns a bias `[batch, 1, beam_size, slots]` per part, or `None`s."""
         if self.sees_all:
             return [None, None]
         bias = mask_to_bias(self.ancestors)[:, None]
@@ -199,11 +189,9 @@ def _newest(cache, count):
 
 
 def reorder(cache, parents):
-    """Reorders the cache after hypotheses were replaced within their beam.
+    """Reorders the hypotheses of a cache within their beams.
 
-    Args:
-        cache: `Cache`.
-        parents: int32 `[batch * beam_size]`, the old row that each new row continues.
+    Parents, int32 `[batch * beam_size]`, are the old rows that the new rows continue.
     """
     if cache.sees_all:
         return cache
@@ -245,14 +233,10 @@ def compact(cache, window=None):
 
 
 def reachable_slots(ancestors):
-    """Returns the slots that at least one hypothesis attends to.
+    """Returns the slots that at least one hypothesis attends to, in ascending order.
 
-    Args:
-        ancestors: `[batch, beam_size, slots]`, bool.
-
-    Returns:
-        int32 `[batch, num_reachable]`, in ascending order. `num_reachable` is the
-        largest count in the batch; other sentences are padded with unreachable slots.
+    They are int32 `[batch, num_reachable]`, the largest count in the batch. Other
+    sentences are padded with unreachable slots.
     """
     reachable = ops.any(ancestors, axis=1)
     num_reachable = ops.max(ops.sum(ops.cast(reachable, "int32"), axis=1))

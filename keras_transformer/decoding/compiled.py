@@ -6,18 +6,11 @@ import keras
 
 
 def compile_for_ids(function, num_inputs):
-    """Compiles a function of ids, if the backend is TensorFlow.
+    """Compiles a function of `num_inputs` int32 arrays `[rows, length]` on TensorFlow.
 
-    TensorFlow traces the function once for all shapes. JAX would compile again for each
-    batch shape, which takes longer than the search.
-
-    Args:
-        function: Function of `num_inputs` int32 arrays `[rows, length]` that returns a
-            tensor or a tuple of tensors.
-        num_inputs: Number of arguments.
-
-    Returns:
-        A function of the same arguments that returns NumPy arrays.
+    The result is a function of the same arguments that returns NumPy arrays. TensorFlow
+    traces it once for all shapes. JAX would compile again for each batch shape, which
+    takes longer than the search.
     """
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
@@ -60,18 +53,10 @@ def shared_constant(array):
 
 
 def parallel_map(function, items, num_threads):
-    """Applies `function` to each item in parallel.
+    """Applies a function of compiled code to items, on several threads.
 
-    Args:
-        function: Called with one item. Threads save time only if the function spends
-            its time in compiled code, such as a `tf.function`.
-        items: Iterable.
-        num_threads: Number of items computed in parallel, one thread each. JAX and
-            PyTorch use one thread, because settings such as PyTorch's `no_grad` apply
-            only to the thread that sets them.
-
-    Returns:
-        List of (item, result) pairs in any order.
+    Returns a list of (item, result) pairs in any order. JAX and PyTorch use one thread:
+    settings such as PyTorch's `no_grad` apply only to the thread that sets them.
     """
     if num_threads == 1 or keras.config.backend() != "tensorflow":
         return [(item, function(item)) for item in items]

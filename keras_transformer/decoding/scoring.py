@@ -32,17 +32,9 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
 
 
 def sequence_log_probs(logits, labels, pad_id=0, unknown_id=1):
-    """Sums the log-probabilities of labels.
+    """Sums the log-probabilities of labels, given logits `[..., num_outputs]`.
 
-    Args:
-        logits: `[batch, target_length, num_outputs]`.
-        labels: int32 `[batch, target_length]`, ids and the end id, then padding.
-        pad_id: Labels with this id are not counted.
-        unknown_id: Replaces labels for which the model has no logits. If `None`, the
-            model must have logits for all labels.
-
-    Returns:
-        float32 `[batch]`.
+    The other arguments and the result are those of `score_ids`.
     """
     logits = ops.cast(logits, "float32")
     known = labels

@@ -59,7 +59,10 @@ def check_common_parts(model, library):
 
 
 def supported_activation(model, activations, library):
-    """Returns a library's name for the model's activation."""
+    """Returns a library's name for the model's activation.
+
+    `activations` maps Keras's names to the library's.
+    """
     name = activation_name(model.activation)
     if name not in activations:
         raise ExportError(

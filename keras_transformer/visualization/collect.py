@@ -56,23 +56,15 @@ class Attention(NamedTuple):
 
     def axes(self, kind):
         """Returns the titles of the row and column axes of `scores[kind]`."""
-        return {
-            "encoder": ("source (query)", "source (key)"),
-            "decoder": ("translation so far (query)", "translation so far (key)"),
-            "cross": ("translation (query)", "source (key)"),
-        }[kind]
+        target = "translation" if kind == "cross" else "translation so far"
+        query = "source" if kind == "encoder" else target
+        key = target if kind == "decoder" else "source"
+        return f"{query} (query)", f"{key} (key)"
 
     def select(self, kind, layer=None, head=None):
-        """Selects attention matrices of one kind, by layer and head.
+        """Returns a list of (layer, head, scores `[rows, columns]`) of one kind.
 
-        Args:
-            kind: `"encoder"`, `"decoder"` or `"cross"`.
-            layer: Number of a layer, from 1. If `None`, all layers.
-            head: Number of a head, from 1. If `None`, all heads.
-
-        Returns:
-            List of (layer, head, scores `[rows, columns]`). The numbers of layers and
-            heads count from 1.
+        Layers and heads count from 1. If one is `None`, all of them are returned.
 
         Raises:
             ModelError: If the model has no such kind, layer or head.
@@ -124,8 +116,11 @@ def attention_of(
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
-    texts = (tokenizer, source), (target_of(tokenizer), target)
-    rows = [encode_texts(side, [text])[0] for side, text in texts]
+    sides = (tokenizer, target_of(tokenizer))
+    rows = [
+        encode_texts(side, [text])[0]
+        for side, text in zip(sides, (source, target), strict=True)
+    ]
     # A normalizer may remove all characters of a text.
     _check_texts(source if rows[0] else "", target if rows[1] else "")
     source_ids = [*rows[0], tokenizer.end_id]
@@ -146,31 +141,23 @@ def attention_of(
             "target_ids": np.array([target_ids], "int32"),
         }
     )
-    sides = [
-        join_characters(token_surfaces(side, [row])[0])
-        for (side, _), row in zip(texts, rows, strict=True)
-    ]
-    names = [
-        [each.decode("utf-8", "replace") for each in tokens] for tokens, _ in sides
-    ]
-    for tokens in names:
-        # The tokenizer adds a space in front of the text.
-        tokens[0] = tokens[0].removeprefix(" ")
-    (_, source_units), (_, target_units) = sides
+    (source_tokens, source_units), (target_tokens, target_units) = (
+        _tokens(side, row) for side, row in zip(sides, rows, strict=True)
+    )
     # A unit is the index of a token of `Attention`. These lists map each subword to its
     # unit. They include the source's end id, and the target's start id or end id.
-    source_units = [*source_units, len(names[0])]
+    source_units = [*source_units, len(source_tokens)]
     read_units = [0, *(unit + 1 for unit in target_units)]
-    predicted_units = [*target_units, len(names[1])]
+    predicted_units = [*target_units, len(target_tokens)]
     units = {
         "encoder": (source_units, source_units),
         "decoder": (read_units, read_units),
         "cross": (predicted_units, source_units),
     }
     return Attention(
-        source=[*names[0], _END],
-        read=[_START, *names[1]],
-        predicted=[*names[1], _END],
+        source=[*source_tokens, _END],
+        read=[_START, *target_tokens],
+        predicted=[*target_tokens, _END],
         scores={
             kind: attention_of_units(
                 np.asarray(ops.convert_to_numpy(scores))[0], *units[kind]
@@ -209,6 +196,14 @@ def attention_of_export(translator, source, target):
         texts=_replace_surrogates(source, target),
         is_mean=True,
     )
+
+
+def _tokens(tokenizer, row):
+    """Returns the tokens of a text, and the index of each subword's token."""
+    tokens, units = join_characters(token_surfaces(tokenizer, [row])[0])
+    tokens = [each.decode("utf-8", "replace") for each in tokens]
+    # The tokenizer adds a space in front of the text.
+    return [tokens[0].removeprefix(" "), *tokens[1:]], units
 
 
 def _replace_surrogates(*texts):
