@@ -3,7 +3,8 @@
     python docs/reference.py
 
 Commands are described by their help texts. Recipe keys are described by comments in
-`files.yaml` and in the modules of the schema, and by the docstring of `Transformer`.
+`files.yaml` and in the modules of the schema, and by the docstrings of `Transformer`
+and `Variations`.
 """
 
 import ast
@@ -272,9 +273,9 @@ class Descriptions:
         self.fields |= field_comments(RECIPES / "data_sections.py")
         self.fields |= field_comments(RECIPES / "stages.py")
         self.fields |= field_comments(RECIPES / "best_metric.py")
-        self.arguments = argument_docs(
-            ROOT / "keras_transformer" / "transformer.py", "Transformer"
-        )
+        package = ROOT / "keras_transformer"
+        self.arguments = argument_docs(package / "transformer.py", "Transformer")
+        self.arguments |= argument_docs(package / "arguments.py", "Variations")
 
     def of(self, section, name, key):
         candidates = [

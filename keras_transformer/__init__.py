@@ -36,7 +36,7 @@ _NAMES = {
     "Transformer": "transformer",
     "Translation": "decoding",
     "Translator": "decoding",
-    "Variations": "variations",
+    "Variations": "arguments",
     "open_model": "saving.open",
     "train": "experiments.train",
 }

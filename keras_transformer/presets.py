@@ -6,17 +6,14 @@ Group E has a single row, "E".
 
 import tempfile
 
-_BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1}
+from keras_transformer.arguments import DEFAULTS, with_head_dims
+
+_SIZES = ("num_layers", "d_model", "d_ff", "num_heads", "dropout")
 
 
 def _base(**changes):
-    """Returns the base preset with changes.
-
-    Unless changed, `key_dim` and `value_dim` are `d_model // num_heads`.
-    """
-    preset = {**_BASE, **changes}
-    head_dim = preset["d_model"] // preset["num_heads"]
-    return {"key_dim": head_dim, "value_dim": head_dim, **preset}
+    """Returns the base preset with changes."""
+    return with_head_dims({**{name: DEFAULTS[name] for name in _SIZES}, **changes})
 
 
 WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
@@ -85,16 +82,15 @@ class PresetMixin:
             preset: A key of `PRESETS`, for random weights. Otherwise a stored preset: a
                 folder that `save_to_preset` wrote, the name of a model in this package,
                 or `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
-            vocabulary_size: Number of ids. Required for a key of `PRESETS`, not allowed
-                for a stored preset.
+            vocabulary_size: Number of ids, only for a key of `PRESETS`.
             **changes: Constructor arguments that differ from the preset. If `preset` is
                 a key of `PRESETS` and `d_model` or `num_heads` changes, the default
                 `key_dim` and `value_dim` are `d_model // num_heads`.
 
         Raises:
-            ValueError: If `vocabulary_size` is missing for a key of `PRESETS` or given
-                for a stored preset. If a stored preset does not exist or fails the
-                safety checks, or if its weights do not match the model with `changes`.
+            ValueError: If `vocabulary_size` is missing for a key of `PRESETS`. If a
+                stored preset does not exist or fails the safety checks, or if its
+                weights do not match the model with `changes`.
         """
         if preset in PRESETS:
             if vocabulary_size is None:

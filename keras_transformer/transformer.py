@@ -5,6 +5,13 @@ import functools
 import keras
 from keras import ops
 
+from keras_transformer.arguments import (
+    DEFAULTS,
+    POSITIONS,
+    Variations,
+    require_choice,
+    with_head_dims,
+)
 from keras_transformer.layers import (
     Decoder,
     Dropout,
@@ -15,14 +22,13 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.child_layer import child_layer, inner_layers
 from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.transformer_layer import (
-    TransformerLayer,
-    constructor_arguments,
-)
+from keras_transformer.layers.transformer_layer import LAYER_ARGUMENTS
 from keras_transformer.numerics.activations import activation_name, get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
 from keras_transformer.presets import PresetMixin
-from keras_transformer.variations import Variations
+
+# Names of the arguments of `Transformer`.
+_ARGUMENTS = ("vocabulary_size", *DEFAULTS, "pad_id", "output_size")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -95,7 +101,7 @@ class Transformer(PresetMixin, keras.Model):
     ):
         super().__init__(**kwargs)
         self.autocast = False  # as in `TokenEmbedding`: autocast would round float ids
-        _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
+        require_choice("positions", positions, POSITIONS)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.d_model = d_model
@@ -114,24 +120,21 @@ class Transformer(PresetMixin, keras.Model):
         self.pad_id = pad_id
         self.output_size = output_size
         self.variations = variations = Variations.of(variations)
+        options = with_head_dims(self._arguments())
         self._add_embeddings()
         self.dropout_layer = child_layer(self, Dropout, "embedding_dropout", dropout)
-        # The remaining arguments of the layers, such as `d_ff`, are read from the
-        # attributes of the model.
-        options = constructor_arguments(
-            self,
-            TransformerLayer,
-            key_dim=key_dim or d_model // num_heads,
-            value_dim=value_dim or d_model // num_heads,
-            attention_bias=variations.attention_bias,
-            layer_norm_epsilon=variations.layer_norm_epsilon,
-        )
+        options["attention_bias"] = variations.attention_bias
+        options["layer_norm_epsilon"] = variations.layer_norm_epsilon
+        options = {name: options[name] for name in LAYER_ARGUMENTS}
         self.encoder = child_layer(self, Encoder, "encoder", num_layers, **options)
         num_layers = variations.num_decoder_layers or num_layers
         self.decoder = child_layer(self, Decoder, "decoder", num_layers, **options)
 
+    def _arguments(self):
+        return {name: getattr(self, name) for name in _ARGUMENTS}
+
     def _add_embeddings(self):
-        """Adds the layers that convert ids to inputs of the encoder and the decoder."""
+        """Adds the layers that convert ids to inputs of encoder and decoder."""
         variations = self.variations
         self.token_embedding = child_layer(
             self,
@@ -270,9 +273,7 @@ class Transformer(PresetMixin, keras.Model):
         self._ensure_built()
         x = (self.source_embedding or self.token_embedding)(source_ids)
         x = self.source_positions(_scale(x, token_factors))
-        if self.source_norm is not None:
-            x = self.source_norm(x, training=training)
-        return self.dropout_layer(x, training=training)
+        return self._finish_embedding(x, self.source_norm, training)
 
     def embed_target(
         self, target_ids, start_index=0, training=None, token_factors=None
@@ -284,8 +285,11 @@ class Transformer(PresetMixin, keras.Model):
         self._ensure_built()
         x = _scale(self.token_embedding(target_ids), token_factors)
         x = self.target_positions(x, start_index=start_index)
-        if self.target_norm is not None:
-            x = self.target_norm(x, training=training)
+        return self._finish_embedding(x, self.target_norm, training)
+
+    def _finish_embedding(self, x, norm, training):
+        if norm is not None:
+            x = norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
     def encode(self, source_ids, training=None, token_factors=None):
@@ -305,8 +309,8 @@ class Transformer(PresetMixin, keras.Model):
         Args:
             target_ids: `[batch, target_length]`.
             encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token. Combined with
-                the Keras mask of `encoder_output`, if it has one.
+            source_mask: `[batch, source_length]`, bool, True = token. If `None`, the
+                Keras mask of `encoder_output` is used, if it has one.
             training: Whether dropout is applied.
         """
         decoder_output = self.decoder(
@@ -445,12 +449,9 @@ class Transformer(PresetMixin, keras.Model):
                 layer.check_quantization()
 
     def get_config(self):
-        arguments = constructor_arguments(
-            self,
-            Transformer,
-            activation=activation_name(self.activation),
-            variations=self.variations.changes() or None,
-        )
+        arguments = self._arguments()
+        arguments["activation"] = activation_name(self.activation)
+        arguments["variations"] = self.variations.changes() or None
         # Layers that train although the layer around them does not, or vice versa.
         changes = {
             path: layer.trainable
@@ -503,20 +504,3 @@ def _scale(x, factors):
     if factors is None:
         return x
     return x * ops.expand_dims(ops.cast(factors, x.dtype), -1)
-
-
-def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
-    """Checks arguments before the constructor computes with them."""
-    sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
-    if positions not in ("sinusoidal", "learned"):
-        raise ValueError(
-            f'`positions` must be "sinusoidal" or "learned". Received: {positions!r}.'
-        )
-    if (key_dim is None or value_dim is None) and d_model % num_heads:
-        raise ValueError(
-            "`num_heads` must divide `d_model` unless `key_dim` and `value_dim` are "
-            f"given. Received: num_heads={num_heads}, d_model={d_model}."
-        )

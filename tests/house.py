@@ -37,7 +37,7 @@ CORE_MODULES = (
     "decoding.top_k",
 )
 # Modules that belong at the top of the package.
-TOP = ("", "errors", "files", "presets", "transformer")
+TOP = ("", "arguments", "errors", "files", "presets", "transformer")
 
 
 def source_files(root):

@@ -19,16 +19,9 @@ def check_layer(
 ):
     """Checks a layer class on fresh instances.
 
-    Args:
-        cls: The class, registered for saving.
-        init_kwargs: Constructor arguments. `check_dropout` overrides the rates, whose
-            names end in "dropout".
-        inputs: Arrays by call argument, in the order of `call`: vectors `[batch,
-            length, width]`, ids and masks.
-        expected_output_shape: Shape of the output for `inputs`.
-        expected_num_weights: Number of weights, which must all be trainable.
-        expected_num_seed_generators: Number of (sub)layers with dropout. Each has the
-            state of a random generator as an additional variable.
+    `inputs` are arrays by call argument, in the order of `call`: vectors `[batch,
+    length, width]`, ids and masks. All weights must be trainable. Each (sub)layer with
+    dropout has the state of a random generator as an additional variable.
     """
     case = Case(cls, init_kwargs, inputs)
     check_config(case)

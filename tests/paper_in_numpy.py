@@ -2,7 +2,8 @@
 
 The formulas follow the text of sections 3.1 to 3.5. The weights come from the argument
 `layer`, `stack` or `model`. The only mask is the causal one: tests compare
-each row of a padded batch with the result for its tokens alone.
+each row of a padded batch with the result for its tokens alone. Epsilons, positions and
+embeddings of other toolkits come from a dict of `variations`, not from the model.
 """
 
 import math
@@ -71,44 +72,43 @@ def layer_norm(layer, x, epsilon=1e-6):
     return normalized * array(layer.gamma) + array(layer.beta)
 
 
-def add_norm(layer, x, sublayer):
+def add_norm(layer, x, sublayer, epsilon=1e-6):
     """Residual connection and normalization (section 3.1) around `sublayer`."""
     if layer.normalization == "post":
-        return layer_norm(layer.layer_norm, x + sublayer(x))
-    return x + sublayer(layer_norm(layer.layer_norm, x))
+        return layer_norm(layer.layer_norm, x + sublayer(x), epsilon)
+    return x + sublayer(layer_norm(layer.layer_norm, x, epsilon))
 
 
-def encoder_layer(layer, x):
-    x = add_norm(
-        layer.self_attention_add_norm,
-        x,
-        lambda y: multi_head_attention(layer.self_attention, y, y),
-    )
-    return add_norm(
-        layer.feed_forward_add_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
+def encoder_layer(layer, x, epsilon=1e-6):
+    def attend(y):
+        return multi_head_attention(layer.self_attention, y, y)
+
+    def transform(y):
+        return feed_forward(layer.feed_forward, y)
+
+    x = add_norm(layer.self_attention_add_norm, x, attend, epsilon)
+    return add_norm(layer.feed_forward_add_norm, x, transform, epsilon)
 
 
-def decoder_layer(layer, x, encoder_output):
-    x = add_norm(
-        layer.self_attention_add_norm,
-        x,
-        lambda y: multi_head_attention(layer.self_attention, y, y, causal=True),
-    )
-    x = add_norm(
-        layer.cross_attention_add_norm,
-        x,
-        lambda y: multi_head_attention(layer.cross_attention, y, encoder_output),
-    )
-    return add_norm(
-        layer.feed_forward_add_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
+def decoder_layer(layer, x, encoder_output, epsilon=1e-6):
+    def attend(y):
+        return multi_head_attention(layer.self_attention, y, y, causal=True)
+
+    def attend_to_source(y):
+        return multi_head_attention(layer.cross_attention, y, encoder_output)
+
+    def transform(y):
+        return feed_forward(layer.feed_forward, y)
+
+    x = add_norm(layer.self_attention_add_norm, x, attend, epsilon)
+    x = add_norm(layer.cross_attention_add_norm, x, attend_to_source, epsilon)
+    return add_norm(layer.feed_forward_add_norm, x, transform, epsilon)
 
 
-def stack(stack, x, layer_function, *args):
+def stack(stack, x, layer_function, *args, epsilon=1e-6):
     for layer in stack.layers:
-        x = layer_function(layer, x, *args)
-    return x if stack.final_norm is None else layer_norm(stack.final_norm, x)
+        x = layer_function(layer, x, *args, epsilon=epsilon)
+    return x if stack.final_norm is None else layer_norm(stack.final_norm, x, epsilon)
 
 
 def positional_encoding(length, d_model, span=None, first=0):
@@ -131,17 +131,40 @@ def positional_encoding(length, d_model, span=None, first=0):
     return table
 
 
-def embed(model, layer, ids):
-    vectors = array(model.token_embedding.embeddings)[ids] * math.sqrt(model.d_model)
+def embed(model, side, ids, variations=None):
+    """Sums of embeddings and positions of the ids of a side, "source" or "target"."""
+    variations = variations or {}
+    embedding = model.token_embedding
+    if side == "source" and model.source_embedding is not None:
+        embedding = model.source_embedding
+    vectors = array(embedding.embeddings)[ids] * math.sqrt(model.d_model)
+    if "zero_start_id" in variations:
+        vectors[np.array(ids) == variations["zero_start_id"]] = 0.0
+    layer = getattr(model, f"{side}_positions")
     if layer.kind == "learned":
-        return vectors + array(layer.positions)[: len(ids)]
-    return vectors + positional_encoding(len(ids), model.d_model)
+        vectors = vectors + array(layer.positions)[: len(ids)]
+    else:
+        is_other = variations.get("position_rates") == "tensor2tensor"
+        vectors = vectors + positional_encoding(
+            len(ids),
+            model.d_model,
+            span=model.d_model - 2 if is_other else None,
+            first=variations.get("first_position", 0),
+        )
+    norm = getattr(model, f"{side}_norm")
+    if norm is None:
+        return vectors
+    return layer_norm(norm, vectors, variations.get("layer_norm_epsilon", 1e-6))
 
 
-def transformer(model, source_ids, target_ids):
+def transformer(model, source_ids, target_ids, variations=None):
     """Logits `[target_length, vocabulary_size]` of one pair of id lists."""
-    x = embed(model, model.source_positions, source_ids)
-    encoder_output = stack(model.encoder, x, encoder_layer)
-    x = embed(model, model.target_positions, target_ids)
-    x = stack(model.decoder, x, decoder_layer, encoder_output)
-    return x @ array(model.token_embedding.embeddings).T
+    epsilon = (variations or {}).get("layer_norm_epsilon", 1e-6)
+    x = embed(model, "source", source_ids, variations)
+    encoder_output = stack(model.encoder, x, encoder_layer, epsilon=epsilon)
+    x = embed(model, "target", target_ids, variations)
+    x = stack(model.decoder, x, decoder_layer, encoder_output, epsilon=epsilon)
+    output = model.token_embedding
+    matrix = output.embeddings if output.tied else output.output_matrix
+    logits = x @ array(matrix).T
+    return logits + array(output.bias) if output.use_bias else logits

@@ -1,14 +1,9 @@
 """Tests presets against a second copy of Table 3 and a formula for parameter counts."""
 
-import functools
-import math
-
-import keras
 import pytest
-import tensorflow as tf
-from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.arguments import count_parameters
 from keras_transformer.presets import PRESETS, TRAINING_PRESETS
 
 # Layers, d_model, d_ff, heads, d_k, d_v, dropout, and the millions of parameters, which
@@ -41,44 +36,11 @@ OTHERS = {
     "small": (4, 256, 1024, 4, 64, 64, 0.3, None),
     "parsing": (4, 1024, 4096, 16, 64, 64, 0.1, None),
 }
+ROWS = {**TABLE_3, **OTHERS}
 # Vocabulary sizes that give the printed numbers of parameters. The paper reports "about
 # 37000".
 VOCABULARY_SIZE = 41_100
 BIG_VOCABULARY_SIZE = 36_000
-
-
-@pytest.fixture(autouse=True)
-def fast_weights(monkeypatch):
-    """Initializes all weights with zeros, since drawing 213 million numbers is slow."""
-
-    def zeros(self, shape, dtype=None, **kwargs):
-        return ops.zeros(shape, dtype)
-
-    for name in ("GlorotUniform", "RandomNormal"):
-        monkeypatch.setattr(getattr(keras.initializers, name), "__call__", zeros)
-
-
-def count(vocabulary_size, preset):
-    """Returns the number of parameters of the model that a preset describes."""
-    # Presets that differ only in dropout, which has no weights, are counted once.
-    same = [
-        name
-        for name in PRESETS
-        if {**PRESETS[name], "dropout": 0} == {**PRESETS[preset], "dropout": 0}
-    ]
-    return _count(vocabulary_size, same[0])
-
-
-@functools.cache
-def _count(vocabulary_size, preset):
-    # A graph describes weights without allocating them.
-    with tf.Graph().as_default():
-        model = kt.Transformer.from_preset(preset, vocabulary_size, dropout=0.0)
-        model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    assert model.count_params() == sum(
-        math.prod(weight.shape) for weight in model.trainable_weights
-    )
-    return model.count_params()
 
 
 def count_by_formula(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v):
@@ -86,9 +48,7 @@ def count_by_formula(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v
 
     Embeddings are tied. Only feed-forward networks and norms have biases.
     """
-    query_and_key = 2 * d_model * heads * d_k
-    value_and_output = 2 * d_model * heads * d_v
-    attention = query_and_key + value_and_output
+    attention = 2 * d_model * heads * d_k + 2 * d_model * heads * d_v
     feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
     norm = 2 * d_model
     encoder_layer = attention + norm + feed_forward + norm
@@ -98,55 +58,79 @@ def count_by_formula(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v
 
 
 def test_presets_have_every_row_of_table_3():
-    assert set(PRESETS) == set(TABLE_3) | set(OTHERS)
+    assert set(PRESETS) == set(ROWS)
     assert kt.PRESETS is PRESETS
+    assert TRAINING_PRESETS == {
+        "D3": {"label_smoothing": 0.0},
+        "D4": {"label_smoothing": 0.2},
+    }
 
 
-@pytest.mark.parametrize("name", [*TABLE_3, *OTHERS])
-def test_preset_arguments_match_table_3(name):
-    row = {**TABLE_3, **OTHERS}[name]
+@pytest.mark.parametrize("name", ROWS)
+def test_preset_matches_table_3(name):
     names = ("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim")
-    expected = dict(zip((*names, "dropout"), row[:-1], strict=True))
+    *sizes, dropout, printed = ROWS[name]
+    expected = {**dict(zip(names, sizes, strict=True)), "dropout": dropout}
+    size = BIG_VOCABULARY_SIZE if name == "big" else VOCABULARY_SIZE
+    number = count_by_formula(size, *sizes)
     if name == "E":
         expected.update(positions="learned", max_length=512)
-    assert PRESETS[name] == expected
-
-
-@pytest.mark.parametrize("name", [*TABLE_3, *OTHERS])
-def test_preset_parameter_counts_match_table_3(name):
-    *sizes, _, printed = {**TABLE_3, **OTHERS}[name]
-    size = BIG_VOCABULARY_SIZE if name == "big" else VOCABULARY_SIZE
-    expected = count_by_formula(size, *sizes)
-    if name == "E":
         # A table of positions for the source and one for the target.
-        expected += 2 * 512 * 512
-    assert count(size, name) == expected
-    if printed is not None:
-        assert round(expected / 1e6) == printed
+        number += 2 * 512 * 512
+    assert PRESETS[name] == expected
+    assert count_parameters(PRESETS[name], size) == number
+    assert printed is None or round(number / 1e6) == printed
 
 
 @pytest.mark.parametrize(
     ("name", "vocabulary_size", "millions"),
     [
-        # Computed as in `count_by_formula`: V x d_model + 44,101,632 for base, with
-        # vocabulary size V.
         ("base", 41_100, 65.14),
         ("base", 37_000, 63.05),
-        ("big", 37_000, 214.2),
+        ("big", 37_000, 214.20),
         # Wu et al. (2021): 2.6 million with a joint vocabulary of 10,000.
         ("tiny", 10_000, 2.60),
     ],
 )
-def test_preset_parameter_counts_at_other_vocabulary_sizes(
-    name, vocabulary_size, millions
-):
-    parameters = count(vocabulary_size, name)
-    last_digit = 0.1 if millions > 99 else 0.01
-    assert parameters / 1e6 == pytest.approx(millions, abs=last_digit / 2)
+def test_preset_has_the_known_number_of_parameters(name, vocabulary_size, millions):
+    number = count_parameters(PRESETS[name], vocabulary_size)
+    assert number / 1e6 == pytest.approx(millions, abs=0.05 if name == "big" else 0.005)
 
 
-def test_training_presets_match_table_3():
-    """Rows D3 and D4 change the label smoothing."""
-    assert TRAINING_PRESETS["D3"] == {"label_smoothing": 0.0}
-    assert TRAINING_PRESETS["D4"] == {"label_smoothing": 0.2}
-    assert set(TRAINING_PRESETS) <= set(PRESETS)
+def test_count_parameters_matches_a_built_preset():
+    model = kt.Transformer.from_preset("tiny", 41)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    assert count_parameters(PRESETS["tiny"], 41) == model.count_params()
+    assert PRESETS["tiny"].items() <= model.get_config().items()
+    changed = kt.Transformer.from_preset("tiny", 41, dropout=0.0, pad_id=7)
+    assert (changed.dropout, changed.pad_id, changed.d_model) == (0.0, 7, 128)
+
+
+def test_default_sizes_match_the_base_preset():
+    model = kt.Transformer(41)
+    attention = model.encoder.layers[0].self_attention
+    widths = {"key_dim": attention.key_dim, "value_dim": attention.value_dim}
+    assert PRESETS["base"].items() <= {**model.get_config(), **widths}.items()
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [
+        ({}, (32, 32)),
+        ({"d_model": 64}, (16, 16)),
+        ({"num_heads": 8}, (16, 16)),
+        ({"d_model": 64, "num_heads": 2}, (32, 32)),
+        ({"num_heads": 8, "key_dim": 5}, (5, 16)),
+        ({"key_dim": 5}, (5, 32)),
+    ],
+)
+def test_preset_widths_follow_changed_sizes(changes, widths):
+    """As in the paper, heads have width `d_model / num_heads`, in "tiny" 32."""
+    model = kt.Transformer.from_preset("tiny", 41, num_layers=1, **changes)
+    attention = model.encoder.layers[0].self_attention
+    assert (attention.key_dim, attention.value_dim) == widths
+
+
+def test_preset_rejects_unknown_name():
+    with pytest.raises(ValueError, match=r"must be one of tiny, .* Received: 'huge'"):
+        kt.Transformer.from_preset("huge", 41)

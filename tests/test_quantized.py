@@ -6,7 +6,6 @@ import pytest
 from layer_checks import numpy
 
 import keras_transformer as kt
-from keras_transformer.layers.dense import Dense
 from keras_transformer.saving.keras_file import read
 
 IDS = {
@@ -31,17 +30,9 @@ def modes(model):
     ]
 
 
-MIXED_BFLOAT16 = {"dtype": "mixed_bfloat16"}
-
-
 @pytest.mark.parametrize(
     ("load", "options"),
-    [
-        (keras.saving.load_model, {}),
-        (read, MIXED_BFLOAT16),
-        pytest.param(keras.saving.load_model, MIXED_BFLOAT16, marks=pytest.mark.slow),
-        pytest.param(read, {}, marks=pytest.mark.slow),
-    ],
+    [(keras.saving.load_model, {}), (read, {"dtype": "mixed_bfloat16"})],
 )
 def test_quantized_transformer_is_saved_and_loaded(tmp_path, options, load):
     model = small_model(**options)
@@ -78,17 +69,6 @@ def test_functional_model_of_quantized_layers_is_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
 
 
-def test_compiled_quantized_model_is_saved_and_loaded(tmp_path):
-    model = small_model()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss)
-    model.optimizer.build(model.trainable_variables)
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(numpy(loaded(IDS)), numpy(model(IDS)))
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -122,12 +102,3 @@ def test_save_rejects_other_quantization_modes(tmp_path, arguments):
         assert "\n" not in str(error.value)
     assert [*tmp_path.iterdir()] == [good]
     assert good.read_bytes() == b"an older file"
-
-
-def test_standalone_dense_layer_is_saved_and_loaded(tmp_path):
-    model = keras.Sequential([keras.Input((8,)), Dense(5)])
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    x = np.random.default_rng(1).normal(size=(2, 8)).astype("float32")
-    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))

@@ -11,8 +11,8 @@ and the scales and biases of its layer normalizations. Logits do not change.
 import keras
 import numpy as np
 
+from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.keras_file import min_parameters
 
 _ATTENTIONS = ("self_attention", "cross_attention")
 _PROJECTIONS = ("query", "key", "value", "output")
@@ -30,7 +30,7 @@ def build_transformer(arguments, arrays, num_decoder_layers=0):
             **(settings["variations"] or {}),
             "num_decoder_layers": num_decoder_layers,
         }
-    if min_parameters(settings) > 2 * arrays.num_weights:
+    if count_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
             f"{arrays.path}: the settings describe more weights than the file contains"
         )

@@ -1,10 +1,10 @@
 """Decoding with a KV cache, one position at a time, for inference only.
 
-`IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
-to one position. Its arrays are small, so the number of operations determines how long a
-step takes. Activations therefore have two axes, `[batch * beam_size, width]`. With
-three, every matrix product would need reshape operations. With `arrange_weights`, one
-fused product computes queries, keys, and values.
+`IncrementalDecoder.step` applies the layers of `Transformer.decode` to one position, by
+`DecoderLayer.transform` with attention to a cache. Its arrays are small, so the number
+of operations determines how long a step takes. Activations therefore have two axes,
+`[batch * beam_size, width]`. With three, every matrix product would need reshape
+operations. With `arrange_weights`, one product computes queries, keys, and values.
 """
 
 from typing import Any, NamedTuple
@@ -175,43 +175,39 @@ class IncrementalDecoder:
             Logits of the next tokens, `[batch * beam_size, num_outputs]`, float32,
             and the extended cache.
         """
-        model, weights = self.model, self.weights
+        model, beam_size = self.model, cache.beam_size
         # `place` is the position in a cache of fixed capacity.
         cache, place = kv_cache.extend(cache, index, model.attention_window)
         # All layers share one slot layout and therefore the mask biases.
-        biases = cache.biases()
-        source_bias = context.bias[:, None, None]
+        biases, source_biases = cache.biases(), [context.bias[:, None, None]]
+        caches = []
+
+        def decode(layer, x, kernels, layer_cache, source):
+            def attend_self(y):
+                attention = layer.self_attention
+                query, key, value = _project(attention, y, beam_size, kernels.qkv)
+                caches.append(layer_cache.append(key, value, place))
+                y = _attend(attention, query, caches[-1].parts(), biases)
+                return _dense(attention.output_dense, y, kernels.attention_output)
+
+            def attend_cross(y):
+                attention = layer.cross_attention
+                query = _dense(attention.query_dense, y, kernels.cross_query)
+                query = _split_heads(query, beam_size, attention.num_heads)
+                y = _attend(attention, query, [source], source_biases)
+                return _dense(attention.output_dense, y, kernels.cross_output)
+
+            def feed_forward(y):
+                y = _dense(layer.feed_forward.inner_dense, y, kernels.inner)
+                return _dense(layer.feed_forward.outer_dense, y, kernels.outer)
+
+            return layer.transform(x, attend_self, attend_cross, feed_forward)
+
         x = model.embed_target(ids, start_index=index, training=False)
         x = ops.reshape(x, (-1, x.shape[-1]))
-        caches = []
-        for layer, kernels, layer_cache, key_value in zip(
-            model.decoder.layers,
-            weights.layers,
-            cache.layers,
-            context.layers,
-            strict=True,
-        ):
-            y = layer.self_attention_add_norm.sublayer_input(x)
-            attention = layer.self_attention
-            query, key, value = _project(attention, y, cache.beam_size, kernels.qkv)
-            layer_cache = layer_cache.append(key, value, place)
-            caches.append(layer_cache)
-            y = _attend(attention, query, layer_cache.parts(), biases)
-            y = _dense(attention.output_dense, y, kernels.attention_output)
-            x = layer.self_attention_add_norm(x, y)
-
-            attention = layer.cross_attention
-            y = layer.cross_attention_add_norm.sublayer_input(x)
-            query = _dense(attention.query_dense, y, kernels.cross_query)
-            query = _split_heads(query, cache.beam_size, attention.num_heads)
-            y = _attend(attention, query, [key_value], [source_bias])
-            y = _dense(attention.output_dense, y, kernels.cross_output)
-            x = layer.cross_attention_add_norm(x, y)
-
-            y = layer.feed_forward_add_norm.sublayer_input(x)
-            y = _dense(layer.feed_forward.inner_dense, y, kernels.inner)
-            y = _dense(layer.feed_forward.outer_dense, y, kernels.outer)
-            x = layer.feed_forward_add_norm(x, y)
+        parts = self.weights.layers, cache.layers, context.layers
+        for layer, *own in zip(model.decoder.layers, *parts, strict=True):
+            x = decode(layer, x, *own)
         if model.decoder.final_norm is not None:
             x = model.decoder.final_norm(x)
         return self._logits(x), cache._replace(layers=tuple(caches))
@@ -223,19 +219,14 @@ class IncrementalDecoder:
         return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
-        """Reorders the cache (see `decoding.cache.reorder`)."""
         return kv_cache.reorder(cache, parents)
 
     def compact(self, cache):
-        """Compacts the cache (see `decoding.cache.compact`)."""
         return kv_cache.compact(cache, self.model.attention_window)
 
 
 def _dense(dense, x, kernel=None):
-    """Applies a `Dense` layer to `[rows, width]`.
-
-    If `kernel` is given, it replaces the layer's kernel.
-    """
+    """Applies a `Dense` layer, with `kernel` in place of its own unless `None`."""
     if kernel is None:
         return dense(x)
     y = packed_matmul(x, kernel)
@@ -245,11 +236,7 @@ def _dense(dense, x, kernel=None):
 
 
 def _project(attention, x, beam_size, qkv=None):
-    """Projects `[batch * beam_size, width]` to queries, keys, and values.
-
-    Returns:
-        List of three tensors `[batch, num_heads, beam_size, dim]`.
-    """
+    """Returns queries, keys, and values `[batch, num_heads, beam_size, dim]`."""
     heads = attention.num_heads
     if qkv is None:
         denses = attention.query_dense, attention.key_dense, attention.value_dense
@@ -263,9 +250,7 @@ def _project(attention, x, beam_size, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Computes attention over keys and values in one or two parts.
-
-    A `decoding.cache.Growing` cache has two parts.
+    """Computes attention to keys and values in one or two parts.
 
     Args:
         attention: `MultiHeadAttention`.

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import pipelines
+from keras_transformer.arguments import with_head_dims
 from keras_transformer.recipes.stages import stages_of
 
 
@@ -106,11 +107,7 @@ def training_cost(recipe, model, corpora, progress, devices):
     """
     # The setting "auto_bfloat16" also computes matrix products in bfloat16.
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
-    settings = {
-        **model.get_config(),
-        "key_dim": model.key_dim or model.d_model // model.num_heads,
-        "value_dim": model.value_dim or model.d_model // model.num_heads,
-    }
+    settings = with_head_dims(model.get_config())
     counted = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
     rate = measure_flops(
         precision=precision, num_parallel=recipe.training.parallel_parts

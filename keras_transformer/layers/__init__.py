@@ -1,10 +1,8 @@
 """Keras layers for the boxes in Figures 1 and 2 of the paper."""
 
 from keras_transformer.layers.add_norm import AddNorm
-from keras_transformer.layers.decoder import Decoder
-from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.encoder import Encoder
-from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import causal_mask, padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.arguments import NORM_PLACES, require_choice
 from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.normalization import LayerNormalization
@@ -11,12 +12,9 @@ from keras_transformer.numerics.normalization import LayerNormalization
 class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
-    With `normalization="pre"`, the layer is `x + Dropout(Sublayer(LayerNorm(x)))`.
-    Pre-norm models need less warmup, and their stacks end in one more layer
-    normalization. In both cases, callers wrap a sublayer as follows:
-
-        y = sublayer(add_norm.sublayer_input(x))
-        x = add_norm(x, y)
+    With `normalization="pre"`, it is `x + Dropout(Sublayer(LayerNorm(x)))`. Pre-norm
+    models need less warmup, and their stacks end in one more layer normalization.
+    `apply` wraps a sublayer in either.
 
     Args:
         dropout: Dropout rate of the sublayer's output (section 5.4).
@@ -31,10 +29,7 @@ class AddNorm(keras.layers.Layer):
         self, dropout=0.0, normalization="post", layer_norm_epsilon=1e-6, **kwargs
     ):
         super().__init__(**kwargs)
-        if normalization not in ("post", "pre"):
-            raise ValueError(
-                f'`normalization` must be "post" or "pre". Received: {normalization!r}.'
-            )
+        require_choice("normalization", normalization, NORM_PLACES)
         self.dropout = dropout
         self.normalization = normalization
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -48,18 +43,27 @@ class AddNorm(keras.layers.Layer):
         self.dropout_layer.build(inputs_shape)
         self.layer_norm.build(inputs_shape)
 
-    def sublayer_input(self, inputs):
-        """Returns the input of the sublayer, `[batch, length, d_model]`.
+    def apply(self, inputs, sublayer, training=None):
+        """Applies a sublayer with its residual connection and normalization.
 
-        It is `inputs`, normalized if `normalization` is `"pre"`.
+        Args:
+            inputs: `[..., d_model]`.
+            sublayer: Function of vectors with the shape of `inputs` that returns such
+                vectors.
+            training: Whether dropout is applied.
+
+        Returns:
+            Vectors with the shape of `inputs`.
         """
-        return self.layer_norm(inputs) if self.normalization == "pre" else inputs
+        is_pre = self.normalization == "pre"
+        output = sublayer(self.layer_norm(inputs) if is_pre else inputs)
+        return self(inputs, output, training=training)
 
     def call(self, inputs, sublayer_output, training=None):
-        """Adds the output of the sublayer, after dropout, to `inputs`.
+        """Adds a sublayer's output to `inputs`, both `[..., d_model]`.
 
-        Both are `[batch, length, d_model]`. Pass the same `inputs` as to
-        `sublayer_input`. The sum is normalized if `normalization` is `"post"`.
+        The sum is normalized if `normalization` is `"post"`. If it is `"pre"`, the
+        sublayer's input must have been normalized, as `apply` does.
         """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed

@@ -1,9 +1,107 @@
-"""The decoder: a stack of decoder layers (section 3.1 of the paper)."""
+"""The decoder and its layers (section 3.1 of the paper, right of Figure 1)."""
 
 import keras
 
-from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.stack import Stack
+from keras_transformer.layers.transformer_layer import (
+    Stack,
+    TransformerLayer,
+    collect_scores,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(TransformerLayer):
+    """Causal self-attention, cross-attention, and the feed-forward network.
+
+    Each is wrapped in an `AddNorm`. `transform` applies them, also one position at a
+    time in `decoding.incremental`.
+
+    Args:
+        num_heads: Number of heads of both attentions.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`. They apply
+            to both attentions, except `attention_window`, which restricts
+            self-attention only.
+    """
+
+    def __init__(self, num_heads, key_dim, d_ff, **kwargs):
+        super().__init__(num_heads, key_dim, d_ff, **kwargs)
+        self.self_attention = self._attention("self_attention", self.attention_window)
+        self.self_attention_add_norm = self._add_norm("self_attention_add_norm")
+        self.cross_attention = self._attention("cross_attention")
+        self.cross_attention_add_norm = self._add_norm("cross_attention_add_norm")
+        self.feed_forward = self._feed_forward()
+        self.feed_forward_add_norm = self._add_norm("feed_forward_add_norm")
+
+    def build(self, inputs_shape, encoder_output_shape):
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_add_norm.build(inputs_shape, inputs_shape)
+        self.cross_attention.build(inputs_shape, encoder_output_shape)
+        self.cross_attention_add_norm.build(inputs_shape, inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_add_norm.build(inputs_shape, inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoder_output,
+        source_mask=None,
+        encoder_output_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        """Applies the three sublayers to a whole target at once.
+
+        Args:
+            inputs: `[batch, target_length, d_model]`. Padding must follow the tokens,
+                so that the causal mask hides it.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            encoder_output_mask: Mask of `encoder_output`, passed by Keras and used if
+                there is no `source_mask`.
+            return_attention_scores: Whether to also return the attention scores.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, d_model]`. With `return_attention_scores`,
+            `(output, (self_scores, cross_scores))`. `self_scores` is float32 `[batch,
+            num_heads, target_length, target_length]`, and `cross_scores` is float32
+            `[batch, num_heads, target_length, source_length]`.
+        """
+        mask = encoder_output_mask if source_mask is None else source_mask
+        scores = [] if return_attention_scores else None
+
+        def attend(attention, query, value, **options):
+            return collect_scores(
+                attention, scores, query, value, **options, training=training
+            )
+
+        x = self.transform(
+            inputs,
+            lambda y: attend(self.self_attention, y, y, use_causal_mask=True),
+            lambda y: attend(self.cross_attention, y, encoder_output, value_mask=mask),
+            self.feed_forward,
+            training,
+        )
+        return x if scores is None else (x, tuple(scores))
+
+    def transform(self, x, attend_self, attend_cross, feed_forward, training=None):
+        """Applies three functions as the sublayers of this layer.
+
+        Args:
+            x: `[..., d_model]`.
+            attend_self: Function of queries in the shape of `x`, self-attention.
+            attend_cross: Function of queries, attention to the encoder's output.
+            feed_forward: Function of vectors, the feed-forward network.
+            training: Whether dropout is applied.
+
+        Returns:
+            Vectors with the shape of `x`.
+        """
+        x = self.self_attention_add_norm.apply(x, attend_self, training)
+        x = self.cross_attention_add_norm.apply(x, attend_cross, training)
+        return self.feed_forward_add_norm.apply(x, feed_forward, training)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -16,19 +114,12 @@ class Decoder(Stack):
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
         **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
-
-    Raises:
-        ValueError: If a size is below 1, a rate is out of range, or an option is
-            unknown.
     """
 
     layer_class = DecoderLayer
 
     def build(self, inputs_shape, encoder_output_shape):
-        for layer in self.layers:
-            layer.build(inputs_shape, encoder_output_shape)
-        if self.final_norm is not None:
-            self.final_norm.build(inputs_shape)
+        super().build(inputs_shape, encoder_output_shape)
 
     def call(
         self,
@@ -46,8 +137,8 @@ class Decoder(Stack):
                 Padding must follow the tokens, so that the causal mask hides it.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and
-                combined with `source_mask`.
+            encoder_output_mask: Mask of `encoder_output`, passed by Keras and used if
+                there is no `source_mask`.
             return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 
@@ -57,11 +148,8 @@ class Decoder(Stack):
             `scores` is a list with one pair `(self_scores, cross_scores)` per layer
             (see `DecoderLayer`).
         """
-        return self.run(
-            inputs,
-            encoder_output,
-            source_mask=source_mask,
-            encoder_output_mask=encoder_output_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        mask = encoder_output_mask if source_mask is None else source_mask
+        scores = [] if return_attention_scores else None
+        options = {"source_mask": mask, "training": training}
+        x = self.apply_layers(inputs, scores, encoder_output, **options)
+        return x if scores is None else (x, scores)

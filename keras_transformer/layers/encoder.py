@@ -1,10 +1,72 @@
-"""The encoder: a stack of encoder layers (section 3.1 of the paper)."""
+"""The encoder and its layers (section 3.1 of the paper, left of Figure 1)."""
 
 import keras
 
-from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.masks import combine_masks
-from keras_transformer.layers.stack import Stack
+from keras_transformer.layers.transformer_layer import (
+    Stack,
+    TransformerLayer,
+    collect_scores,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderLayer(TransformerLayer):
+    """Self-attention and the feed-forward network, each wrapped in an `AddNorm`.
+
+    Args:
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
+    """
+
+    def __init__(self, num_heads, key_dim, d_ff, **kwargs):
+        super().__init__(num_heads, key_dim, d_ff, **kwargs)
+        self.self_attention = self._attention("self_attention", self.attention_window)
+        self.self_attention_add_norm = self._add_norm("self_attention_add_norm")
+        self.feed_forward = self._feed_forward()
+        self.feed_forward_add_norm = self._add_norm("feed_forward_add_norm")
+
+    def build(self, inputs_shape):
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_add_norm.build(inputs_shape, inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_add_norm.build(inputs_shape, inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        """Applies self-attention and the feed-forward network.
+
+        Args:
+            inputs: `[batch, source_length, d_model]`.
+            attention_mask: `[batch, 1 or source_length, source_length]`, bool,
+                True = attend. With `attention_window`, the second axis must be 1.
+            mask: `[batch, source_length]`, bool, True = token. If neither mask is
+                given, Keras passes the mask of `inputs`.
+            return_attention_scores: Whether to also return the attention scores.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, source_length, d_model]`. With `return_attention_scores`,
+            `(output, scores)`, where `scores` is float32 `[batch, num_heads,
+            source_length, source_length]`.
+        """
+        scores = [] if return_attention_scores else None
+        options = {"attention_mask": attention_mask, "value_mask": mask}
+
+        def attend(y):
+            attention = self.self_attention
+            return collect_scores(attention, scores, y, y, **options, training=training)
+
+        x = self.self_attention_add_norm.apply(inputs, attend, training)
+        x = self.feed_forward_add_norm.apply(x, self.feed_forward, training)
+        return x if scores is None else (x, *scores)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -17,19 +79,12 @@ class Encoder(Stack):
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
         **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
-
-    Raises:
-        ValueError: If a size is below 1, a rate is out of range, or an option is
-            unknown.
     """
 
     layer_class = EncoderLayer
 
     def build(self, inputs_shape):
-        for layer in self.layers:
-            layer.build(inputs_shape)
-        if self.final_norm is not None:
-            self.final_norm.build(inputs_shape)
+        super().build(inputs_shape)
 
     def call(
         self,
@@ -44,9 +99,7 @@ class Encoder(Stack):
         Args:
             inputs: Embeddings with positions, `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            mask: Keras mask of `inputs`. Keras passes it only if `source_mask` is
-                `None`. Otherwise, the attention layers get it from their inputs and
-                combine it with `source_mask`.
+            mask: Mask of `inputs`, passed by Keras if there is no `source_mask`.
             return_attention_scores: Whether to also return the attention scores.
             training: Whether dropout is applied.
 
@@ -55,10 +108,7 @@ class Encoder(Stack):
             `(output, scores)`, where `scores` is a list with one tensor per layer,
             float32 `[batch, num_heads, source_length, source_length]`.
         """
-        source_mask = combine_masks(source_mask, mask)
-        return self.run(
-            inputs,
-            attention_mask=None if source_mask is None else source_mask[:, None, :],
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        scores = [] if return_attention_scores else None
+        mask = mask if source_mask is None else source_mask
+        x = self.apply_layers(inputs, scores, mask=mask, training=training)
+        return x if scores is None else (x, scores)

@@ -1,4 +1,11 @@
-"""Boolean masks, True = attend (sections 3.1 and 3.2.3 of the paper)."""
+"""Boolean masks, True = attend (sections 3.1 and 3.2.3 of the paper).
+
+The mask of a sequence is `[batch, length]`, True = token. In the layers, `source_mask`
+is that of the source, and parameters whose name ends in `mask` and begins with that of
+an input are filled in by Keras with the mask that `TokenEmbedding` made. An
+`attention_mask` has an axis for the queries: `[batch, 1 or target_length,
+source_length]`.
+"""
 
 import keras
 from keras import ops
@@ -20,9 +27,7 @@ def causal_mask(target_length, source_length):
 
 
 def combine_masks(*masks):
-    """Returns the logical AND of the masks.
-
-    `None` masks are skipped. If all masks are `None`, so is the result.
+    """Returns the logical AND of the masks that are not `None`, or `None`.
 
     Raises:
         ValueError: If a mask is of a float type. Added to logits, as in other

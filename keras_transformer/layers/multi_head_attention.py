@@ -9,13 +9,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import SCORE_MODES, require_choice
 from keras_transformer.layers.child_layer import child_layer
 from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.masks import causal_mask, combine_masks
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
-
-SCORE_MODES = ("scaled_dot", "dot", "additive")
 
 
 def attention(logits, value, mask=None, dropout=None, training=None):
@@ -27,8 +26,8 @@ def attention(logits, value, mask=None, dropout=None, training=None):
     Args:
         logits: `[batch, num_heads, ..., target_length, source_length]`.
         value: `[batch, num_heads, ..., source_length, value_dim]`.
-        mask: Bool that broadcasts to the logits, True = attend, or `None`.
-        dropout: `Dropout` layer that is applied to the scores, or `None`.
+        mask: Bool that broadcasts to the logits, or `None`.
+        dropout: `Dropout` layer for the scores, or `None`.
         training: Whether dropout is applied.
 
     Returns:
@@ -81,11 +80,7 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if score_mode not in SCORE_MODES:
-            raise ValueError(
-                f"`score_mode` must be one of {', '.join(SCORE_MODES)}. "
-                f"Received: {score_mode!r}."
-            )
+        require_choice("score_mode", score_mode, SCORE_MODES)
         sizes = {
             "num_heads": num_heads,
             "key_dim": key_dim,
@@ -191,8 +186,8 @@ class MultiHeadAttention(keras.layers.Layer):
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
             causal: Whether position i attends only to keys up to i.
             training: Whether dropout is applied.
-            return_scores: Whether the caller uses the scores. If not, a subclass may
-                return `None` instead of scores.
+            return_scores: Whether the caller uses the scores. Otherwise, a subclass may
+                return `None` for them.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
@@ -201,17 +196,15 @@ class MultiHeadAttention(keras.layers.Layer):
         if causal:
             lengths = ops.shape(query)[2], ops.shape(key)[2]
             mask = combine_masks(mask, causal_mask(*lengths))
-        if mask is not None:
-            mask = mask[:, None]
+        mask = None if mask is None else mask[:, None]
         logits = self.attention_logits(query, key)
         return attention(logits, value, mask, self.dropout_layer, training)
 
     def project_key_value(self, value, key=None):
-        """Projects `[batch, source_length, width]` to keys and values per head.
+        """Projects `[batch, length, width]` to keys and values per head.
 
-        Returns:
-            Keys `[batch, num_heads, source_length, key_dim]` and values `[batch,
-            num_heads, source_length, value_dim]`.
+        Their shapes are `[batch, num_heads, length, key_dim]` and `[batch, num_heads,
+        length, value_dim]`.
         """
         key = self.split_heads(self.key_dense(value if key is None else key))
         return key, self.split_heads(self.value_dense(value))
@@ -219,13 +212,9 @@ class MultiHeadAttention(keras.layers.Layer):
     def attention_logits(self, query, key):
         """Computes the attention logits with the score function `score_mode`.
 
-        Args:
-            query: `[batch, num_heads, ..., target_length, key_dim]`.
-            key: `[batch, num_heads, ..., source_length, key_dim]`.
-
-        Returns:
-            `[batch, num_heads, ..., target_length, source_length]`, in float32 if
-            the compute dtype is float16.
+        From queries and keys `[batch, num_heads, ..., length, key_dim]` to logits
+        `[batch, num_heads, ..., target_length, source_length]`, in float32 if the
+        compute dtype is float16.
         """
         if self.compute_dtype == "float16":
             # Sums of large products can exceed float16's maximum, 65504.
@@ -281,10 +270,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
 def _check_axes(name, array, axes):
     """Checks that an array has three axes. The first of two would apply to heads."""
-    if array is None:
-        return
     shape = array.shape if hasattr(array, "shape") else np.shape(array)
-    if len(shape) != 3:
+    if array is not None and len(shape) != 3:
         raise ValueError(
             f"`{name}` must have the shape [{axes}]. Received: shape {tuple(shape)}."
         )

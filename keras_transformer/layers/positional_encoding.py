@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.arguments import POSITION_RATES, POSITIONS, require_choice
+
 
 def sinusoids(positions, d_model, rates="paper"):
     """Computes the sinusoidal encoding of positions.
@@ -58,14 +60,8 @@ class PositionalEncoding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if kind not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f'`kind` must be "sinusoidal" or "learned". Received: {kind!r}.'
-            )
-        if rates not in ("paper", "tensor2tensor"):
-            raise ValueError(
-                f'`rates` must be "paper" or "tensor2tensor". Received: {rates!r}.'
-            )
+        require_choice("kind", kind, POSITIONS)
+        require_choice("rates", rates, POSITION_RATES)
         if kind == "learned" and (max_length is None or max_length < 1):
             raise ValueError(
                 "Learned positions need a `max_length` of at least 1. "

@@ -55,6 +55,7 @@ class TokenEmbedding(keras.layers.Embedding):
         self.supports_masking = True
         self.vocabulary_size = vocabulary_size
         self.output_size = output_size
+        self.num_outputs = output_size or vocabulary_size
         self.d_model = d_model
         self.pad_id = pad_id
         self.zero_id = zero_id
@@ -67,12 +68,11 @@ class TokenEmbedding(keras.layers.Embedding):
     def build(self, input_shape=None):
         self._embeddings = self._add_matrix("embeddings", self.vocabulary_size)
         if not self.tied:
-            rows = self.output_size or self.vocabulary_size
-            self.output_matrix = self._add_matrix("output_matrix", rows)
+            self.output_matrix = self._add_matrix("output_matrix", self.num_outputs)
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias",
-                shape=(self.output_size or self.vocabulary_size,),
+                shape=(self.num_outputs,),
                 initializer="zeros",
                 autocast=False,
             )
@@ -117,7 +117,7 @@ class TokenEmbedding(keras.layers.Embedding):
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
-            `[..., output_size or vocabulary_size]` in float32.
+            `[..., num_outputs]` in float32.
         """
         if reverse:
             logits = ops.matmul(ops.cast(inputs, "float32"), self.output_kernel())
@@ -128,10 +128,7 @@ class TokenEmbedding(keras.layers.Embedding):
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
-        """Returns the output projection.
-
-        The shape is `[output_size or vocabulary_size, d_model]`.
-        """
+        """Returns the output projection, `[num_outputs, d_model]`."""
         if not self.tied:
             return self.output_matrix
         if self.output_size is None:
@@ -139,10 +136,7 @@ class TokenEmbedding(keras.layers.Embedding):
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
     def output_kernel(self):
-        """Returns the output projection transposed, in float32.
-
-        The shape is `[d_model, output_size or vocabulary_size]`.
-        """
+        """Returns the output projection as `[d_model, num_outputs]`, float32."""
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def add_bias(self, logits):
@@ -150,17 +144,11 @@ class TokenEmbedding(keras.layers.Embedding):
         return logits + ops.cast(self.bias, "float32") if self.use_bias else logits
 
     def loss_operands(self, vectors):
-        """Returns matrices A and B such that the logits are `A @ B.T`.
+        """Returns matrices A and B such that the logits of `vectors` are `A @ B.T`.
 
-        Biases become an additional column of B, and A gets a column of ones. The loss
-        in `training.projected_loss` then needs no third operand.
-
-        Args:
-            vectors: `[tokens, d_model]`, float32.
-
-        Returns:
-            `[tokens, width]` and `[output_size or vocabulary_size, width]`, float32.
-            `width` is `d_model`, plus 1 if `use_bias` is true.
+        Vectors are `[tokens, d_model]`. Biases become an additional column of B, and A
+        gets a column of ones, so that the loss needs no third operand. The shapes are
+        `[tokens, width]` and `[num_outputs, width]`, float32.
         """
         matrix = ops.cast(self.output_embeddings(), "float32")
         if not self.use_bias:
@@ -179,7 +167,7 @@ class TokenEmbedding(keras.layers.Embedding):
 
     def compute_output_shape(self, inputs_shape, reverse=False):
         if reverse:
-            return (*inputs_shape[:-1], self.output_size or self.vocabulary_size)
+            return (*inputs_shape[:-1], self.num_outputs)
         return (*inputs_shape, self.d_model)
 
     def compute_output_spec(self, inputs, reverse=False):

@@ -1,6 +1,4 @@
-"""Base class of encoder layers and decoder layers, and of their stacks."""
-
-import inspect
+"""Base classes of encoder layers and decoder layers, and of their stacks."""
 
 import keras
 
@@ -10,6 +8,14 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.numerics.activations import activation_name, get_activation
+from keras_transformer.numerics.normalization import LayerNormalization
+
+# Arguments of `TransformerLayer`, which stacks hand to their layers.
+LAYER_ARGUMENTS = (
+    *("num_heads", "key_dim", "d_ff", "value_dim", "dropout", "attention_dropout"),
+    *("normalization", "activation", "attention_window", "score_mode"),
+    *("attention_bias", "layer_norm_epsilon"),
+)
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -63,46 +69,31 @@ class TransformerLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def options(self):
-        """Returns the constructor arguments of `TransformerLayer` as a dict."""
-        return constructor_arguments(self, TransformerLayer)
+        """Returns the values of `LAYER_ARGUMENTS`."""
+        return {name: getattr(self, name) for name in LAYER_ARGUMENTS}
 
     def get_config(self):
         activation = activation_name(self.activation)
         return {**super().get_config(), **self.options(), "activation": activation}
 
-    def _self_attention(self):
-        if self.attention_window is None:
-            return self._attention("self_attention")
-        return self._attention(
-            "self_attention", RestrictedSelfAttention, window=self.attention_window
-        )
-
-    def _attention(self, name, layer_class=MultiHeadAttention, **kwargs):
+    def _attention(self, name, window=None):
+        options = {"value_dim": self.value_dim, "dropout": self.attention_dropout}
+        options |= {"use_bias": self.attention_bias, "score_mode": self.score_mode}
+        layer_class = MultiHeadAttention
+        if window is not None:
+            layer_class, options["window"] = RestrictedSelfAttention, window
         return child_layer(
-            self,
-            layer_class,
-            name,
-            self.num_heads,
-            self.key_dim,
-            value_dim=self.value_dim,
-            dropout=self.attention_dropout,
-            use_bias=self.attention_bias,
-            score_mode=self.score_mode,
-            **kwargs,
+            self, layer_class, name, self.num_heads, self.key_dim, **options
         )
 
-    def _feed_forward(self, name):
-        return child_layer(self, FeedForward, name, self.d_ff, self.activation)
+    def _feed_forward(self):
+        return child_layer(
+            self, FeedForward, "feed_forward", self.d_ff, self.activation
+        )
 
     def _add_norm(self, name):
-        return child_layer(
-            self,
-            AddNorm,
-            name,
-            self.dropout,
-            self.normalization,
-            self.layer_norm_epsilon,
-        )
+        options = self.dropout, self.normalization, self.layer_norm_epsilon
+        return child_layer(self, AddNorm, name, *options)
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
         return inputs_shape
@@ -112,26 +103,58 @@ class TransformerLayer(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
-def constructor_arguments(instance, layer_class, **values):
-    """Returns a dict of the constructor arguments of `layer_class`.
+class Stack(TransformerLayer):
+    """Base class of `Encoder` and `Decoder`: layers with their own weights.
 
-    Arguments that are not in `values` are read from the attributes of `instance`.
+    With `normalization="pre"`, a layer normalization follows the last layer.
     """
-    parameters = inspect.signature(layer_class.__init__).parameters
-    names = [name for name in parameters if name not in ("self", "kwargs")]
-    return {
-        name: values[name] if name in values else getattr(instance, name)
-        for name in names
-    }
+
+    layer_class = None  # set by subclasses
+
+    def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
+        super().__init__(num_heads, key_dim, d_ff, **kwargs)
+        if num_layers < 1:
+            raise ValueError(
+                f"`num_layers` must be at least 1. Received: {num_layers}."
+            )
+        self.num_layers = num_layers
+        self.layers = [
+            child_layer(self, self.layer_class, f"layer_{index}", **self.options())
+            for index in range(num_layers)
+        ]
+        self.final_norm = None
+        if self.normalization == "pre":
+            self.final_norm = child_layer(
+                self, LayerNormalization, "final_norm", epsilon=self.layer_norm_epsilon
+            )
+
+    def build(self, *shapes):
+        for layer in self.layers:
+            layer.build(*shapes)
+        if self.final_norm is not None:
+            self.final_norm.build(shapes[0])
+
+    def apply_layers(self, x, scores, *args, **kwargs):
+        """Applies all layers, with these further arguments, to `x`.
+
+        Each layer's attention scores are appended to `scores`, a list or `None`.
+        """
+        for layer in self.layers:
+            x = collect_scores(layer, scores, x, *args, **kwargs)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def get_config(self):
+        return {**super().get_config(), "num_layers": self.num_layers}
 
 
-def call_with_scores(layer, *args, return_attention_scores, **kwargs):
-    """Calls a layer that can return attention scores.
+def collect_scores(layer, scores, *args, **kwargs):
+    """Returns the output of a layer that can also return attention scores.
 
-    Returns:
-        `(output, scores)`. Unless `return_attention_scores` is true, `scores` is
-        `None`.
+    These are appended to `scores` if it is a list. If it is `None`, the layer need not
+    compute them.
     """
-    if return_attention_scores:
-        return layer(*args, return_attention_scores=True, **kwargs)
-    return layer(*args, **kwargs), None
+    if scores is None:
+        return layer(*args, **kwargs)
+    output, found = layer(*args, **kwargs, return_attention_scores=True)
+    scores.append(found)
+    return output

@@ -1,5 +1,6 @@
-"""Estimates of a model's number of parameters and of its memory in training."""
+"""Estimates of a model's memory in training."""
 
+from keras_transformer.arguments import count_parameters
 from keras_transformer.recipes.stages import stages_of
 
 # Bytes per weight for the weight, its gradient, and two slots of Adam, in float32.
@@ -15,43 +16,13 @@ _SCORE_ROWS = 3
 _BASE_BYTES = 1_100 << 20
 
 
-def count_parameters(sizes, vocabulary_size):
-    """Counts the parameters of a `Transformer` with these sizes.
-
-    Args:
-        sizes: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim` and
-            `value_dim`, and optionally `normalization`, `positions`, `max_length` and
-            `variations`. The biases and norms that variations add are not counted.
-        vocabulary_size: Number of subwords.
-    """
-    d_model, d_ff = sizes["d_model"], sizes["d_ff"]
-    heads_width = sizes["num_heads"] * (sizes["key_dim"] + sizes["value_dim"])
-    attention = 2 * d_model * heads_width
-    feed_forward = 2 * d_model * d_ff + d_ff + d_model
-    norm = 2 * d_model
-    encoder = attention + feed_forward + 2 * norm
-    decoder = 2 * attention + feed_forward + 3 * norm
-    variations = sizes.get("variations") or {}
-    rows = vocabulary_size + (variations.get("source_vocabulary_size") or 0)
-    if not variations.get("tied_output", True):
-        rows += vocabulary_size
-    num_layers = sizes["num_layers"]
-    count = rows * d_model + num_layers * encoder
-    count += (variations.get("num_decoder_layers") or num_layers) * decoder
-    if sizes.get("normalization") == "pre":
-        count += 2 * norm
-    if sizes.get("positions") == "learned":
-        count += 2 * sizes["max_length"] * d_model
-    return count
-
-
 def training_memory(
     sizes, vocabulary_size, batch_tokens, max_length, num_parts=1, has_average=False
 ):
     """Estimates the bytes that training takes, in float32.
 
     Args:
-        sizes: Sizes of the model (see `count_parameters`).
+        sizes: Mapping of arguments of `Transformer`.
         vocabulary_size: Number of subwords.
         batch_tokens: Tokens per side of a batch, counted twice with R-Drop or SimCut.
         max_length: Tokens per side of the longest pair.
@@ -64,7 +35,9 @@ def training_memory(
         + _SCORE_ROWS * sizes["num_heads"] * max_length
     )
     weight_bytes = _WEIGHT_BYTES + has_average * _AVERAGE_BYTES
-    weights = weight_bytes * count_parameters(sizes, vocabulary_size)
+    weights = weight_bytes * count_parameters(
+        {**sizes, "vocabulary_size": vocabulary_size}
+    )
     tokens = batch_tokens / num_parts
     return int(_BASE_BYTES + weights + 4 * tokens * sizes["num_layers"] * floats)
 
@@ -76,15 +49,11 @@ def recipe_memory(recipe, num_devices=1):
         recipe: A `Recipe`.
         num_devices: Number of devices that share a batch.
     """
-    sizes = recipe.model.model_dump()
-    head_dim = sizes["d_model"] // sizes["num_heads"]
-    for name in ("key_dim", "value_dim"):
-        sizes[name] = sizes[name] or head_dim
     stages = (stage.settings for stage in stages_of(recipe))
     # Consistency computes each batch twice.
     batches = (each.batch_tokens * (2 if each.consistency else 1) for each in stages)
     return training_memory(
-        sizes,
+        recipe.model.constructor_arguments(),
         recipe.tokenizer.vocabulary_size,
         max(batches) / num_devices,
         recipe.data.max_length,

@@ -16,6 +16,13 @@ from pydantic import (
     model_validator,
 )
 
+from keras_transformer.arguments import (
+    DEFAULTS,
+    POSITION_RATES,
+    ModelArguments,
+    Variations,
+    with_head_dims,
+)
 from keras_transformer.presets import PRESETS, change_preset
 from keras_transformer.recipes.best_metric import (
     BestMetric,
@@ -58,27 +65,17 @@ BLEU_TOKENIZERS = (
 # Extras of this package that install the dependencies of some of these tokenizers.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
-
-_Int32 = Annotated[int, Field(ge=0, lt=2**31)]
-_PositiveInt32 = Annotated[int, Field(gt=0, lt=2**31)]
 # Larger beams exhaust the memory of any machine.
 _BeamSize = Annotated[int, Field(ge=1, le=10_000)]
-_Rates = Literal["paper", "tensor2tensor"]
 
 
-class VariationSettings(Section):
+class VariationSettings(Section, Variations):
     """Details of other toolkits' models; see `Variations`."""
 
-    num_decoder_layers: _PositiveInt32 | None = None  # decoder layers; null: num_layers
-    attention_bias: bool = False  # add biases to all attention projections
-    logits_bias: bool = False  # add a bias to each logit
-    layer_norm_epsilon: PositiveFloat = 1e-6  # constant added to the variance
-    position_rates: _Rates = "paper"  # frequencies of the sinusoids
-    first_position: _Int32 = 0  # offset of the positions, for sinusoids only
-    zero_start_id: _Int32 | None = None  # id whose vector is always zero
-    embedding_norm: bool = False  # normalize sums of embeddings and positions
-    source_vocabulary_size: _PositiveInt32 | None = None  # source ids; null: shared
-    tied_output: bool = True  # the target embeddings project to logits
+    @model_validator(mode="after")
+    def _check_values(self):
+        self.__post_init__()
+        return self
 
 
 # Keys of the section `model` that are not arguments of `Transformer` but set some.
@@ -88,7 +85,7 @@ _SHORT_FORMS = ("preset", "start", "position_rates")
 _START_ID = 2
 
 
-class ModelSettings(Section):
+class ModelSettings(Section, ModelArguments):
     """A preset and the arguments of `Transformer` that differ from it.
 
     Missing keys have the preset's values. If `d_model` or `num_heads` is given,
@@ -97,22 +94,8 @@ class ModelSettings(Section):
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
-    num_layers: PositiveInt = 6
-    d_model: PositiveInt = 512
-    d_ff: PositiveInt = 2048
-    num_heads: PositiveInt = 8
-    key_dim: PositiveInt | None = None
-    value_dim: PositiveInt | None = None
-    dropout: Fraction = 0.1
-    attention_dropout: Fraction = 0.0
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    max_length: PositiveInt | None = None
-    normalization: Literal["post", "pre"] = "post"
-    activation: Text = "relu"
-    attention_window: PositiveInt | None = None
-    score_mode: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
     start: Literal["learned", "zeros"] | None = None  # first vector of the decoder
-    position_rates: _Rates | None = None  # frequencies of the sinusoids
+    position_rates: Literal[POSITION_RATES] | None = None  # of the sinusoids
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -131,33 +114,25 @@ class ModelSettings(Section):
     def _check_consistency(self):
         if self.positions == "learned" and self.max_length is None:
             raise ValueError("positions: learned requires max_length")
-        if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
-            raise ValueError(
-                "num_heads must divide d_model unless key_dim and value_dim are given. "
-                f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
-            )
-        defaults, changes = VariationSettings(), self.variations or VariationSettings()
+        changes = self.variations.changes() if self.variations else {}
         for name in ("position_rates", "first_position"):
-            is_changed = getattr(changes, name) != getattr(defaults, name)
-            if self.positions == "learned" and is_changed:
+            if name in changes and self.positions != "sinusoidal":
                 raise ValueError(f"variations.{name} requires positions: sinusoidal")
+        sizes = with_head_dims(vars(self))
         for name in {"key_dim", "value_dim"} - self.model_fields_set:
-            setattr(self, name, self.d_model // self.num_heads)
+            setattr(self, name, sizes[name])
         return self
 
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
         arguments = self.model_dump(exclude={*_SHORT_FORMS, "variations"})
         # Like `Transformer.get_config`, keep only fields that differ from the paper.
-        changes = self.variations and self.variations.model_dump(exclude_defaults=True)
+        changes = self.variations and self.variations.changes()
         return {**arguments, "variations": changes or None}
 
 
-# The arguments of `Transformer` that a recipe sets. Models can exchange weights if all
-# of these arguments except the dropout rates match.
-MODEL_ARGUMENTS = tuple(
-    name for name in ModelSettings.model_fields if name not in _SHORT_FORMS
-)
+# Models can exchange weights if all arguments except the dropout rates match.
+MODEL_ARGUMENTS = tuple(DEFAULTS)
 DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
 

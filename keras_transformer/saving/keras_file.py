@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
@@ -225,7 +226,7 @@ def _count(settings, weights):
             f"{weights.name} has {size:,} bytes, but at most {_MAX_BYTES:,} are allowed"
         )
     num_parameters = count_stored_parameters(weights)
-    check_size(min_parameters(settings), num_parameters)
+    check_size(count_parameters(settings), num_parameters)
     return num_parameters
 
 
@@ -293,32 +294,6 @@ def _check_fingerprint(path, metadata, fingerprint):
             f"begins with {quote(stored[:12])}. The tokenizer next to the file has "
             f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
         )
-
-
-def min_parameters(settings):
-    """Returns a lower bound on the number of parameters with these settings."""
-    width = settings["d_model"]
-    keys, values = (
-        settings["num_heads"] * (settings[name] or width // settings["num_heads"])
-        for name in ("key_dim", "value_dim")
-    )
-    attention = 2 * width * (keys + values)
-    feed_forward = 2 * width * settings["d_ff"]
-    variations = settings["variations"] or {}
-    encoder_layers = settings["num_layers"]
-    decoder_layers = variations.get("num_decoder_layers") or encoder_layers
-    # Rows of width `d_model`: embeddings, an output matrix and learned positions.
-    rows = settings["vocabulary_size"]
-    rows += variations.get("source_vocabulary_size") or 0
-    if not variations.get("tied_output", True):
-        rows += settings["output_size"] or settings["vocabulary_size"]
-    if settings["positions"] == "learned":
-        rows += 2 * settings["max_length"]
-    return (
-        rows * width
-        + encoder_layers * (attention + feed_forward)
-        + decoder_layers * (2 * attention + feed_forward)
-    )
 
 
 def check_size(minimum, found):

@@ -5,6 +5,7 @@
 
 import pathlib
 
+from keras_transformer.arguments import count_parameters, with_head_dims
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE, MODEL_ARGUMENTS
@@ -78,7 +79,7 @@ def load_run(folder):
     # The recipe may be untrusted, and building a huge model would take minutes.
     num_parameters = count_stored_weights(folder / "checkpoints")
     try:
-        keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
+        keras_file.check_size(count_parameters(settings), num_parameters)
     except ModelError as error:
         raise ModelError(
             f"{folder}: the checkpoint does not match config.yaml: {error}. Check that "
@@ -205,8 +206,6 @@ def check_matches_recipe(path, tokenizer, model, recipe):
 
 def _comparable(arguments):
     """Adds default head sizes and removes `_WEIGHTLESS` variations."""
-    inferred = arguments["d_model"] // arguments["num_heads"]
-    sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}
     changes = arguments["variations"] or {}
     changes = {name: changes[name] for name in changes if name not in _WEIGHTLESS}
-    return {**arguments, **sizes, "variations": changes or None}
+    return with_head_dims({**arguments, "variations": changes or None})

@@ -185,16 +185,6 @@ def test_buffer_capacity_is_limited_by_the_window(window, num_positions):
     assert cache.beam_size == BEAM and cache.is_buffer
 
 
-@needs_growing_cache
-@pytest.mark.parametrize("window", [1, 4])
-def test_growing_cache_keeps_the_window_only(window):
-    hypotheses = Hypotheses(window=window)
-    for index in range(STEPS):
-        hypotheses.append(index)
-        for key, value in hypotheses.cache.layers[0].parts():
-            assert key.shape[2] <= window * BEAM and value.shape[2] <= window * BEAM
-
-
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces a graph")
 @pytest.mark.parametrize("window", [None, 4])
 def test_buffer_shapes_match_for_tensor_lengths(window):

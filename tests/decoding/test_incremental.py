@@ -178,9 +178,7 @@ def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
     assert_steps_match(model, decoder, max_length=max_length, steps=20)
 
 
-@pytest.mark.parametrize(
-    "weights", [slow_unless(each == "arranged", each) for each in WEIGHTS]
-)
+@pytest.mark.parametrize("weights", ["arranged", "packed"])
 def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
     """The layers of a quantized model keep their int8 kernels."""
     model = build_model(num_layers=1)
@@ -224,15 +222,6 @@ def test_decoder_accepts_an_encoder():
     logits, _ = decoder.step(ops.array(ids), cache, context, 0)
     expected = model.decode(ids, ops.array(zeros), sources(model) != 0)
     np.testing.assert_allclose(numpy(logits), numpy(expected)[:, 0], atol=1e-4)
-
-
-def test_step_creates_no_weights():
-    model = build_model()
-    paths = [weight.path for weight in model.weights]
-    decoder = decoder_of(model, "arranged")
-    cache, context = decoder.begin(sources(model), max_length=CAPACITIES[-1])
-    decoder.step(np.array([[5], [6], [7]], "int32"), cache, context, 0)
-    assert [weight.path for weight in model.weights] == paths
 
 
 class ForcedState(NamedTuple):

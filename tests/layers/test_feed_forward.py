@@ -2,7 +2,6 @@
 
 import numpy as np
 import paper_in_numpy
-import pytest
 from layer_checks import check_layer, numpy, randomize
 
 from keras_transformer.layers import FeedForward
@@ -32,15 +31,3 @@ def test_feed_forward_applies_activation():
     expected = hidden @ numpy(outer.kernel) + numpy(outer.bias)
     np.testing.assert_allclose(numpy(layer(INPUTS)), expected, rtol=1e-4, atol=1e-5)
     assert FeedForward.from_config(layer.get_config()).activation is layer.activation
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"d_ff": 0}, r"`d_ff` must be at least 1\. Received: 0"),
-        ({"d_ff": 13, "activation": "none"}, "activation function .*none"),
-    ],
-)
-def test_feed_forward_rejects_invalid_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        FeedForward(**arguments)

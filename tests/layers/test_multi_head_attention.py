@@ -31,22 +31,15 @@ def build_layer(*args, query=QUERY, value=VALUE, key=None, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "inputs", "width"),
-    [
-        pytest.param(
-            *({"dropout": 0.2}, {"query": QUERY, "value": VALUE}, 7),
-            marks=pytest.mark.slow,
-        ),
-        (
-            {"value_dim": 2, "output_dim": 17, "dropout": 0.1},
-            {"query": QUERY, "value": VALUE, "key": KEY, "attention_mask": MASK},
-            17,
-        ),
-    ],
+    ("kwargs", "num_weights"),
+    # The score function "additive" has weights of its own.
+    [({"value_dim": 2, "output_dim": 17}, 4), ({"score_mode": "additive"}, 5)],
 )
-def test_attention_passes_all_layer_checks(kwargs, inputs, width):
-    kwargs = {"num_heads": 3, "key_dim": 5, **kwargs}
-    check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, width), 4, 1)
+def test_attention_passes_all_layer_checks(kwargs, num_weights):
+    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, **kwargs}
+    inputs = {"query": QUERY, "value": VALUE, "key": KEY, "attention_mask": MASK}
+    shape = (2, 5, kwargs.get("output_dim", 7))
+    check_layer(MultiHeadAttention, kwargs, inputs, shape, num_weights, 1)
 
 
 def test_attention_with_one_head_matches_hand_calculation():
@@ -77,19 +70,6 @@ def test_attention_matches_equation_1(causal):
         np.testing.assert_allclose(output[i], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_attention_widths_are_independent():
-    layer = build_layer(3, 5, value_dim=2, key=KEY)
-    assert [tuple(weight.shape) for weight in layer.weights] == [
-        (7, 15),
-        (13, 15),
-        (11, 6),
-        (6, 7),
-    ]
-    assert layer(QUERY, VALUE, KEY).shape == (2, 5, 7)
-    # Biases are optional.
-    assert len(build_layer(3, 5, use_bias=True).weights) == 8
-
-
 def test_attention_ignores_masked_keys():
     """Outputs are bit-identical, even if the masked vectors are large."""
     layer = build_layer(3, 5, 2, key=KEY)
@@ -108,7 +88,7 @@ def test_attention_ignores_masked_keys():
     assert (output[1, [0, 2, 4]] != expected[1, [0, 2, 4]]).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("source_length", [1, 3])
 def test_attention_is_zero_if_all_keys_are_masked(dtype, source_length):
     value = VALUE[:, :source_length]
@@ -133,32 +113,6 @@ def test_attention_without_allowed_keys_has_finite_gradients():
     model.train_on_batch(inputs, QUERY)
     for weight in layer.weights:
         assert np.isfinite(numpy(weight)).all()
-
-
-def test_attention_is_invariant_to_key_order():
-    layer = build_layer(3, 5, 2, key=KEY)
-    order = [2, 0, 1]
-    np.testing.assert_allclose(
-        numpy(
-            layer(
-                QUERY, VALUE[:, order], KEY[:, order], attention_mask=MASK[..., order]
-            )
-        ),
-        numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK)),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
-def test_attention_outputs_follow_query_order():
-    layer = build_layer(3, 5)
-    order = [3, 0, 4, 1, 2]
-    np.testing.assert_allclose(
-        numpy(layer(QUERY[:, order], VALUE, attention_mask=MASK[:, order])),
-        numpy(layer(QUERY, VALUE, attention_mask=MASK))[:, order],
-        rtol=1e-4,
-        atol=1e-5,
-    )
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
@@ -255,18 +209,6 @@ def test_attention_implicit_masks_hide_keys_only():
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_attention_scores_are_zero_on_masked_keys_only(dtype):
-    layer = build_layer(3, 5, 2, dtype=dtype)
-    _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
-    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
-    assert scores.shape == (2, 3, 5, 3)
-    np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-6)
-    hidden = np.broadcast_to(~MASK[:, None], scores.shape)
-    assert (numpy(scores)[hidden] == 0).all()
-    assert (numpy(scores)[~hidden] > 0).all()
-
-
 def test_attention_scores_are_taken_before_dropout():
     layer = build_layer(3, 5, dropout=0.5)
     (output, scores), (expected_output, expected) = (
@@ -284,38 +226,6 @@ def test_attention_kernels_start_with_glorot_deviation():
     for kernel in layer.weights:
         deviation = math.sqrt(2 / (96 + 128))
         np.testing.assert_allclose(numpy(kernel).std(), deviation, rtol=0.05)
-
-
-@pytest.mark.parametrize("name", ["num_heads", "key_dim", "value_dim", "output_dim"])
-def test_attention_rejects_sizes_below_one(name):
-    kwargs = {"num_heads": 3, "key_dim": 5, name: 0}
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
-        MultiHeadAttention(**kwargs)
-
-
-def test_attention_rejects_masks_without_a_query_axis():
-    """A mask `[batch, source_length]` would apply to one head each."""
-    x = np.zeros((2, 5, 8), "float32")
-    with pytest.raises(ValueError, match=r"`attention_mask` must .* shape \(2, 5\)"):
-        MultiHeadAttention(2, 4)(x, x, attention_mask=np.ones((2, 5), bool))
-
-
-@pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_attention_rejects_dropout_out_of_range(dropout):
-    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
-        MultiHeadAttention(3, 5, dropout=dropout)
-
-
-@pytest.mark.parametrize(
-    # "dot" is a slow test because, unlike "additive", it adds no weight to the layer.
-    "score_mode",
-    [pytest.param("dot", marks=pytest.mark.slow), "additive"],
-)
-def test_attention_with_other_score_modes_passes_all_layer_checks(score_mode):
-    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score_mode": score_mode}
-    inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}
-    num_weights = 5 if score_mode == "additive" else 4
-    check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, 7), num_weights, 1)
 
 
 @pytest.mark.parametrize("score_mode", ["dot", "additive"])
@@ -346,11 +256,6 @@ def test_attention_with_other_score_modes_matches_their_formulas(score_mode):
                 )
 
 
-def test_attention_rejects_unknown_score_mode():
-    with pytest.raises(ValueError, match=r"scaled_dot, dot, additive.*'cosine'"):
-        MultiHeadAttention(2, 3, score_mode="cosine")
-
-
 @pytest.mark.parametrize("name", ["query", "value", "key", "attention_mask"])
 def test_attention_rejects_arrays_without_three_axes(name):
     layer = MultiHeadAttention(3, 5)
@@ -359,3 +264,18 @@ def test_attention_rejects_arrays_without_three_axes(name):
     shape = re.escape(str(arrays[name].shape))
     with pytest.raises(ValueError, match=rf"`{name}` must have .*: shape {shape}\."):
         layer(**arrays)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 0}, "`num_heads` must be at least 1. Received: 0"),
+        ({"output_dim": 0}, "`output_dim` must be at least 1. Received: 0"),
+        ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)"),
+        ({"dropout": -0.1}, r"`dropout` must be in \[0, 1\)"),
+        ({"score_mode": "cosine"}, r"scaled_dot, dot, additive.*'cosine'"),
+    ],
+)
+def test_attention_rejects_invalid_arguments(changes, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(**{"num_heads": 3, "key_dim": 5, **changes})

@@ -8,7 +8,6 @@ A band mask hides all other positions.
 import keras
 import numpy as np
 import pytest
-from keras import ops
 from layer_checks import check_layer, numpy, randomize
 
 import keras_transformer as kt
@@ -58,17 +57,11 @@ def band(length, window, causal):
     return seen
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "inputs"),
-    [
-        pytest.param({"window": 3, "dropout": 0.2}, {}, marks=pytest.mark.slow),
-        ({"window": 4, "value_dim": 2}, {"attention_mask": np.ones((2, 1, 7), bool)}),
-    ],
-)
-def test_restricted_attention_passes_all_layer_checks(kwargs, inputs):
-    x = sequence(7, rows=2)
-    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, **kwargs}
-    inputs = {"query": x, "value": x[::-1].copy(), **inputs}
+def test_restricted_attention_passes_all_layer_checks():
+    x, mask = sequence(7, rows=2), np.ones((2, 1, 7), bool)
+    sizes = {"num_heads": 3, "key_dim": 5, "value_dim": 2, "window": 4}
+    kwargs = {**sizes, "dropout": 0.1}
+    inputs = {"query": x, "value": x[::-1].copy(), "attention_mask": mask}
     check_layer(RestrictedSelfAttention, kwargs, inputs, (2, 7, WIDTH), 4, 1)
 
 
@@ -211,30 +204,3 @@ def test_transformer_with_wide_window_matches_one_without():
     again = kt.Transformer.from_config(narrow.get_config())
     assert again.encoder.layers[1].self_attention.window == 3
     assert again.decoder.layers[0].cross_attention.__class__ is MultiHeadAttention
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the search as a tf.function"
-)
-def test_beam_search_with_window_returns_model_scores():
-    """The best score is the sum of the log-probabilities of `call`."""
-    import tensorflow as tf
-
-    from keras_transformer.decoding import BeamSearch, translate_ids
-
-    model = transformer(3)
-    randomize(model, seed=6)
-    source = np.random.default_rng(6).integers(4, 19, (4, 9)).astype("int32")
-    search = BeamSearch(beam_size=3, length_penalty=0.0, extra_length=4)
-    compiled = tf.function(
-        lambda ids: translate_ids(model, ids, search), autograph=False
-    )
-    sequences, scores = (result[:, 0].numpy() for result in compiled(source))
-    start = np.full((4, 1), 2, "int32")
-    targets = np.concatenate([start, sequences[:, :-1]], axis=1)
-    logits = model({"source_ids": source, "target_ids": targets})
-    log_probs = numpy(ops.log_softmax(logits))
-    chosen = np.take_along_axis(log_probs, sequences[..., None], axis=2)[..., 0]
-    expected = np.sum(chosen * (sequences != 0), axis=1)
-    assert np.any(np.sum(sequences != 0, axis=1) > 3)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4)

@@ -87,20 +87,13 @@ def test_embedding_keeps_large_ids_exact_under_mixed_precision(dtype):
     np.testing.assert_array_equal(numpy(output)[0, :, 0], [0, 1, 0, 1])
 
 
-@pytest.mark.parametrize("pad_id", [0, 3])
-def test_embedding_mask_marks_tokens(pad_id):
-    layer = build_layer(pad_id=pad_id)
-    mask = layer.compute_mask(ops.convert_to_tensor(IDS))
-    np.testing.assert_array_equal(ops.convert_to_numpy(mask), pad_id != IDS)
-
-
 @pytest.mark.parametrize("length", [3, 7])
 def test_float_ids_get_the_mask_of_integers(length):
     """`keras.Input` is float32 by default. The width of an embedding is 7."""
     inputs = keras.Input((length,))
-    masks = keras.Model(inputs, MaskOf()(build_layer()(inputs)))
-    ids = np.array([[2, 0, 0, 5, 0, 0, 0][:length]])
-    np.testing.assert_array_equal(numpy(masks(ids.astype("float32"))), ids != 0)
+    masks = keras.Model(inputs, MaskOf()(build_layer(pad_id=1)(inputs)))
+    ids = np.array([[2, 1, 1, 5, 1, 0, 1][:length]])
+    np.testing.assert_array_equal(numpy(masks(ids.astype("float32"))), ids != 1)
 
 
 class MaskOf(keras.layers.Layer):
@@ -123,20 +116,6 @@ def test_embedding_logits_with_bias_are_float32(policy):
     np.testing.assert_allclose(numpy(logits), np.stack([expected] * 2), rtol=1e-4)
     left, right = map(numpy, layer.loss_operands(ops.convert_to_tensor(vectors)))
     np.testing.assert_allclose(left @ right.T, numpy(logits), rtol=1e-4)
-
-
-def test_embedding_logits_have_no_mask():
-    layer = build_layer()
-    vectors = layer(IDS)
-    assert vectors._keras_mask is not None
-    assert getattr(layer(vectors, reverse=True), "_keras_mask", None) is None
-
-
-@pytest.mark.parametrize("name", ["vocabulary_size", "d_model"])
-def test_embedding_rejects_sizes_below_one(name):
-    kwargs = {"vocabulary_size": 11, "d_model": 7, name: 0}
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
-        TokenEmbedding(**kwargs)
 
 
 @pytest.mark.parametrize("options", [{}, {"tied": False, "use_bias": True}])

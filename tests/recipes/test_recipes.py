@@ -219,7 +219,7 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ("model.positions=learned", "model: positions: learned requires max_length"),
         (
             "model.num_heads=7",
-            "num_heads must divide d_model unless key_dim and value_dim are given",
+            "model: `num_heads` must divide `d_model` unless `key_dim` and",
         ),
         ("tokenizer.shared=7", "tokenizer.shared must be a valid boolean"),
         ("model=tiny", "model must be a section"),

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import pipelines
+from keras_transformer.arguments import count_parameters
 from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
 from keras_transformer.presets import PRESETS
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import (
-    min_parameters,
     read,
     store_fingerprint,
 )
@@ -199,9 +199,8 @@ def test_read_accepts_every_kind_of_model(tmp_path, changes):
     model.save(tmp_path / "model.keras")
     loaded = read(tmp_path / "model.keras")
     assert loaded.get_config() == model.get_config()
-    # A file with fewer parameters than this lower bound is refused.
-    bound = min_parameters(model.get_config())
-    assert 0.8 * model.count_params() < bound <= model.count_params()
+    # A file with fewer parameters is refused.
+    assert count_parameters(model.get_config()) == model.count_params()
 
 
 def test_read_accepts_a_model_that_was_called_with_other_inputs(tmp_path):
