@@ -95,7 +95,7 @@ class ModelSettings(Section, ModelArguments):
 
     preset: str = "base"  # name in keras_transformer.PRESETS
     start: Literal["learned", "zeros"] | None = None  # first vector of the decoder
-    position_rates: Literal[POSITION_RATES] | None = None  # of the sinusoids
+    position_rates: Literal[POSITION_RATES] | None = None  # frequencies of sinusoids
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
