@@ -121,7 +121,7 @@ WITHOUT_TENSORFLOW = (
 # The only module that may import keras.src: it patches `fit` for several workers.
 PRIVATE_KERAS = ("distributed.multi_worker",)
 # Errors outside errors.py: the server converts this one to an HTTP response.
-OTHER_ERRORS = ("serving.errors.RequestError",)
+OTHER_ERRORS = ("serving.limits.RequestError",)
 # Test folders without a counterpart in the library. They cover several subpackages.
 OTHER_TESTS = ("backends", "docs", "frozen", "reliability")
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -364,7 +364,7 @@ def test_rules_accept_valid_code(tmp_path):
         "layers/d.py": f"_x = 1\ndef h():\n    'Text.'\n{body}",
         "saving/e.py": "logger = _x = 1\nclass _Stop(Exception): pass",
         "training/f.py": "logger = 1\ndef run(): pass",
-        "serving/errors.py": "class RequestError(Exception): pass",
+        "serving/limits.py": "class RequestError(Exception): pass",
         "experiments/a.py": "from keras_transformer import __version__, training",
         "presets.py": "def f():\n    from .saving import load",
     }

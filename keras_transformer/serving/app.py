@@ -10,22 +10,22 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from keras_transformer.serving.batcher import Batcher, too_many_values
-from keras_transformer.serving.errors import (
+from keras_transformer.serving.batcher import Batcher
+from keras_transformer.serving.limits import (
+    Limits,
     RequestError,
+    check_host,
     deadline_exceeded,
     invalid,
     not_found,
+    too_many_values,
 )
-from keras_transformer.serving.hosts import check_host
-from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.monitoring import Monitoring
 from keras_transformer.serving.protocol import (
     error_body,
     format_response,
     parse_request,
 )
-from keras_transformer.serving.versions import Versions
+from keras_transformer.serving.state import Monitoring, Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
@@ -61,18 +61,12 @@ def build_app(model, limits=None, hosts=()):
     versions = Versions(model, limits)
 
     # The batcher's keys are pairs of a `ServedModel` and the name of a signature.
-    def max_batch_size(key):
-        model, _ = key
-        return min(limits.max_batch_size, model.max_batch_size or math.inf)
-
     batcher = Batcher(
         lambda key, columns: key[0].run(key[1], columns),
         lambda key: key[0].can_merge(key[1]),
-        max_batch_size,
-        max_wait=limits.max_wait,
-        queue_size=limits.queue_size,
-        max_values=limits.max_values,
-        observe=lambda key, *counts: monitoring.count_batch(key[1], *counts),
+        lambda key: min(limits.max_batch_size, key[0].max_batch_size or math.inf),
+        limits,
+        lambda key, *counts: monitoring.count_batch(key[1], *counts),
     )
 
     @contextlib.asynccontextmanager
@@ -80,7 +74,9 @@ def build_app(model, limits=None, hosts=()):
         versions_task = asyncio.create_task(versions.run(batcher))
         yield
         versions_task.cancel()
-        await asyncio.to_thread(batcher.close, limits.shutdown_timeout)
+        # `server.py` closes the batcher before uvicorn ends the connections.
+        if batcher.is_open:
+            await asyncio.to_thread(batcher.close, limits.shutdown_timeout)
 
     app = FastAPI(
         lifespan=lifespan,
@@ -293,7 +289,7 @@ def _too_large_error(limits):
 
 
 def _error_response(error, monitoring):
-    monitoring.count_rejection(error.reason)
+    monitoring.rejected.labels(error.reason).inc()
     response = Response(error_body(error.message), error.status, media_type=_JSON)
     response.headers.update(error.headers)
     if error.status in _CLOSING:

@@ -3,7 +3,6 @@
 This module is independent of HTTP and TensorFlow.
 """
 
-import collections
 import concurrent.futures
 import contextlib
 import math
@@ -12,24 +11,22 @@ import time
 
 import numpy as np
 
-from keras_transformer.serving.errors import (
-    RequestError,
+from keras_transformer.serving.limits import (
     deadline_exceeded,
-    invalid,
     overloaded,
     shutting_down,
+    too_many_values,
 )
 
 
 class _Job:
     """A request, whose rows may be computed in several batches."""
 
-    def __init__(self, signature, columns, deadline, is_limited):
-        self.signature = signature
+    def __init__(self, key, columns, deadline):
+        self.key = key
         self.columns = columns
         self.num_rows = len(next(iter(columns.values())))
         self.deadline = deadline
-        self.is_limited = is_limited
         self.future = concurrent.futures.Future()
         self.num_taken = 0  # rows that were put into a batch
         self.num_done = 0  # rows that were computed
@@ -41,8 +38,6 @@ class _Job:
         return 0 if self.future.done() else self.num_rows - self.num_taken
 
     def fail(self, error):
-        if not isinstance(error, Exception):
-            error = RequestError(500, "Internal error", "internal")
         # A client that disconnects may cancel the future at any moment.
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
@@ -54,19 +49,10 @@ class _Job:
         arrays = {name: [part[name] for part in self.parts] for name in outputs}
         # Padding to the longest part may add many values.
         if sum(math.prod(_joined_shape(each)) for each in arrays.values()) > max_values:
-            self.parts.clear()
-            self.fail(too_many_values(max_values))
-        elif self.num_done == self.num_rows:
-            all_outputs = {name: _concatenate(each) for name, each in arrays.items()}
+            raise too_many_values(max_values)
+        if self.num_done == self.num_rows:
             with contextlib.suppress(concurrent.futures.InvalidStateError):
-                self.future.set_result(all_outputs)
-
-
-def too_many_values(max_values):
-    return invalid(
-        f"A response must contain at most {max_values:,} values. Send fewer or shorter "
-        "rows."
-    )
+                self.future.set_result({k: _concatenate(v) for k, v in arrays.items()})
 
 
 def _joined_shape(arrays):
@@ -92,58 +78,29 @@ def _concatenate(arrays):
 class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
-    A signature is any hashable key. Only requests with equal signatures share a batch.
-
     Args:
-        run: Function `(signature, columns) -> outputs`. `columns` maps input names to
-            lists with one value per row. `outputs` maps output names to arrays with the
-            rows as leading axis.
-        can_merge: Called with a signature. Returns whether its requests can share a
-            batch.
-        max_batch_size: Maximum number of rows per batch, or a function that is called
-            with a signature and returns this number.
-        max_wait: Seconds that the worker waits for a batch to fill up. It waits after
-            every batch, because clients often send the next request right after a
-            response.
-        queue_size: Maximum number of waiting rows (see `is_limited` of `submit`).
-        max_values: Maximum number of values (numbers and texts) in the outputs of a
-            request.
-        observe: Called after each batch with its signature, its number of rows and the
+        run: Function `(key, columns) -> outputs`. `columns` maps input names to lists
+            with one value per row. `outputs` maps output names to arrays with the rows
+            as leading axis. Only requests with equal keys share a batch.
+        can_merge: Function of a key: whether its requests can share a batch.
+        max_batch_size: Function of a key: the maximum number of rows per batch.
+        limits: `Limits` of the server.
+        observe: Called after each batch with its key, its number of rows and the
             seconds that it took.
     """
 
-    def __init__(
-        self,
-        run,
-        can_merge=lambda signature: True,
-        max_batch_size=32,
-        max_wait=0.005,
-        queue_size=512,
-        max_values=math.inf,
-        observe=None,
-    ):
+    def __init__(self, run, can_merge, max_batch_size, limits, observe):
         self._run = run
         self._can_merge = can_merge
-        is_constant = isinstance(max_batch_size, int)
-        self._max_batch_size = (
-            (lambda signature: max_batch_size) if is_constant else max_batch_size
-        )
-        self._max_wait = max_wait
-        self._queue_size = queue_size
-        self._max_values = max_values
-        self._observe = observe or (lambda *_: None)
-        self._jobs = collections.deque()
+        self._max_batch_size = max_batch_size
+        self._limits = limits
+        self._observe = observe
+        self._jobs = []
         self._batch = []  # (job, rows) pairs of the running batch
         self._changed = threading.Condition()
-        # Set by `drain`: time at which `close` gives up on unfinished requests.
-        self._close_by = None
+        self.is_open = True  # whether the queue accepts requests
         self._worker = threading.Thread(target=self._work, name="model", daemon=True)
         self._worker.start()
-
-    @property
-    def is_open(self):
-        """True while the queue accepts requests."""
-        return self.is_working and self._close_by is None
 
     @property
     def is_working(self):
@@ -156,11 +113,11 @@ class Batcher:
         with self._changed:
             return sum(job.num_waiting for job in self._jobs)
 
-    def submit(self, signature, columns, timeout, is_limited=True):
-        """Queues a request.
+    def submit(self, key, columns, timeout, is_limited=True):
+        """Queues a request, unless the queue is full or closed.
 
         Args:
-            signature: Hashable key, passed to `run`.
+            key: Hashable key, passed to `run`.
             columns: Dict of input names to lists of equal length, one value per row.
             timeout: Seconds after which rows that are still in the queue are dropped.
             is_limited: Whether `queue_size` applies. If not, the request is queued even
@@ -169,50 +126,40 @@ class Batcher:
         Returns:
             `concurrent.futures.Future` of the outputs. Canceling it drops the rows
             that are in no batch yet.
-
-        Raises:
-            RequestError: If the queue is full or closed.
         """
-        job = _Job(signature, columns, time.monotonic() + timeout, is_limited)
-        # An odd signature can raise errors. They must not end the worker.
-        job.can_merge = self._can_merge(signature)
-        job.max_batch_size = self._max_batch_size(signature)
+        job = _Job(key, columns, time.monotonic() + timeout)
+        job.is_limited = is_limited
+        job.can_merge = self._can_merge(key)
+        job.max_batch_size = self._max_batch_size(key)
         with self._changed:
             if not self.is_open:
                 raise shutting_down()
-            limited = [other for other in self._jobs if other.is_limited]
-            num_waiting = sum(other.num_waiting for other in limited)
-            if is_limited and num_waiting + job.num_rows > self._queue_size:
+            waiting = sum(each.num_waiting for each in self._jobs if each.is_limited)
+            if is_limited and waiting + job.num_rows > self._limits.queue_size:
                 raise overloaded()
             self._jobs.append(job)
             self._changed.notify_all()
         return job.future
 
-    def drain(self, timeout=math.inf):
-        """Refuses new requests. Queued requests still run.
-
-        `close` stops waiting for unfinished requests `timeout` seconds after the first
-        call of `drain`.
-        """
+    def drain(self):
+        """Refuses new requests. Queued requests still run."""
         with self._changed:
-            if self._close_by is None:
-                self._close_by = time.monotonic() + timeout
+            self.is_open = False
             self._changed.notify_all()
-
-    def close(self, timeout=math.inf):
-        """Calls `drain`, waits for queued requests and fails the unfinished ones."""
-        self.drain(timeout)
-        remaining = self._close_by - time.monotonic()
-        self._worker.join(None if remaining == math.inf else max(remaining, 0))
-        self.abandon()
 
     def abandon(self):
         """Refuses new requests and fails all others, even in the running batch."""
-        self.drain(0)
+        self.drain()
         with self._changed:
-            for job in {*self._jobs, *(job for job, _ in self._batch)}:
+            for job in [*self._jobs, *(job for job, _ in self._batch)]:
                 job.fail(shutting_down())
             self._jobs.clear()
+
+    def close(self, timeout):
+        """Calls `drain`, and `abandon` if the worker has not ended after `timeout`."""
+        self.drain()
+        self._worker.join(timeout)
+        self.abandon()
 
     def _work(self):
         while self._wait_for_batch():
@@ -221,110 +168,92 @@ class Batcher:
             self._batch = []  # its jobs keep a version of the model in memory
 
     def _wait_for_batch(self):
-        """Waits for requests and moves the next batch to `self._batch`.
+        """Moves the next batch to `_batch`, which is empty if all requests are stale.
 
-        The batch is empty if all requests were dropped.
-
-        Returns:
-            False once the queue is closed and empty.
+        Returns False once the queue is closed and empty.
         """
         with self._changed:
-            while not self._jobs:
-                if self._close_by is not None:
-                    return False
-                self._changed.wait()
-            self._wait_for_more()
+            self._changed.wait_for(lambda: self._jobs or not self.is_open)
+            if not self._jobs:
+                return False
+            if self._jobs[0].can_merge:
+                # Clients often send the next request right after a response.
+                self._changed.wait_for(self._is_full, self._limits.max_wait)
             self._drop_stale()
             self._batch = self._take()
             return True
 
-    def _wait_for_more(self):
-        """Waits up to `max_wait` seconds for the next batch to fill up."""
-        until = time.monotonic() + self._max_wait
-        first = self._jobs[0]
-        while self._close_by is None and first.can_merge:
-            num_rows = sum(
-                job.num_waiting
-                for job in self._jobs
-                if job.signature == first.signature
-            )
-            remaining = until - time.monotonic()
-            if num_rows >= first.max_batch_size or remaining <= 0:
-                return
-            self._changed.wait(remaining)
+    def _is_full(self):
+        """Returns whether more requests would not change the next batch."""
+        if not self.is_open:
+            return True
+        num_rows = sum(job.num_waiting for job in self._mergeable())
+        return num_rows >= self._jobs[0].max_batch_size
+
+    def _mergeable(self):
+        """Returns the first request and those that can share its batch."""
+        first, *others = self._jobs
+        if not first.can_merge:
+            return [first]
+        return [first, *(job for job in others if job.key == first.key)]
 
     def _drop_stale(self):
-        now = time.monotonic()
         for job in [*self._jobs]:
-            if job.deadline < now:
+            if job.deadline < time.monotonic():
                 job.fail(deadline_exceeded())
             if job.future.done():  # also if the client has disconnected
                 self._jobs.remove(job)
 
     def _take(self):
-        """Takes rows of the first request and of others that can share its batch.
-
-        Returns:
-            List of (job, rows) pairs.
-        """
+        """Takes the rows of the next batch, as a list of (job, rows) pairs."""
         if not self._jobs:
             return []
-        first = self._jobs[0]
-        jobs = [first]
-        if first.can_merge:
-            jobs = [job for job in self._jobs if job.signature == first.signature]
-        batch, room = [], first.max_batch_size
-        for job in jobs:
-            count = min(room, job.num_waiting)
-            batch.append((job, slice(job.num_taken, job.num_taken + count)))
-            job.num_taken += count
-            room -= count
+        batch, room = [], self._jobs[0].max_batch_size
+        for job in self._mergeable():
+            if count := min(room, job.num_waiting):
+                batch.append((job, slice(job.num_taken, job.num_taken + count)))
+                job.num_taken += count
+                room -= count
             if job.num_taken == job.num_rows:
                 self._jobs.remove(job)
-            if not room:
-                break
         return batch
 
     def _run_batch(self, batch):
         """Runs a batch. If it fails, runs each request separately."""
         try:
             parts = self._compute(batch)
-        # Even a `SystemExit` must not end the worker.
-        except BaseException as error:
-            if len(batch) > 1:
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0][0].fail(error)
+            else:
                 for one in batch:
                     self._run_batch([one])
-            else:
-                batch[0][0].fail(error)
             return
         for (job, rows), part in zip(batch, parts, strict=True):
             try:
-                job.add(part, rows.stop - rows.start, self._max_values)
+                job.add(part, rows.stop - rows.start, self._limits.max_values)
             # Memory may be exhausted, or the ranks of batches may differ.
-            except BaseException as error:
+            except Exception as error:
                 job.fail(error)
 
     def _compute(self, batch):
         """Runs a batch and returns a list with the outputs of each request."""
-        signature = batch[0][0].signature
+        key = batch[0][0].key
         columns = {
             name: [value for job, rows in batch for value in job.columns[name][rows]]
             for name in batch[0][0].columns
         }
-        num_rows = sum(rows.stop - rows.start for _, rows in batch)
+        ends = np.cumsum([rows.stop - rows.start for _, rows in batch])
         started = time.monotonic()
-        outputs = self._run(signature, columns)
-        seconds = time.monotonic() - started
+        outputs = self._run(key, columns)
+        self._observe(key, int(ends[-1]), time.monotonic() - started)
         for name, array in outputs.items():
-            if np.shape(array)[:1] != (num_rows,):
+            if np.shape(array)[:1] != (ends[-1],):
                 raise ValueError(
-                    f"output {name} must have {num_rows} rows. Received: shape "
+                    f"output {name} must have {ends[-1]} rows. Received: shape "
                     f"{np.shape(array)}"
                 )
-        self._observe(signature, num_rows, seconds)
-        parts, start = [], 0
-        for _, rows in batch:
-            stop = start + rows.stop - rows.start
-            parts.append({name: array[start:stop] for name, array in outputs.items()})
-            start = stop
-        return parts
+        return [
+            {name: array[start:end] for name, array in outputs.items()}
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]

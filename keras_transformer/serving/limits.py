@@ -1,5 +1,7 @@
-"""Limits on requests, responses and waiting times."""
+"""What a request may be, and the errors of requests that are refused."""
 
+import ipaddress
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,3 +43,88 @@ class Limits(BaseModel):
                 f"max_texts={self.max_texts}, queue_size={self.queue_size}."
             )
         return self
+
+
+class RequestError(Exception):
+    """An error that the server sends to the client as `{"error": message}`.
+
+    Args:
+        status: HTTP status.
+        message: Text for the client. Must not contain paths or tracebacks.
+        reason: One word, for the label `reason` of the metric `rejected`.
+        retry_after: Seconds after which the client may try again, for status 503.
+        headers: Dict of additional response headers.
+    """
+
+    def __init__(
+        self, status, message, reason="invalid", retry_after=None, headers=None
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.reason = reason
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(retry_after)
+
+
+def invalid(message):
+    return RequestError(400, message)
+
+
+def not_found(message):
+    return RequestError(404, message, "not_found")
+
+
+def overloaded(message="The queue is full. Try again later.", retry_after=1):
+    return RequestError(503, message, "overloaded", retry_after)
+
+
+def shutting_down():
+    error = overloaded("The server is shutting down", retry_after=5)
+    # The client's next request opens a connection, to the server's successor.
+    error.headers["Connection"] = "close"
+    return error
+
+
+def deadline_exceeded():
+    return RequestError(504, "Deadline exceeded", "deadline")
+
+
+def too_many_values(max_values):
+    return invalid(
+        f"A response must contain at most {max_values:,} values. Send fewer or shorter "
+        "rows."
+    )
+
+
+def check_host(header, allowed):
+    """Raises `RequestError` unless the `Host` header names this server.
+
+    This prevents DNS rebinding, in which the domain name of a web page is made to
+    resolve to this server's address, so that scripts of the page may read responses of
+    the server. Only DNS names can be rebound to another address, so IP addresses are
+    accepted, like `localhost` and the names in `allowed`. An empty header is accepted,
+    because the attack needs a browser, and browsers always send the header.
+    """
+    name = _name_of(header)
+    if not name or name in {"localhost", *map(_name_of, allowed)}:
+        return
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise RequestError(
+            403,
+            "Host is not allowed. To allow it, start the server with --allow-host",
+            "host",
+        ) from None
+
+
+def is_host_name(text):
+    """Returns whether `text` is a host name or an IP address. It may have a port."""
+    return re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", _name_of(text)) is not None
+
+
+def _name_of(header):
+    """Returns the name in a `Host` header in lower case, without port and final dot."""
+    return re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()

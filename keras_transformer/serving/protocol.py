@@ -9,7 +9,7 @@ import json
 import math
 from typing import NamedTuple
 
-from keras_transformer.serving.errors import invalid
+from keras_transformer.serving.limits import invalid
 
 DEFAULT_SIGNATURE = "serving_default"
 _KEYS = {"signature_name", "instances", "inputs"}

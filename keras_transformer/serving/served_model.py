@@ -1,7 +1,6 @@
 """A SavedModel with the interface that the server needs."""
 
 import contextlib
-import json
 import math
 import os
 import pathlib
@@ -12,7 +11,7 @@ from google.protobuf import json_format
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.saving.names import newest_version
 from keras_transformer.saving.saved_model import load_saved_model, read_limits
-from keras_transformer.serving.errors import RequestError, invalid
+from keras_transformer.serving.limits import RequestError, invalid
 from keras_transformer.serving.protocol import Input
 
 _WARM_UP_TEXTS = [b"a", b"a b c d e f g"]
@@ -63,10 +62,9 @@ class ServedModel:
                 f"model name {self.name!r}: must not be empty or contain / : {{ or }}, "
                 "because it is part of URLs. Choose another name with --name"
             )
-        limits = read_limits(path)
-        self._end_id = 3 if limits is None else limits.end_id
-        self.max_batch_size = limits and limits.max_batch_size
-        self._max_source_length = limits and limits.max_source_length
+        # A SavedModel that is not an export of this package has no limits.
+        self._limits = read_limits(path)
+        self.max_batch_size = self._limits and self._limits.max_batch_size
         self._allow_unsafe = allow_unsafe
         # Taken before loading, so that later changes of the file are noticed.
         self._identity = _identity(path)
@@ -77,7 +75,11 @@ class ServedModel:
             for signature, function in self._signatures.items()
         }
         definition = _definition(path)
-        self._is_compiled = _is_compiled(definition)
+        # Whether XLA compiles a function of the export.
+        self._is_compiled = any(
+            each.attr["_XlaMustCompile"].b
+            for each in definition.graph_def.library.function
+        )
         self.metadata = _metadata(definition)
 
     def find_replacement(self):
@@ -136,14 +138,14 @@ class ServedModel:
     def _estimate_length(self, column):
         """Returns the length of the longest row, in ids or in words of a text."""
         # Exports truncate longer rows.
-        limit = self._max_source_length
+        limit = self._limits and self._limits.max_source_length
         if isinstance(column[0], list):
             return min(len(column[0]), limit or len(column[0]))
         length = max(len(text.split()) for text in column)
         return min(length, (limit or 2) - 1)  # with room for the end id
 
     def warm_up_requests(self):
-        """Yields (signature, columns) of small requests for the supported signatures.
+        """Yields (signature, columns) of small requests, one or more per signature.
 
         If XLA compiles the search of single rows, there is a request for each program.
         """
@@ -151,9 +153,9 @@ class ServedModel:
             kinds = {*inputs.values()}
             if kinds == {Input("string", 1)}:
                 yield signature, dict.fromkeys(inputs, _WARM_UP_TEXTS)
-            elif kinds == {Input("int32", 2)}:
+            elif kinds == {Input("int32", 2)} and self._limits:
                 for length in (3, *(_COMPILED_LENGTHS if self._is_compiled else ())):
-                    row = [4] * (length - 1) + [self._end_id]
+                    row = [4] * (length - 1) + [self._limits.end_id]
                     yield signature, {name: [row] for name in inputs}
 
     def run(self, signature, columns):
@@ -215,21 +217,14 @@ def _definition(path):
     return model.meta_graphs[0]
 
 
-def _is_compiled(definition):
-    """Returns whether XLA compiles a function of a `MetaGraphDef`."""
-    functions = definition.graph_def.library.function
-    return any(function.attr["_XlaMustCompile"].b for function in functions)
-
-
 def _metadata(definition):
     """Returns TF-Serving's description of the signatures of a `MetaGraphDef`."""
-    signatures = {}
-    for name, signature in definition.signature_def.items():
-        signatures[name] = json.loads(
-            json_format.MessageToJson(
-                signature,
-                preserving_proto_field_name=True,
-                always_print_fields_with_no_presence=True,
-            )
+    signatures = {
+        name: json_format.MessageToDict(
+            signature,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
         )
+        for name, signature in definition.signature_def.items()
+    }
     return {"signature_def": {"signature_def": signatures}}

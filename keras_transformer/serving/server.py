@@ -7,11 +7,13 @@ import signal
 import socket
 import time
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.slow_clients import slow_client_protocol
+from keras_transformer.serving.protocol import error_body
 
 # Minimum number of seconds to send responses at shutdown.
 _RESPONSE_SECONDS = 2.0
@@ -78,7 +80,7 @@ def build_server(model, limits, hosts=()):
     return _Server(
         uvicorn.Config(
             build_app(model, limits, hosts),
-            http=slow_client_protocol(limits),
+            http=_protocol(limits),
             loop="asyncio",
             ws="none",
             # uvicorn's own logging setup closes the handlers of other libraries.
@@ -93,6 +95,44 @@ def build_server(model, limits, hosts=()):
     )
 
 
+def _protocol(limits):
+    """Returns uvicorn's HTTP/1.1 protocol with limits on clients."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            if len(self.connections) > limits.max_connections:
+                transport.abort()
+            self._watch(None)
+
+        def _watch(self, before):
+            """Aborts the connection if it has waited for its client since `before`.
+
+            uvicorn alone would wait forever for the headers of a request, and for a
+            client that does not read the response.
+            """
+            if self not in self.connections:
+                return
+            unread = self.transport.get_write_buffer_size()
+            is_waiting = unread or self.cycle is None or self.cycle.response_complete
+            now = is_waiting and (self.cycle, unread)
+            if now and now == before:
+                self.transport.abort()
+            self.loop.call_later(limits.idle_timeout, self._watch, now)
+
+        def send_400_response(self, msg):
+            headers = [("Content-Type", "application/json"), ("Connection", "close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=error_body(msg)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+            self.transport.close()
+
+    return Protocol
+
+
 class _Server(uvicorn.Server):
     """A server that rejects new requests (503) while it finishes those in progress."""
 
@@ -100,7 +140,7 @@ class _Server(uvicorn.Server):
         batcher = self.config.app.state.batcher
         seconds = self.config.timeout_graceful_shutdown
         until = time.monotonic() + seconds
-        batcher.drain(seconds)
+        batcher.drain()
         while batcher.is_working and not self.force_exit and time.monotonic() < until:
             await asyncio.sleep(0.02)
         batcher.abandon()

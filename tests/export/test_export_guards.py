@@ -16,7 +16,7 @@ from keras_transformer.export import (
 )
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
-from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.limits import RequestError
 
 
 def test_export_removes_only_abandoned_temporary_folders(

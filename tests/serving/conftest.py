@@ -1,9 +1,9 @@
-"""Fixtures for tests of the web page in headless Chromium."""
+"""A server that tests share, and the web page in headless Chromium."""
 
 import shutil
 
 import pytest
-from fake_model import FakeModel, served
+from fake_model import LIMITS, FakeModel, served
 from page_actions import TIMEOUT
 
 from keras_transformer.serving.limits import Limits
@@ -14,6 +14,13 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update"),
     "--disable-sync",
 ]
+
+
+@pytest.fixture(scope="session")
+def port():
+    """Port of a server with `LIMITS` and a fake model."""
+    with served(FakeModel(), LIMITS) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +36,18 @@ def browser():
         started.close()
 
 
-@pytest.fixture(scope="module")
-def port():
+@pytest.fixture(scope="session")
+def page_port():
     with served(FakeModel(), Limits(max_text_length=300)) as port:
         yield port
 
 
 @pytest.fixture
-def open_page(browser, port):
+def open_page(browser, page_port):
     """Function that opens the page. Script errors or external requests fail a test."""
     contexts, complaints = [], []
 
-    def open_page(width=1100, height=800, scheme="light", number=port):
+    def open_page(width=1100, height=800, scheme="light", number=page_port):
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )

@@ -10,9 +10,22 @@ import time
 import numpy as np
 from waiting import wait_until
 
+from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.protocol import Input
 from keras_transformer.serving.server import build_server, listen
 
+# Limits of the server that most tests share.
+LIMITS = Limits(
+    max_texts=5,
+    queue_size=20,
+    max_text_length=200,
+    max_body_bytes=20_000,
+    body_timeout=0.7,
+    idle_timeout=0.7,
+    request_timeout=5,
+    max_connections=60,
+)
+PATH = "/v1/models/fake"
 TEXTS = {"inputs": Input("string", 1)}
 PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
 
@@ -159,13 +172,16 @@ def ask(port, method, path, body=None, headers=(), timeout=60):
 
 def queue_rows(port):
     """Returns the number of rows that wait in the server's queue."""
-    text = ask(port, "GET", "/metrics")[2].decode()
-    (line,) = re.findall(r"^keras_transformer_queue_rows (.*)$", text, re.MULTILINE)
-    return float(line)
+    return metric(port, "queue_rows")
 
 
-def predict(port, body, name="fake", timeout=60):
-    status, _, answer = ask(
-        port, "POST", f"/v1/models/{name}:predict", body, timeout=timeout
-    )
+def predict(port, body, name="fake"):
+    status, _, answer = ask(port, "POST", f"/v1/models/{name}:predict", body)
     return status, answer
+
+
+def metric(port, name):
+    """Returns the value of one of the server's metrics, or 0 if it has none."""
+    text = ask(port, "GET", "/metrics")[2].decode()
+    found = re.search(rf"^keras_transformer_{re.escape(name)} (.*)$", text, re.M)
+    return float(found[1]) if found else 0.0

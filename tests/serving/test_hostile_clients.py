@@ -10,7 +10,7 @@ import socket
 import time
 
 import pytest
-from fake_model import FakeModel, ask, predict, served
+from fake_model import PATH, FakeModel, ask, predict, served
 from fuzzing import ANY_TEXT, NASTY, encodable, fuzz
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ LIMITS = Limits(
     request_timeout=5,
     max_connections=8,
 )
-PATH = "/v1/models/fake:predict"
 JSON = "Content-Type: application/json"
 
 
@@ -49,7 +48,7 @@ def talk(port, data):
     return received
 
 
-def head(*headers, path=PATH, method="POST"):
+def head(*headers, path=f"{PATH}:predict", method="POST"):
     """Returns the request line and the headers of a request, as bytes."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", JSON, *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
@@ -87,6 +86,15 @@ def test_server_survives_malformed_requests(port, data, caplog):
         assert word not in answer
     assert "Traceback" not in caplog.text
     assert predict(port, {"inputs": ["a b"]})[1]["outputs"]["translations"] == ["b a"]
+
+
+@pytest.mark.fault("F25", "malformed HTTP: status 400 with a JSON error")
+def test_malformed_http_gets_a_json_error(port):
+    answer = talk(port, b"GET / HTTP/1.1\r\nno header\r\n\r\n")
+    headers, _, body = answer.partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 400")
+    assert b"application/json" in headers.lower()
+    assert list(json.loads(body)) == ["error"]
 
 
 @pytest.mark.fault("X05", "random bytes over sockets: the server stays up")

@@ -11,8 +11,7 @@ from fake_model import FakeModel
 from fuzzing import LONG, SHORT, describe_outcomes, fuzz
 from hypothesis import strategies as st
 
-from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.limits import Limits, RequestError
 from keras_transformer.serving.protocol import parse_request
 
 LIMITS = Limits(max_texts=5, max_text_length=200)
@@ -81,6 +80,70 @@ def test_parse_request_handles_a_hundred_thousand_bodies(record_property):
     record_property("happened", describe_outcomes(outcomes))
     assert sum(outcomes.values()) >= LONG
     assert outcomes["requests"] > LONG / 100
+
+
+BAD = {
+    "": "empty",
+    "{": "JSON Parse error",
+    "[]": "must be an object",
+    "null": "must be an object",
+    '{"instances": ["a"], "inputs": ["a"]}': "either 'instances' or",
+    "{}": "either 'instances' or",
+    '{"instances": []}': "non-empty list",
+    '{"instances": "a"}': "non-empty list",
+    '{"instances": [1]}': "must be a string. Received: 1",
+    '{"instances": [null]}': "Received: null",
+    '{"instances": [true]}': "Received: true",
+    '{"instances": [["a"]]}': "Received: a list",
+    '{"instances": [{"inputs": "a"}, "b"]}': "either all objects",
+    '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
+    '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
+    '{"instances": [{"b64": "+/8=+/8="}]}': "must be base64",
+    '{"instances": [{"b64": "+/8!"}]}': "must be base64",
+    '{"instances": [{"b64": "+"}]}': "must be base64",
+    '{"instances": [{"b64": 1}]}': "must be base64",
+    '{"instances": ["\\ud800 a"]}': "unpaired surrogate",
+    '{"instances": ["a \\udc00\\ud800"]}': "unpaired surrogate",
+    '{"inputs": {"inputs": "a"}}': "non-empty list",
+    '{"inputs": []}': "non-empty list",
+    '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
+    '{"inputs": [NaN]}': "invalid number",
+    '{"inputs": [' + "9" * 5000 + "]}": "invalid number",
+    '{"inputs": ' + "[" * 9000 + "}": "nested too deeply",
+    '{"signature_name": "none", "inputs": ["a"]}': "none",
+    '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
+    '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
+    '{"signature_name": "\\ud800", "inputs": ["a"]}': r'"\ud800" not found',
+    '{"inputs": ["a"], "\\ud800": 1}': "Unknown key in request",
+    '{"signature_name": "' + "\\ud800" * 99 + '"}': '..." not found',
+    '{"inputs": ["a"], "' + "\\ud800" * 99 + '": 1}': "Unknown key in request",
+    '{"signature_name": "attend", "instances": ["a"]}': "keys: inputs, targets",
+    '{"signature_name": "attend", "inputs": ["a"]}': "keys: inputs, targets",
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': (
+        "non-empty list"
+    ),
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
+        "same number of rows"
+    ),
+    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "equal length",
+    '{"signature_name": "translate_ids", "instances": [[1.5]]}': "Received: 1.5",
+    '{"signature_name": "translate_ids", "instances": [[9999999999]]}': "Received: 999",
+    '{"signature_name": "translate_ids", "inputs": [[' + "9" * 99 + "]]}": "99...",
+    '{"signature_name": "translate_ids", "instances": [[true]]}': "32-bit",
+    '{"signature_name": "translate_ids", "instances": [[]]}': "at least one column",
+    '{"signature_name": "translate_ids", "instances": [3]}': "lists of equal length",
+    json.dumps({"inputs": ["a"] * 6}): "at most 5 rows. Received: 6",
+    json.dumps({"inputs": ["a" * 201]}): "at most 200 characters. Received: 201",
+}
+
+
+@pytest.mark.fault("F25", "status 400 with one line")
+@pytest.mark.parametrize("body", BAD)
+def test_parse_request_explains_bad_requests(body):
+    with pytest.raises(RequestError) as error:
+        parse_request(body.encode(), INPUTS, LIMITS)
+    assert BAD[body] in error.value.message
+    assert error.value.status == 400 and len(error.value.message) < 200
 
 
 @pytest.mark.parametrize("text", ["猫" * 200, "é" * 200])

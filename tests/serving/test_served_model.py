@@ -1,6 +1,7 @@
 """The server with a real SavedModel, in this process and as the command `serve`."""
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
@@ -17,8 +18,9 @@ from fake_model import ask, predict, queue_rows, served
 from malicious_graphs import write_unsafe_export
 from waiting import wait_until
 
+from keras_transformer.errors import ModelError
 from keras_transformer.export.searches import JIT_MAX_LENGTH, JIT_STEP
-from keras_transformer.saving.open import ModelError
+from keras_transformer.saving.saved_model import LIMITS
 from keras_transformer.serving import Limits, ServedModel
 from keras_transformer.serving.protocol import Input
 
@@ -118,14 +120,9 @@ def test_server_runs_a_signature_with_outputs_of_unknown_rank(tmp_path):
             assert predict(port, {"inputs": texts}, "odd") == (200, {"outputs": texts})
 
 
-def test_estimated_values_are_exact_for_encode(model):
-    columns = {"source_ids": [[7, 9, 3], [7, 3, 0]]}
-    (output,) = model.run("encode", columns).values()
-    assert model.estimate_values("encode", columns) == output.size
-
-
-def test_estimated_values_of_encode_respect_the_limit_of_the_export(model):
-    columns = {"source_ids": [[7] * 3_000 + [3]]}
+@pytest.mark.parametrize("row", [[7, 9, 3], [7] * 3_000 + [3]])
+def test_estimated_values_are_exact_for_encode(model, row):
+    columns = {"source_ids": [row, row]}
     (output,) = model.run("encode", columns).values()
     assert model.estimate_values("encode", columns) == output.size
 
@@ -137,11 +134,8 @@ def test_estimated_values_are_a_lower_bound_for_attend(model, text):
     outputs = model.run("attend", columns).values()
     size = sum(output.size for output in outputs)
     assert 0 < model.estimate_values("attend", columns) <= size
-
-
-def test_estimated_values_of_attend_grow_with_both_texts(model):
-    columns = {"inputs": ["ein Hund läuft"] * 5, "targets": ["und noch ein"] * 5}
     # Each text has 3 words, so that 3 x 3 weights or more are returned for each pair.
+    columns = {"inputs": ["ein Hund läuft"] * 5, "targets": ["und noch ein"] * 5}
     assert model.estimate_values("attend", columns) >= 5 * 9
 
 
@@ -165,6 +159,9 @@ def test_warm_up_requests_cover_every_compiled_length(tmp_path, jit_compile):
     module = tf.Module()
     module.translate_ids = translate_ids
     tf.saved_model.save(module, tmp_path / "1", {"serving_default": translate_ids})
+    (tmp_path / "1" / LIMITS).parent.mkdir()
+    limits = {"max_batch_size": 9, "max_source_length": 99, "end_id": 3}
+    (tmp_path / "1" / LIMITS).write_text(json.dumps(limits))
     model = ServedModel(tmp_path, allow_unsafe=True)
     requests = [columns["source_ids"] for _, columns in model.warm_up_requests()]
     lengths = {len(rows[0]) for rows in requests if len(rows) == 1}
@@ -184,40 +181,27 @@ def test_server_translates_odd_texts(port):
     assert len(answer["outputs"]["translations"]) == len(ODD)
 
 
-def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
+def test_served_model_finds_its_version_and_name(tiny_export, tmp_path, monkeypatch):
     for version in ("2", "10"):
-        (tmp_path / "many" / version).parent.mkdir(exist_ok=True)
         shutil.copytree(tiny_export, tmp_path / "many" / version)
-    many = ServedModel(tmp_path / "many")
-    assert (many.name, many.version) == ("many", 10)
-    one = ServedModel(tmp_path / "many" / "2", "other")
-    assert (one.name, one.version) == ("other", 2)
+    (tmp_path / "current").symlink_to("many")
+    for folder, inside, expected in (
+        (tmp_path / "many", ".", ("many", 10)),
+        (tmp_path / "many" / "2", ".", ("many", 2)),
+        # A symbolic link gives its own name.
+        (tmp_path / "current", ".", ("current", 10)),
+        (pathlib.Path("."), "many", ("many", 10)),
+        (pathlib.Path("."), "many/2", ("many", 2)),
+    ):
+        monkeypatch.chdir(tmp_path / inside)
+        model = ServedModel(folder)
+        assert (model.name, model.version) == expected
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="empty: not a SavedModel"):
         ServedModel(tmp_path / "empty")
-
-
-@pytest.mark.parametrize("inside", ["2", "."])
-def test_served_model_finds_the_name_of_the_current_folder(
-    tiny_export, tmp_path, monkeypatch, inside
-):
-    shutil.copytree(tiny_export, tmp_path / "mine" / "2")
-    monkeypatch.chdir(tmp_path / "mine" / inside)
-    model = ServedModel(pathlib.Path("."))
-    assert (model.name, model.version) == ("mine", 2)
-
-
-def test_served_model_keeps_the_name_of_a_link(tiny_export, tmp_path):
-    shutil.copytree(tiny_export, tmp_path / "release-42" / "3")
-    (tmp_path / "current").symlink_to("release-42")
-    model = ServedModel(tmp_path / "current")
-    assert (model.name, model.version) == ("current", 3)
-
-
-@pytest.mark.parametrize("name", ["a{b}", "a/b", "a:b"])
-def test_served_model_rejects_names_invalid_in_urls(tiny_export, name):
-    with pytest.raises(ModelError, match=r"must not be empty or contain / : \{"):
-        ServedModel(tiny_export, name)
+    for name in ("a{b}", "a/b", "a:b"):
+        with pytest.raises(ModelError, match=r"must not be empty or contain / : \{"):
+            ServedModel(tiny_export, name)
 
 
 def test_server_follows_the_newest_version(tiny_export, tmp_path):

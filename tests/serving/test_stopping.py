@@ -10,10 +10,11 @@ import time
 
 import prepared
 import pytest
-from fake_model import FakeModel, ask, predict, queue_rows, served
+from fake_model import PATH, FakeModel, ask, predict, queue_rows, served
 from waiting import wait_until
 
-from keras_transformer.serving import Limits
+from keras_transformer.serving import Limits, listen, serve
+from keras_transformer.serving.server import build_server
 
 CODE = """
 import sys
@@ -84,7 +85,7 @@ def test_each_request_under_load_gets_an_answer_until_the_exit():
         status = 200
         while status == 200:
             body = json.dumps({"inputs": ["a b"]})
-            connection.request("POST", "/v1/models/fake:predict", body, headers)
+            connection.request("POST", f"{PATH}:predict", body, headers)
             answer = connection.getresponse()
             answer.read()
             status = answer.status
@@ -103,6 +104,56 @@ def test_each_request_under_load_gets_an_answer_until_the_exit():
     for thread in threads:
         thread.join(20)
     assert last == [(503, "5", "close")] * 20
+
+
+def test_draining_server_is_not_ready():
+    found = []
+    model = FakeModel(seconds=2.0)
+    listening = listen("127.0.0.1", 0)
+    server = build_server(model, Limits())
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    wait_until(lambda: server.started, "the server", 60)
+    port = listening.getsockname()[1]
+    asking = threading.Thread(
+        target=lambda: found.append(predict(port, {"inputs": ["a b"]}))
+    )
+    asking.start()
+    wait_until(lambda: model.batches, "the batch", 20)
+    server.should_exit = True
+    wait_until(lambda: ask(port, "GET", "/ready")[0] == 503, "draining", 20)
+    assert ask(port, "GET", "/ready")[2] == {"status": "shutting down"}
+    assert ask(port, "GET", "/health")[0] == 200
+    status, headers, answer = ask(port, "POST", f"{PATH}:predict", {"inputs": ["c"]})
+    assert (status, headers["Retry-After"]) == (503, "5")
+    assert answer == {"error": "The server is shutting down"}
+    asking.join(20)
+    thread.join(20)
+    assert found[0][0] == 200
+    assert not thread.is_alive()
+
+
+def test_serve_applies_its_limits_and_accepts_its_hosts():
+    answers = {}
+
+    def visit(url):
+        port = int(url.split(":")[2].strip("/"))
+        try:
+            for name in ("localhost", "www.example.org", "other.example.org"):
+                headers = {"Host": name}
+                answers[name] = ask(port, "GET", "/health", headers=headers)[0]
+            for count in (3, 4):
+                answers[count] = predict(port, {"inputs": ["a"] * count})[0]
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def started(url):
+        threading.Thread(target=visit, args=(url,)).start()
+
+    limits, hosts = Limits(max_texts=3), ["www.example.org"]
+    serve(FakeModel(), "127.0.0.1", 0, limits, started, hosts)
+    names = {"localhost": 200, "www.example.org": 200, "other.example.org": 403}
+    assert answers == {**names, 3: 200, 4: 400}
 
 
 def test_command_exits_without_a_search_for_garbage(tmp_path):
