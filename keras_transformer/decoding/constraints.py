@@ -4,7 +4,6 @@ Log-probabilities are not renormalized. A forced token keeps the log-probability
 the model assigns to it.
 """
 
-import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
@@ -49,16 +48,6 @@ class ConstrainedDecoder:
         self._prefix_ids = prefix_ids
         self._automaton = None
         if automaton is not None:
-            may_end = ~automaton.forbidden_before(ids.end)
-            allowed = automaton.rows != FORBIDDEN
-            # A token that spells nothing is of no use at the last position.
-            may_be_last = (automaton.rows >= 0) & may_end[np.maximum(automaton.rows, 0)]
-            # The second half of the rows is for the last position. It also forbids
-            # tokens after which the end id is forbidden. The added column is for
-            # unused edges.
-            allowed = np.pad(np.concatenate([allowed, may_be_last]), [(0, 0), (0, 1)])
-            self._allowed = shared_constant(allowed)
-            self._may_end = shared_constant(may_end)
             self._automaton = Automaton(*map(shared_constant, automaton))
 
     def wrap(self, cache, context, batch_size):
@@ -90,7 +79,7 @@ class ConstrainedDecoder:
             states = ops.maximum(states, 0)
             if self._prefix_ids is not None:
                 # A forbidden word may end with the prefix.
-                is_word = ops.logical_not(ops.take(self._may_end, states))
+                is_word = ops.logical_not(ops.take(self._automaton.may_end, states))
                 is_forced = self._forced_ids(context, index - 1) != self._pad_id
                 states = ops.where(ops.logical_and(is_word, is_forced), 0, states)
             cache["state"] = states
@@ -126,21 +115,21 @@ class ConstrainedDecoder:
 
     def _allowed_ids(self, states, is_last):
         """Returns which ids are allowed in each state, bool `[n, vocabulary + 1]`."""
-        num_rows, num_ids = self._automaton.rows.shape
-        rows = ops.take(self._automaton.row_of, states)
-        rows = rows + num_rows * ops.cast(is_last, "int32")
+        num_masks, num_ids = self._automaton.allowed.shape
+        masks = ops.take(self._automaton.mask_of, states)
+        masks = masks + num_masks // 2 * ops.cast(is_last, "int32")
         tokens, targets = self._automaton.edges(states)
-        may_end = ops.take(self._may_end, ops.maximum(targets, 0))
+        may_end = ops.take(self._automaton.may_end, ops.maximum(targets, 0))
         forbidden = ops.logical_or(
             targets == FORBIDDEN,
             ops.logical_and(is_last[:, None], ops.logical_not(may_end)),
         )
-        tokens = ops.where(forbidden, tokens, num_ids)
+        tokens = ops.where(forbidden, tokens, num_ids - 1)
         numbers = ops.arange(ops.shape(states)[0], dtype="int32")[:, None]
         places = ops.stack([ops.broadcast_to(numbers, ops.shape(tokens)), tokens], 2)
         places = ops.reshape(places, (-1, 2))
         return ops.scatter_update(
-            ops.take(self._allowed, rows, axis=0),
+            ops.take(self._automaton.allowed, masks, axis=0),
             places,
             ops.zeros((ops.shape(places)[0],), "bool"),
         )

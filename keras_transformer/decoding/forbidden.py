@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.options import SpecialIds
+
 # The first states: within a word, after a boundary, and after a phrase that must not be
 # followed by a boundary.
 ROOT, AFTER_BOUNDARY, BEFORE_BOUNDARY = range(3)
@@ -29,12 +31,19 @@ class Phrase(NamedTuple):
 class Automaton(NamedTuple):
     """A finite automaton over token ids. A search begins in state 0.
 
-    The next state is the target of a state's edge for the token. Without such an edge,
-    it is in the state's row, which many states share.
+    A token is forbidden if the state's mask or its edge for the token says so. Else,
+    the next state is the target of this edge or, without one, is in the state's row.
+    Many states share a row or a mask.
     """
 
-    rows: Any  # int32 [num_rows, num_ids], next states, `FORBIDDEN` or `UNCHANGED`
+    rows: Any  # int32 [num_rows, num_ids], next states, or `UNCHANGED`
     row_of: Any  # int32 [num_states], the row of each state
+    # bool [2 * num_masks, num_ids + 1], the ids that each mask allows. The second half
+    # is for the last position, where a token is also forbidden if the end id is
+    # forbidden after it, or if it spells nothing. The added column is for unused edges.
+    allowed: Any
+    mask_of: Any  # int32 [num_states], the mask of each state
+    may_end: Any  # bool [num_states], whether the end id is allowed
     first_edge: Any  # int32 [num_states + 1], where each state's edges begin
     tokens: Any  # int32 [num_edges + MAX_EDGES], the tokens of edges, then padding
     targets: Any  # int32 [num_edges + MAX_EDGES], their next states, or `FORBIDDEN`
@@ -59,19 +68,13 @@ class Automaton(NamedTuple):
         is_edge = edge_tokens == tokens[:, None]  # true at most once
         target = ops.sum(ops.where(is_edge, targets, 0), axis=1)
         following = ops.where(ops.any(is_edge, axis=1), target, following)
-        return ops.where(following == UNCHANGED, states, following)
-
-    def forbidden_before(self, token):
-        """Returns whether each state forbids a token, bool array `[num_states]`."""
-        found = (self.rows[:, token] == FORBIDDEN)[self.row_of]
-        states = np.repeat(np.arange(len(found)), np.diff(self.first_edge))
-        edges = slice(len(states))
-        is_hit = (self.tokens[edges] == token) & (self.targets[edges] == FORBIDDEN)
-        found[states[is_hit]] = True
-        return found
+        following = ops.where(following == UNCHANGED, states, following)
+        places = ops.take(self.mask_of, states) * self.allowed.shape[1] + tokens
+        is_allowed = ops.take(ops.reshape(self.allowed, (-1,)), places)
+        return ops.where(is_allowed, following, FORBIDDEN)
 
 
-def forbidden_transitions(spellings, phrases, boundaries=()):
+def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds().end):
     """Builds an automaton that rejects tokens completing a forbidden phrase.
 
     Phrases are matched symbol by symbol, with the algorithm of Aho and Corasick (1975).
@@ -82,6 +85,7 @@ def forbidden_transitions(spellings, phrases, boundaries=()):
             bytes. An id that spells nothing is never forbidden.
         phrases: List of `Phrase`.
         boundaries: Sequences of symbols that separate words.
+        end_id: The end id.
 
     Returns:
         `Automaton` of NumPy arrays.
@@ -93,46 +97,10 @@ def forbidden_transitions(spellings, phrases, boundaries=()):
         raise ValueError(
             f"Each phrase must have at least one symbol. Received: {phrases}."
         )
-    symbols = _phrase_trie(phrases, boundaries)
-    children, spelled = [{}], {}
-    for token, spelling in enumerate(spellings):
-        spelled.setdefault(_add_path(children, 0, spelling), []).append(token)
-    rows, known_rows = [_root_row(symbols, children, spelled, len(spellings))], {}
-    num_states = len(symbols.trie)
-    row_of, edges = [0] * num_states, [{}] * num_states
-
-    for state, fallback in symbols.fails.items():
-        base = row_of[fallback]
-        found = edges[fallback] | _own_edges(state, symbols, children, spelled)
-        for other in {*symbols.before.get(state, ())} - {fallback}:
-            old, base = base, known_rows.setdefault((base, row_of[other]), len(rows))
-            if base == len(rows):
-                banned = rows[row_of[other]] == FORBIDDEN
-                rows.append(np.where(banned, np.int32(FORBIDDEN), rows[old]))
-            found |= {k: v for k, v in edges[other].items() if v == FORBIDDEN}
-            found = {k: v for k, v in found.items() if rows[base][k] != FORBIDDEN}
-        is_first = state in (AFTER_BOUNDARY, BEFORE_BOUNDARY)
-        if is_first or len(found) > MAX_EDGES:
-            # Many states forbid the same tokens, such as all that begin with a letter.
-            kept = {k: v for k, v in found.items() if v != FORBIDDEN}
-            kept = {} if is_first or len(kept) > MAX_EDGES else kept
-            changes = frozenset(found.items() - kept.items())
-            old, base = base, known_rows.setdefault((base, changes), len(rows))
-            if base == len(rows):
-                tokens, targets = zip(*changes, strict=True) if changes else ((), ())
-                rows.append(rows[old].copy())
-                rows[base][[*tokens]] = targets
-            found = kept
-        row_of[state], edges[state] = base, found
-    first_edge = [0, *itertools.accumulate(map(len, edges))]
-    padding = [0] * MAX_EDGES
-    columns = (
-        row_of,
-        first_edge,
-        [*itertools.chain(*edges), *padding],
-        [*itertools.chain(*(each.values() for each in edges)), *padding],
-    )
-    return Automaton(np.stack(rows), *(np.array(each, "int32") for each in columns))
+    builder = _Builder(_phrase_trie(phrases, boundaries), _TokenTrie(spellings))
+    for state in builder.symbols.fails:
+        builder.add(state)
+    return builder.automaton(end_id)
 
 
 class _Symbols(NamedTuple):
@@ -151,16 +119,20 @@ class _Symbols(NamedTuple):
 
     def next_state(self, state, symbol):
         while True:
-            if self.is_end(state, symbol):
+            if state in self.before and self.is_end(state, symbol):
                 return FORBIDDEN
-            if symbol in self.trie[state] or state == ROOT:
-                return self.trie[state].get(symbol, ROOT)
+            target = self.trie[state].get(symbol)
+            if target is not None:
+                return target
+            if state == ROOT:
+                return ROOT
             state = self.fails[state]
 
     def is_end(self, state, symbol):
         """Returns whether a symbol is the last one of a boundary after a phrase."""
-        others = self.before.get(state, ())
-        return any(self.trie[each].get(symbol) == FORBIDDEN for each in others)
+        return any(
+            self.trie[each].get(symbol) == FORBIDDEN for each in self.before[state]
+        )
 
 
 def _phrase_trie(phrases, boundaries):
@@ -186,28 +158,39 @@ def _phrase_trie(phrases, boundaries):
             fails[target] = AFTER_BOUNDARY if target in shared else ROOT
     queue = list(fails)
     for state in queue:  # grows in the loop, breadth first
-        suffixes = [fails[state]]
-        while suffixes[-1] != ROOT:
-            suffixes.append(fails[suffixes[-1]])
-        others = [each for each in before.pop(state, ()) if each not in suffixes]
-        for other in others:
-            before.setdefault(state, []).append(other)
-            if fails[state] == fails[other]:
-                fails[state] = other
-                continue
-            # The state reads a part of a boundary in a state of its own.
-            for symbol, target in trie[other].items():
-                if target != FORBIDDEN:
-                    child = _add_path(trie, state, [symbol])
-                    before.setdefault(child, []).append(target)
+        if state in before:
+            _read_boundaries(symbols, state)
         for symbol, target in list(trie[state].items()):
             fallback = symbols.next_state(fails[state], symbol)
-            if fallback == FORBIDDEN or symbols.is_end(state, symbol):
+            is_end = state in before and symbols.is_end(state, symbol)
+            if is_end or fallback == FORBIDDEN:
                 del trie[state][symbol]
             elif target > BEFORE_BOUNDARY:
                 fails[target] = AFTER_BOUNDARY if target in shared else fallback
                 queue.append(target)
     return symbols
+
+
+def _read_boundaries(symbols, state):
+    """Lets a state after a phrase read the boundaries that must not follow it."""
+    trie, fails, before = symbols
+    suffixes = [fails[state]]
+    while suffixes[-1] != ROOT:
+        suffixes.append(fails[suffixes[-1]])
+    # What is forbidden in a suffix is forbidden by the failure links already.
+    others = [each for each in before.pop(state) if each not in suffixes]
+    for other in others:
+        before.setdefault(state, []).append(other)
+        # `other` can take the place of the failure link if it reads all other symbols
+        # like the link. The state then shares the row and the partly read boundaries of
+        # `other`, and needs none of its own.
+        if fails[state] == fails[other]:
+            fails[state] = other
+            continue
+        for symbol, target in trie[other].items():
+            if target != FORBIDDEN:
+                child = _add_path(trie, state, [symbol])
+                before.setdefault(child, []).append(target)
 
 
 def _add_path(trie, state, symbols, last=None):
@@ -231,44 +214,208 @@ def _add_path(trie, state, symbols, last=None):
     return state
 
 
-def _root_row(symbols, children, spelled, num_ids):
-    """Returns the states after each token in `ROOT`, int32 `[num_ids]`."""
-    after = [ROOT] * len(children)
-    for node, following in enumerate(children):  # a node comes before its children
-        for symbol, child in following.items():
-            state = after[node]
-            if state != FORBIDDEN:
-                state = symbols.next_state(state, symbol)
-            after[child] = state
-    row = np.empty(num_ids, "int32")
-    for node, tokens in spelled.items():
-        row[tokens] = after[node] if node else UNCHANGED
-    return row
+class _TokenTrie:
+    """The tokens by their spellings. Node 0 has those that spell nothing.
 
-
-def _own_edges(state, symbols, children, spelled):
-    """Returns the next states of tokens that follow the trie from `state`, as a dict.
-
-    After all other tokens, the next state is the same as after its failure link.
+    Attributes:
+        children: For each node, the node of each next symbol. A node comes before its
+            children.
+        tokens: For each node that is the end of a spelling, the tokens.
+        order: int32 `[num_ids]`, the tokens sorted by spelling.
+        places: For each token, its index in `order`.
+        below: For each node, the tokens whose spelling begins with it, as a slice of
+            `order`.
     """
-    found, stack = {}, [(state, 0)]
-    while stack:
-        source, node = stack.pop()
-        for symbol, target in symbols.trie[source].items():
-            child = children[node].get(symbol)
-            if child is None:
-                continue
-            if target == FORBIDDEN:
-                below = [child]
-                for each in below:  # grows in the loop
-                    below += children[each].values()
-                    found |= dict.fromkeys(spelled.get(each, ()), FORBIDDEN)
-                continue
-            for token in spelled.get(child, ()):
-                found.setdefault(token, target)
-            stack += [(other, child) for other in symbols.before.get(target, ())]
-            stack.append((target, child))  # taken first
-    return found
+
+    def __init__(self, spellings):
+        order = sorted(range(len(spellings)), key=spellings.__getitem__)
+        self.children, self.tokens = [{}], {}
+        begins, ends = [0], [len(order)]
+        path, before = [0], ()
+        for place, token in enumerate(order):
+            spelling = spellings[token]
+            depth = 0
+            for one, other in zip(before, spelling, strict=False):
+                if one != other:
+                    break
+                depth += 1
+            for node in path[depth + 1 :]:
+                ends[node] = place
+            del path[depth + 1 :]
+            for symbol in spelling[depth:]:
+                self.children[path[-1]][symbol] = len(self.children)
+                path.append(len(self.children))
+                self.children.append({})
+                begins.append(place)
+                ends.append(len(order))
+            self.tokens.setdefault(path[-1], []).append(token)
+            before = spelling
+        self.order = np.array(order, "int32")
+        self.places = np.argsort(self.order).tolist()
+        self.below = list(map(slice, begins, ends))
+
+
+class _Builder:
+    """Builds an `Automaton` state by state. States come after their failure links."""
+
+    def __init__(self, symbols, tokens):
+        self.symbols = symbols
+        self._tokens = tokens
+        row = self._root_row()
+        # Next states and allowed tokens, without repetitions, and the index of each.
+        self._rows, self._masks = (
+            [np.where(row == FORBIDDEN, ROOT, row)],
+            [row != FORBIDDEN],
+        )
+        self._known = {}
+        num_states = len(symbols.trie)
+        self._row_of, self._mask_of = [0] * num_states, [0] * num_states
+        self._edges = [{}] * num_states
+
+    def _root_row(self):
+        """Returns the states after each token in `ROOT`, int32 `[num_ids]`."""
+        after = [ROOT] * len(self._tokens.children)
+        for node, following in enumerate(self._tokens.children):
+            state = after[node]
+            for symbol, child in following.items():
+                if state != FORBIDDEN:
+                    after[child] = self.symbols.next_state(state, symbol)
+                else:
+                    after[child] = FORBIDDEN
+        row = np.empty(len(self._tokens.order), "int32")
+        for node, tokens in self._tokens.tokens.items():
+            row[tokens] = after[node] if node else UNCHANGED
+        return row
+
+    def add(self, state):
+        """Finds the row and the edges of a state."""
+        fallback = self.symbols.fails[state]
+        # All tokens but the state's own ones lead to the same state as after its link.
+        row, mask = self._row_of[fallback], self._mask_of[fallback]
+        own, banned = self._own_edges(state)
+        edges = self._edges[fallback]
+        edges = edges | own if own else edges
+        for other in dict.fromkeys(self.symbols.before.get(state, ())):
+            if other != fallback:
+                mask, edges = self._merge_boundary(mask, edges, other)
+        if banned or len(edges) > MAX_EDGES or state <= BEFORE_BOUNDARY:
+            row, mask, edges = self._move_to_row(state, row, mask, edges, banned)
+        self._row_of[state], self._mask_of[state] = row, mask
+        self._edges[state] = edges
+
+    def _own_edges(self, state):
+        """Returns the next states of tokens that follow the trie of phrases, as a dict.
+
+        If more than `MAX_EDGES` of them complete a phrase, they are not in the dict.
+        Then, they are also returned, as slices of the order of tokens.
+        """
+        trie, before = self.symbols.trie, self.symbols.before
+        children, tokens = self._tokens.children, self._tokens.tokens
+        found, banned, stack = {}, set(), [(state, 0)]
+        while stack:
+            source, node = stack.pop()
+            following, targets = children[node], trie[source]
+            # The smaller one is searched: few symbols follow most nodes and states.
+            for symbol in targets if len(targets) < len(following) else following:
+                target, child = targets.get(symbol), following.get(symbol)
+                if target is None or child is None:
+                    continue
+                if target == FORBIDDEN:
+                    banned.add(child)
+                    continue
+                if child in tokens:
+                    for token in tokens[child]:
+                        found.setdefault(token, target)
+                if children[child]:
+                    if target in before:
+                        stack += [(other, child) for other in before[target]]
+                    stack.append((target, child))  # taken first
+        if not banned:
+            return found, ()
+        banned = [self._tokens.below[node] for node in sorted(banned)]
+        if sum(each.stop - each.start for each in banned) > MAX_EDGES:
+            return found, banned
+        for each in banned:
+            found |= dict.fromkeys(self._tokens.order[each].tolist(), FORBIDDEN)
+        return found, ()
+
+    def _merge_boundary(self, mask, edges, other):
+        """Forbids what is forbidden in the state `other`."""
+        masks, other_mask = self._masks, self._mask_of[other]
+        mask = self._shared(
+            masks, (mask, other_mask), lambda: masks[mask] & masks[other_mask]
+        )
+        forbidden = {k: v for k, v in self._edges[other].items() if v == FORBIDDEN}
+        edges = edges | forbidden
+        is_allowed = masks[mask][[*edges]].tolist()
+        return mask, dict(itertools.compress(edges.items(), is_allowed))
+
+    def _move_to_row(self, state, row, mask, edges, banned):
+        """Moves edges to a mask, and to a row if they are many.
+
+        Many states forbid the same tokens, such as all that begin with a letter. The
+        tokens in `banned` (see `_own_edges`) are forbidden, too.
+        """
+        rows, masks = self._rows, self._masks
+        kept = {k: v for k, v in edges.items() if v != FORBIDDEN}
+        forbidden = frozenset(edges.keys() - kept.keys())
+
+        def new_mask():
+            new = masks[mask].copy()
+            new[[*forbidden]] = False
+            for each in banned:
+                new[self._tokens.order[each]] = False
+            return new
+
+        slices = tuple((each.start, each.stop) for each in banned)
+        new_index = self._shared(masks, (mask, forbidden, slices), new_mask)
+        if banned:
+            is_allowed = masks[new_index][[*kept]].tolist()
+            kept = dict(itertools.compress(kept.items(), is_allowed))
+        if state <= BEFORE_BOUNDARY or len(kept) > MAX_EDGES:
+
+            def new_row():
+                new = rows[row].copy()
+                new[[*kept]] = [*kept.values()]
+                return new
+
+            row = self._shared(rows, (row, frozenset(kept.items())), new_row)
+            kept = {}
+        return row, new_index, kept
+
+    def _shared(self, arrays, key, create):
+        """Returns the index of the array of a key, which is created if it is new."""
+        known = self._known.setdefault(arrays is self._rows, {})
+        if key not in known:
+            known[key] = len(arrays)
+            arrays.append(create())
+        return known[key]
+
+    def automaton(self, end_id):
+        pairs = list(zip(self._row_of, self._mask_of, strict=True))
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        mask_of = np.array([numbers[pair] for pair in pairs], "int32")
+        may_end = np.array([mask[end_id] for mask in self._masks])[self._mask_of]
+        for state, edges in enumerate(self._edges):
+            if edges.get(end_id) == FORBIDDEN:
+                may_end[state] = False
+        num_ids = len(self._rows[0])
+        allowed = np.zeros((2 * len(numbers), num_ids + 1), bool)
+        # `UNCHANGED` is the index of the value before the last.
+        may_be_last = np.append(may_end, [False, False])
+        for (row, mask), number in numbers.items():
+            allowed[number, :-1] = self._masks[mask]
+            last = allowed[len(numbers) + number, :-1]
+            np.logical_and(self._masks[mask], may_be_last[self._rows[row]], out=last)
+        padding = [0] * MAX_EDGES
+        columns = (
+            [0, *itertools.accumulate(map(len, self._edges))],
+            [*itertools.chain(*self._edges), *padding],
+            [*itertools.chain(*(each.values() for each in self._edges)), *padding],
+        )
+        columns = (np.array(each, "int32") for each in columns)
+        rows, row_of = np.stack(self._rows), np.array(self._row_of, "int32")
+        return Automaton(rows, row_of, allowed, mask_of, may_end, *columns)
 
 
 def parse_phrase(text):
@@ -333,5 +480,5 @@ def build_text_automaton(tokenizer, texts):
     # A text begins and ends at a word boundary.
     spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
     return forbidden_transitions(
-        spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES
+        spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES, tokenizer.end_id
     )

@@ -118,7 +118,7 @@ def test_many_phrases_need_little_memory():
     stems = [f"{each}*" for each in words(2_500, 5)]
     phrases = list(map(parse_phrase, single + pairs + stems))
     automaton = forbidden_transitions(spellings, phrases, TEXT_BOUNDARIES)
-    assert sum(each.nbytes for each in automaton) < 2**26
+    assert sum(each.nbytes for each in automaton) < 2**27
     known = {*single, *pairs}
     beginnings = {stem[:-1] for stem in stems}
     hits = 0
