@@ -159,8 +159,8 @@ def parallel_counts(monkeypatch):
         counts.append(num_threads)
         return real(function, items, num_threads)
 
-    for module in ("compiled", "translator"):
-        name = f"keras_transformer.decoding.{module}.parallel_map"
+    for module in ("decoding.translator", "export.exported_translator"):
+        name = f"keras_transformer.{module}.parallel_map"
         monkeypatch.setattr(name, parallel_map)
     return counts
 

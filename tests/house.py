@@ -30,7 +30,6 @@ CORE_MODULES = (
     "decoding.beam_search",
     "decoding.cache",
     "decoding.incremental",
-    "decoding.length_penalty",
     "decoding.loop",
     "decoding.options",
     "decoding.search",

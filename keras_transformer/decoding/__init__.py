@@ -4,13 +4,16 @@ from keras_transformer.decoding.alignment import alignment_scores, format_pharao
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase, forbidden_transitions
-from keras_transformer.decoding.length_penalty import LENGTH_PENALTIES
-from keras_transformer.decoding.options import BeamSearch, Sampling, SpecialIds
+from keras_transformer.decoding.options import (
+    LENGTH_PENALTIES,
+    BeamSearch,
+    Sampling,
+    SpecialIds,
+)
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
-from keras_transformer.decoding.segments import Translation
-from keras_transformer.decoding.translator import Translator
+from keras_transformer.decoding.translator import Translation, Translator
 
 __all__ = [
     "LENGTH_PENALTIES",

@@ -31,15 +31,7 @@ def log_warning(index, text):
 
 
 def check_texts(texts, name="lines"):
-    """Checks that `texts` contains only `str`, and returns it as a list.
-
-    Args:
-        texts: Iterable of str.
-        name: Name of the argument in error messages.
-
-    Raises:
-        ValueError: If `texts` is not an iterable of `str`, or is a single text.
-    """
+    """Checks that the argument `name` contains only `str`, and returns it as a list."""
     if isinstance(texts, (str, bytes, bytearray)):
         raise ValueError(
             f"`{name}` must be a list of str. Received: a single "
@@ -62,16 +54,7 @@ def check_texts(texts, name="lines"):
 
 
 def check_pairs(first, second, names=("sources", "targets")):
-    """Checks two arguments of the same length, and returns them as lists.
-
-    Args:
-        first: Iterable of str.
-        second: Iterable of str.
-        names: Names of the two arguments in error messages.
-
-    Raises:
-        ValueError: If the lengths differ, or if `check_texts` rejects an argument.
-    """
+    """Checks two lists of texts of the same length, and returns them as lists."""
     first, second = map(check_texts, (first, second), names)
     if len(first) != len(second):
         raise ValueError(
@@ -81,19 +64,8 @@ def check_pairs(first, second, names=("sources", "targets")):
     return first, second
 
 
-def check_compatible(model, tokenizer, target_tokenizer=None):
-    """Checks that a model has the ids of its tokenizers and can generate the end id.
-
-    Args:
-        model: `Transformer` or `Ensemble`.
-        tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer` is used.
-
-    Raises:
-        ValueError: If the model lacks an id, has another padding id, or cannot
-            generate the end id.
-    """
-    target_tokenizer = target_tokenizer or tokenizer
+def check_compatible(model, tokenizer, target_tokenizer):
+    """Checks that a model has the ids of its tokenizers and can generate the end id."""
     for size, side_tokenizer in (
         (model.source_vocabulary_size, tokenizer),
         (model.vocabulary_size, target_tokenizer),
@@ -119,15 +91,9 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
 
 
 def check_positions(model, rows, texts):
-    """Checks that a model has enough learned positions for the ids of each text.
+    """Checks that a model has enough learned positions for each text.
 
-    Args:
-        model: `Transformer` or `Ensemble`.
-        rows: The ids of each text, with the end id.
-        texts: List of str.
-
-    Raises:
-        ModelError: If a row is longer than the number of learned positions.
+    `rows` are the ids of each text, with the end id.
     """
     if model.positions != "learned":
         return
@@ -174,10 +140,8 @@ def encode_with_end(tokenizer, texts):
 def encode_prefixes(tokenizer, prefixes, model):
     """Encodes prefixes of translations, stripped of whitespace, to lists of ids.
 
-    Raises:
-        ModelError: If a prefix contains an id that no search generates, such as the
-            unknown id, or that is not among the model's outputs. Also if it is longer
-            than the model's learned positions.
+    Raises `ModelError` for ids that no search generates, such as the unknown id, or
+    that are not among the model's outputs.
     """
     rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
     excluded = set(SpecialIds.of(tokenizer).excluded_ids())

@@ -16,10 +16,9 @@ from keras_transformer.decoding.loop import (
 )
 from keras_transformer.decoding.options import BeamSearch, SpecialIds
 from keras_transformer.decoding.top_k import top_k
+from keras_transformer.numerics.softmax import best_log_probs
 
 NEG_INF = float("-inf")
-# Minimum vocabulary size for which a softmax is faster than a sum of exponentials.
-SOFTMAX_MIN_SIZE = 1024
 
 
 def beam_search(
@@ -125,7 +124,7 @@ def beam_search(
             vocabulary_size,
             excluded,
             decoder.returns_log_probs,
-            # A search with dynamic shapes is not compiled by XLA (see `_best_tokens`).
+            # A search with dynamic shapes is not compiled by XLA.
             uses_softmax=drop_finished,
         )
         state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
@@ -190,85 +189,33 @@ def _best_tokens(
 ):
     """Returns log-probabilities and ids of each row's best tokens.
 
-    Args:
-        logits: `[rows, vocabulary]` or `[rows, 1, vocabulary]`.
-        num_tokens: Number of tokens needed per row, not counting excluded ones.
-        vocabulary_size: If given, only ids below this number are considered.
-        excluded: Ids that get log-probability minus infinity.
-        are_log_probs: Whether the logits are log-probabilities already.
-        uses_softmax: Whether to normalize over a large vocabulary with `ops.softmax`.
-            This is faster, except under XLA, which fuses the exponentials with their
-            sum and so writes no array as large as the logits.
-
-    Returns:
-        float32 and int32 `[rows, k]`. k is `num_tokens + len(excluded)`, or the number
-        of ids considered if that is smaller.
+    `logits` are `[rows, vocabulary]` or `[rows, 1, vocabulary]`. The results are
+    float32 and int32 `[rows, k]`. k is `num_tokens + len(excluded)`, or the number of
+    ids if that is smaller. Excluded ids get log-probability minus infinity.
     """
     logits = ops.cast(logits, "float32")
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
     size = known_vocabulary_size(logits)
-    allowed, has_largest = logits, True
-    if vocabulary_size is not None and vocabulary_size < size:
-        size = vocabulary_size
-        allowed, has_largest = logits[:, :size], False
+    is_cut = vocabulary_size is not None and vocabulary_size < size
+    allowed = logits[:, :vocabulary_size] if is_cut else logits
     # Take extra candidates so that enough remain after excluded ids are removed.
-    best, tokens = top_k(allowed, min(num_tokens + len(excluded), size))
-    log_probs = best
+    num_candidates = min(num_tokens + len(excluded), allowed.shape[1])
+    log_probs, tokens = top_k(allowed, num_candidates)
     if not are_log_probs:
-        if has_largest and uses_softmax and size >= SOFTMAX_MIN_SIZE:
-            log_probs = _normalize_by_softmax(best, tokens, logits)
-        else:
-            log_probs = _normalize_by_sum(best, logits, has_largest)
+        log_probs = best_log_probs(logits, log_probs, tokens, not is_cut, uses_softmax)
     # Rounding can give a probability above 1, but `_is_done` assumes at most 1.
     log_probs = ops.minimum(log_probs, 0.0)
     is_excluded = ops.any(tokens[:, :, None] == np.array(excluded, "int32"), axis=2)
     return ops.where(is_excluded, NEG_INF, log_probs), tokens
 
 
-def _normalize_by_softmax(best, tokens, logits):
-    """Returns log-probabilities of the best tokens. The largest logit must be first.
-
-    Only the first log-probability is read from a softmax. The others follow from the
-    differences between logits.
-    """
-    probabilities = ops.softmax(logits, axis=-1)
-    num_rows, size = ops.shape(logits)
-    places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
-    first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
-    # Each value is repeated 16 times: TensorFlow's vectorized log rounds the entries
-    # after the last multiple of 16 differently, so results would depend on batch size.
-    first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
-    return best - best[:, :1] + first
-
-
-def _normalize_by_sum(best, logits, has_largest):
-    """Returns log-probabilities of the best tokens, from a sum of exponentials.
-
-    `has_largest` is true if `best` contains each row's largest logit.
-    """
-    # `best` is sorted, but a maximum is faster than a slice: if a top-k result is
-    # sliced more than once, XLA sorts whole rows.
-    largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
-    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
-    return best - largest - ops.log(total)
-
-
 def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     """Expands every sentence's beam by one token.
 
-    Args:
-        state: `BeamState` with hypotheses of `index` tokens.
-        log_probs: float32 `[batch * beam_size, k]`, from `_best_tokens`.
-        tokens: int32 `[batch * beam_size, k]`, the ids that `log_probs` belong to.
-        index: Index of the step, from 0.
-        search: `BeamSearch`.
-        end_id: The end id.
-        n_best: Number of best hypotheses to find per sentence.
-
-    Returns:
-        `(state, parents)`: `BeamState` with hypotheses of `index + 1` tokens, and the
-        row of the old hypothesis that each of them extends, int32 `[batch *
-        beam_size]`.
+    `state` has hypotheses of `index` tokens. `log_probs` and `tokens`, both `[batch *
+    beam_size, k]`, are from `_best_tokens`. Returns the state with hypotheses of `index
+    + 1` tokens, and the row of the old hypothesis that each of them extends, int32
+    `[batch * beam_size]`.
     """
     beam_size = search.beam_size
     # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
@@ -313,12 +260,9 @@ def _continue(state, log_probs, tokens, end_id):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
     `tokens` has at least `beam_size + 1` candidates per hypothesis, which is enough for
-    both, because only one of them is the end id.
-
-    Returns:
-        `(log_probs, tokens, parents)`, each `[batch, 2, beam_size]`: index 0 of the
-        second axis has the best continuations, and index 1 the best unfinished ones.
-        `parents` are the rows of the hypotheses that the continuations extend.
+    both, because only one of them is the end id. Returns log-probabilities, tokens, and
+    the rows of the hypotheses that they extend, each `[batch, 2, beam_size]`: index 0
+    of the second axis has the best continuations, and index 1 the best unfinished ones.
     """
     beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
@@ -341,16 +285,9 @@ def _continue(state, log_probs, tokens, end_id):
 def _update_finished(state, sequences, log_probs, finished, length, search):
     """Merges newly finished hypotheses into the best finished ones.
 
-    Args:
-        state: `BeamState`.
-        sequences: int32 `[batch, n, buffer_length]`; the first `beam_size` may finish.
-        log_probs: float32 `[batch, beam_size]`, minus infinity in empty slots.
-        finished: bool `[batch, beam_size]`, whether a hypothesis ends with the end id.
-        length: Number of tokens of the sequences.
-        search: `BeamSearch`.
-
-    Returns:
-        New `finished_sequences` and `finished_scores`.
+    Of the `sequences`, int32 `[batch, n, buffer_length]`, the first `beam_size` may
+    finish. They have `length` tokens. `log_probs` and `finished` are `[batch,
+    beam_size]`. Returns new `finished_sequences` and `finished_scores`.
     """
     num_results = state.finished_scores.shape[1]
     at_limit = length >= state.max_lengths
@@ -394,12 +331,9 @@ def _is_done(state, alive_log_probs, length, search, n_best):
 
 
 def _select(sequences, rows, num_rows):
-    """Gathers `num_rows` sequences per sentence.
+    """Gathers `num_rows` sequences per sentence, int32 `[batch, num_rows, length]`.
 
     `rows` are indices into the first two axes, flattened to one.
-
-    Returns:
-        int32 `[batch, num_rows, length]`.
     """
     length = ops.shape(sequences)[2]
     sequences = ops.take(ops.reshape(sequences, (-1, length)), rows, axis=0)

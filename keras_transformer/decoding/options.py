@@ -1,10 +1,33 @@
 """Settings of beam search and sampling, validated on construction."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keras_transformer.decoding.length_penalty import get_length_penalty
+from keras import ops
+
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
+
+
+def gnmt(length, alpha):
+    """Computes `((5 + length) / 6) ** alpha` in float32.
+
+    The paper (section 6.1) takes this penalty from GNMT (Wu et al., 2016). A length
+    counts the tokens of a hypothesis, including a forced prefix and the end id, but not
+    the start id.
+    """
+    return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, float(alpha))
+
+
+def power(length, alpha):
+    """Computes `length ** alpha` in float32, as fairseq, Marian, and CTranslate2 do.
+
+    With `alpha=1`, scores are mean log-probabilities per token.
+    """
+    return ops.power(ops.cast(length, "float32"), float(alpha))
+
+
+LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
 
 
 class SpecialIds(NamedTuple):
@@ -21,11 +44,7 @@ class SpecialIds(NamedTuple):
     source_end: int | None = None
 
     def excluded_ids(self):
-        """Returns the ids that a search never generates.
-
-        Raises:
-            ValueError: If the end id equals one of them.
-        """
+        """Returns the ids that a search never generates. The end id must differ."""
         ids = tuple(dict.fromkeys((self.pad, self.start, self.unknown)))
         if self.end in ids:
             raise ValueError(
@@ -79,12 +98,22 @@ class BeamSearch:
             raise ValueError(
                 f"`patience` must be above 0. Received: patience={self.patience}."
             )
-        get_length_penalty(self.length_penalty_kind, self.length_penalty)
+        if self.length_penalty_kind not in LENGTH_PENALTIES:
+            raise ValueError(
+                f"`length_penalty_kind` must be one of {sorted(LENGTH_PENALTIES)}. "
+                f"Received: length_penalty_kind={self.length_penalty_kind!r}."
+            )
+        # A negative one would reward short hypotheses and invalidate the bound that
+        # stops the search.
+        if not 0 <= self.length_penalty < math.inf:
+            raise ValueError(
+                "`length_penalty` must be at least 0 and finite. "
+                f"Received: length_penalty={self.length_penalty}."
+            )
 
     def penalty(self, length):
         """Returns the length penalty of hypotheses of `length` tokens, float32."""
-        kind, alpha = self.length_penalty_kind, self.length_penalty
-        return get_length_penalty(kind, alpha)(length)
+        return LENGTH_PENALTIES[self.length_penalty_kind](length, self.length_penalty)
 
 
 @dataclass(frozen=True)
@@ -133,16 +162,7 @@ class Sampling:
 
 
 def check_type(settings, kind, argument):
-    """Checks the type of a search's settings.
-
-    Args:
-        settings: The settings to check.
-        kind: `BeamSearch` or `Sampling`.
-        argument: Name of the argument that received `settings`, for the message.
-
-    Raises:
-        TypeError: If `settings` is not a `kind`.
-    """
+    """Checks that the argument `argument` is of type `BeamSearch` or `Sampling`."""
     if not isinstance(settings, kind):
         name = kind.__name__
         raise TypeError(
@@ -152,11 +172,7 @@ def check_type(settings, kind, argument):
 
 
 def check_at_least(name, value, minimum):
-    """Checks that the argument `name` is at least `minimum`.
-
-    Raises:
-        ValueError: If `value` is smaller.
-    """
+    """Checks that the argument `name` is at least `minimum`."""
     if value < minimum:
         raise ValueError(
             f"`{name}` must be at least {minimum}. Received: {name}={value}."

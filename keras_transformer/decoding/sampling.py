@@ -124,11 +124,7 @@ def _exclusion_bias(logits, vocabulary_size, excluded):
 def _draw(logits, uniforms, top_k, top_p):
     """Draws an id per row, int32 `[rows, 1]`, by inverting the cumulative distribution.
 
-    Args:
-        logits: float32 `[rows, vocabulary]`, minus infinity for excluded ids.
-        uniforms: float32 `[rows, 1]` in [0, 1).
-        top_k: Number of most likely ids to draw from. If `None`, all.
-        top_p: Total probability of the nucleus to draw from. If `None`, all ids.
+    `logits` are `[rows, vocabulary]`, and `uniforms` `[rows, 1]` in [0, 1).
     """
     tokens = None
     if top_k is not None or top_p is not None:

@@ -3,8 +3,7 @@
 `Translator` and exported models compile these functions.
 """
 
-import contextlib
-
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
@@ -28,6 +27,7 @@ def translate_ids(
     drop_finished="auto",
     decoder=None,
     num_results=None,
+    is_checked=False,
 ):
     """Returns the best translations of a batch of sources.
 
@@ -53,6 +53,7 @@ def translate_ids(
             Those after the first `n_best` are the next best that the search found
             before it stopped. Defaults to `n_best` if that is an int, and to
             `beam_size` if it is a tensor.
+        is_checked: Whether rows are known to contain only padding after the end id.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
@@ -60,14 +61,14 @@ def translate_ids(
         `beam_search`).
 
     Raises:
-        ValueError: If the padding ids differ. Unless the call is traced, also if a row
-            has no end id, or padding before it.
+        ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
+            row has no end id, or padding before it.
     """
     drop_finished = has_dynamic_shapes(drop_finished)
     arguments = _begin(
         model,
         decoder or _decoder_of(model, drop_finished),
-        source_ids,
+        source_ids if is_checked else _cut_sources(source_ids, ids),
         search.beam_size,
         search.extra_length,
         ids,
@@ -96,6 +97,7 @@ def sample_ids(
     vocabulary_size=None,
     drop_finished="auto",
     seed=None,
+    is_checked=False,
 ):
     """Returns translations drawn at random.
 
@@ -116,7 +118,7 @@ def sample_ids(
     arguments = _begin(
         model,
         _decoder_of(model, drop_finished),
-        source_ids,
+        source_ids if is_checked else _cut_sources(source_ids, ids),
         sampling.num_samples,
         sampling.extra_length,
         ids,
@@ -163,14 +165,7 @@ def _begin(
             "`ids.pad` must be the padding id of the model. Received: "
             f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
         )
-    source_ids, is_valid = cut_at_end(ops.convert_to_tensor(source_ids, "int32"), ids)
-    with contextlib.suppress(TypeError):  # A traced value cannot be tested.
-        if not bool(ops.all(is_valid)):
-            raise ValueError(
-                "Each row of `source_ids` must have an end id, and padding only after "
-                f"it. Received: {ops.convert_to_numpy(source_ids).tolist()!s:.80}, "
-                f"ids={ids}."
-            )
+    source_ids = ops.convert_to_tensor(source_ids, "int32")
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length
@@ -201,12 +196,31 @@ def _begin(
     }
 
 
+def _cut_sources(source_ids, ids):
+    """Returns sources without what follows the first end id of each row.
+
+    Checks that other rows than empty ones have an end id, and no padding before it. A
+    tensor is not checked, because its values may be unknown.
+    """
+    if not ops.is_tensor(source_ids):
+        rows = np.array(source_ids)
+        is_end = rows == (ids.end if ids.source_end is None else ids.source_end)
+        before_end = np.cumsum(is_end, axis=1) == 0
+        has_padding = np.any((rows == ids.pad) & before_end, axis=1)
+        is_empty = np.all(rows == ids.pad, axis=1)
+        if np.any(~is_empty & (has_padding | ~np.any(is_end, axis=1))):
+            raise ValueError(
+                "Each row of `source_ids` must have an end id, and padding only after "
+                f"it. Received: {rows.tolist()!s:.80}, ids={ids}."
+            )
+    return cut_at_end(ops.convert_to_tensor(source_ids, "int32"), ids)[0]
+
+
 def cut_at_end(source_ids, ids):
     """Replaces what follows the first end id of each row by padding.
 
-    Returns:
-        The ids, int32 `[batch, source_length]`, and whether each row is empty or has
-        an end id and no padding before it, bool `[batch]`.
+    Returns the ids, int32 `[batch, source_length]`, and whether each row is empty or
+    has an end id and no padding before it, bool `[batch]`.
     """
     end_id = ids.end if ids.source_end is None else ids.source_end
     is_end = ops.cast(source_ids == end_id, "int32")

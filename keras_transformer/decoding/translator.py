@@ -4,7 +4,10 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import json
 import random
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from keras_transformer.decoding.batches import (
     check_texts,
     encode_prefixes,
     encode_with_end,
+    group_texts,
     log_warning,
     pad_rows,
     target_of,
@@ -38,19 +42,32 @@ from keras_transformer.decoding.options import (
 )
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
-from keras_transformer.decoding.segments import (
-    Translation,
-    join_segments,
-    merge_equal_texts,
-    segment_texts,
-    translations_of,
-)
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 
 # Maximum number of logits that are computed at a time in scoring, 128 MiB in float32.
 MAX_LOGITS = 2**25
 BATCH_TOKENS = 4096
+
+
+class Translation(NamedTuple):
+    """A translation and its score, `log-probability / penalty(length)`.
+
+    If a text is translated in several segments, their scores are added.
+    """
+
+    text: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """A function to compile. Equal programs share one compiled function."""
+
+    function: Callable  # called with the model, `inputs` and `options`
+    inputs: tuple  # names of the arguments that change from call to call
+    options: tuple  # (name, value) pairs, the other arguments
+    forbidden: tuple = ()  # phrases, for a search
 
 
 class Translator:
@@ -210,17 +227,22 @@ class Translator:
         """
         search = self.search
         n = search.beam_size if n is None else n
+        check_at_least("n", n, 1)
         if n > search.beam_size:
             raise ModelError(
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
         # Several results may have the same text, so twice as many are requested.
-        options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
-        key = "n_best", search, n
-        search_batch = self._compile_search(key, translate_ids, prefixes, **options)
-        results = self._run(search_batch, lines, prefixes, self._batch_tokens())
-        return [merge_equal_texts(ranked, n) for ranked in results]
+        num_places = 2 * n if n > 1 else n
+        program = self._search_program(
+            translate_ids,
+            [] if prefixes is None else ["prefix_ids"],
+            search=search,
+            n_best=n,
+            num_results=num_places,
+        )
+        return self._run(program, lines, num_places, prefixes, n_best=n)
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
         """Draws translations at random.
@@ -243,12 +265,9 @@ class Translator:
         check_type(sampling, Sampling, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
-        key = "sample", sampling
-        search_batch = self._compile_search(
-            key, sample_ids, prefixes, has_seed=True, sampling=sampling
-        )
-        batch_tokens = self._batch_tokens(sampling)
-        return self._run(search_batch, lines, prefixes, batch_tokens, seed)
+        inputs = ["seed", *([] if prefixes is None else ["prefix_ids"])]
+        program = self._search_program(sample_ids, inputs, sampling=sampling)
+        return self._run(program, lines, sampling.num_samples, prefixes, seed)
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, including end ids.
@@ -268,9 +287,9 @@ class Translator:
         ids = SpecialIds.of(self.target_tokenizer)
         source_rows = encode_with_end(self.tokenizer, sources)
         label_rows = encode_with_end(self.target_tokenizer, targets)
-        score = self._compile(
-            ("score",), lambda *x: score_ids(self.model, *x, ids.pad, ids.unknown), 3
-        )
+        options = ("pad_id", ids.pad), ("unknown_id", ids.unknown)
+        inputs = "source_ids", "target_ids", "labels"
+        score = self._compile(_Program(score_ids, inputs, options))
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         check_positions(self.model, source_rows + label_rows, sources + targets)
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
@@ -323,9 +342,8 @@ class Translator:
         max_lengths = self.max_source_length, max_target_length
         rows = alignable_pairs(source_ids, target_ids, max_lengths, self.warn)
         lengths = [max(len(source_ids[i]), len(target_ids[i])) + 1 for i in rows]
-        align = self._compile(
-            ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
-        )
+        program = _Program(alignment_scores, ("source_ids", "target_ids"), ())
+        align = self._compile(program)
         source, target = map(SpecialIds.of, (self.tokenizer, self.target_tokenizer))
 
         def align_batch(batch):
@@ -345,11 +363,13 @@ class Translator:
         return aligned
 
     def fingerprint(self):
-        """Returns a hash of the vocabulary and the weights, as hexadecimal digits."""
+        """Returns a hash of vocabulary, architecture and weights, as hex digits."""
         digest = hashlib.sha256(self.tokenizer.fingerprint().encode())
         if self.target_tokenizer is not self.tokenizer:
             digest.update(self.target_tokenizer.fingerprint().encode())
         for model in getattr(self.model, "models", (self.model,)):
+            config = {**model.get_config(), "name": None}  # Keras numbers the names
+            digest.update(json.dumps(config, sort_keys=True).encode())
             for weight in model.get_weights():
                 digest.update(weight.tobytes())
         return digest.hexdigest()
@@ -363,68 +383,169 @@ class Translator:
             raise ModelError(str(error)) from None
         self.forbidden, self._automaton = phrases, automaton
 
-    def _compile_search(self, key, function, prefixes, has_seed=False, **options):
-        """Compiles `translate_ids` or `sample_ids` with this translator's settings."""
-        names = ["source_ids", *["seed"] * has_seed]
-        names += [] if prefixes is None else ["prefix_ids"]
-
-        def search_batch(*inputs):
-            inputs = dict(zip(names, inputs, strict=True))
-            if has_seed:
-                inputs["seed"] = FixedSeed(inputs["seed"][0])
-            return function(self.model, **inputs, **options)
-
+    def _search_program(self, function, inputs, **options):
+        """Returns the `_Program` of a search with this translator's settings."""
         tokenizer = self.target_tokenizer
         options["ids"] = SpecialIds.of(tokenizer, self.tokenizer)
         options["vocabulary_size"] = tokenizer.vocabulary_size
-        options["automaton"] = self._automaton
-        key = (*key, prefixes is not None, self.forbidden)
-        return self._compile(key, search_batch, num_inputs=len(names))
+        options["is_checked"] = True
+        inputs = "source_ids", *inputs
+        return _Program(function, inputs, tuple(options.items()), self.forbidden)
 
-    def _compile(self, key, function, num_inputs):
-        if key not in self._compiled:
-            self._compiled[key] = compile_for_ids(function, num_inputs)
-        return self._compiled[key]
+    def _compile(self, program):
+        """Returns the compiled function of a `_Program`, which takes its inputs."""
+        options = dict(program.options)
+        if program.forbidden:
+            options["automaton"] = self._automaton
 
-    def _batch_tokens(self, sampling=Sampling()):
+        def call(*inputs):
+            inputs = dict(zip(program.inputs, inputs, strict=True))
+            if "seed" in inputs:
+                inputs["seed"] = FixedSeed(inputs["seed"][0])
+            return program.function(self.model, **inputs, **options)
+
+        if program not in self._compiled:
+            self._compiled[program] = compile_for_ids(call, len(program.inputs))
+        return self._compiled[program]
+
+    def _batch_tokens(self, num_samples=1):
         if self.batch_tokens is not None:
             return self.batch_tokens
         # More rows per sentence leave memory for fewer sentences.
-        rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
+        rows_per_sentence = max(4, self.search.beam_size, num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _run(self, search_batch, lines, prefixes, batch_tokens, seed=None):
-        """Runs a compiled search and returns the translations of each line."""
+    def _segment(self, lines):
+        """Yields the `Segments` of each group of lines. Warns of long lines."""
+        # Imported here because it loads TensorFlow.
+        from keras_transformer.decoding.text import segment
+
+        num_lines = 0
+        for group in group_texts(lines):
+            found = segment(
+                self.tokenizer.tokenize,
+                group,
+                self.max_source_length - 1,
+                getattr(self.tokenizer, "split_language_prefix", None),
+            )
+            is_blank = found.ids.row_lengths().numpy() == 0
+            counts = np.bincount(found.text_index.numpy()[~is_blank], None, len(group))
+            lengths, truncated = found.lengths.numpy(), found.truncated.numpy()
+            for index in np.flatnonzero(lengths >= self.max_source_length):
+                message = (
+                    f"{lengths[index] + 1} subwords, including the end id, exceed "
+                    f"max_source_length={self.max_source_length}. The text is split "
+                    f"into {counts[index]} segments."
+                )
+                if truncated[index]:
+                    message += " Words that are too long are cut."
+                self.warn(num_lines + int(index), message)
+            num_lines += len(group)
+            yield found
+
+    def _run(self, program, lines, num_places, prefixes, seed=None, n_best=None):
+        """Runs a search that returns `num_places` translations per segment.
+
+        Returns for each line all translations, or its `n_best` different ones.
+        """
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, ("lines", "prefixes"))
-            prefix_ids = encode_prefixes(self.target_tokenizer, prefixes, self.model)
-        segments = segment_texts(
-            self.tokenizer, lines, self.max_source_length, self.warn
-        )
+            prefixes = encode_prefixes(self.target_tokenizer, prefixes, self.model)
+        groups = list(self._segment(lines))
+        rows = [row for segments in groups for row in segments.ids.to_list()]
+        if prefixes is not None:
+            prefixes = _prefixes_of_segments(groups, prefixes)
+        search = self._compile(program)
+        end_id, pad_id = self.tokenizer.end_id, self.tokenizer.pad_id
 
         def translate_batch(numbered):
             number, batch = numbered
-            chosen = [segments[k] for k in batch]
-            inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
+            inputs = [pad_rows([[*rows[k], end_id] for k in batch], pad_id)]
             if seed is not None:
                 # The seed is an input, because calls in other threads have other seeds.
                 inputs.append(np.array([[seed % 2**31, number]], "int32"))
             if prefixes is not None:
-                # Only the first segment of a text has the prefix.
-                prefix_rows = [
-                    prefix_ids[each.text_index] * each.is_first for each in chosen
-                ]
+                prefix_rows = [prefixes[k] for k in batch]
                 inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *search_batch(*inputs))
+            return _texts_of(self.target_tokenizer, *search(*inputs))
 
-        rows = [k for k, each in enumerate(segments) if each.ids]
-        lengths = [len(segments[k].ids) for k in rows]
-        results = [[Translation("", 0.0)]] * len(segments)
-        batches = batch_by_length(lengths, batch_tokens)
-        batches = enumerate([rows[i] for i in batch] for batch in batches)
+        texts = np.full((len(rows), num_places), b"", object)
+        scores = np.zeros((len(rows), num_places))
+        counts = np.ones(len(rows), "int32")  # a blank segment has an empty translation
+        used = [k for k, row in enumerate(rows) if row]
+        lengths = [len(rows[k]) + 1 for k in used]
+        num_samples = 1 if seed is None else num_places
+        batches = batch_by_length(lengths, self._batch_tokens(num_samples))
+        batches = enumerate([used[i] for i in batch] for batch in batches)
         found = parallel_map(translate_batch, batches, self.parallel_parts)
-        for (_, batch), texts in found:
-            for k, ranked in zip(batch, texts, strict=True):
-                results[k] = ranked
-        return join_segments(segments, results)
+        for (_, batch), (batch_texts, batch_scores, batch_counts) in found:
+            texts[batch], scores[batch] = batch_texts, batch_scores
+            counts[batch] = batch_counts
+        return _join(groups, texts, scores, counts, n_best)
+
+
+def _prefixes_of_segments(groups, prefixes):
+    """Returns the ids that each segment's translation begins with.
+
+    Only the first segment of a text that is not blank has the text's prefix.
+    """
+    rows, num_texts = [], 0
+    for segments in groups:
+        rest = dict(enumerate(prefixes[num_texts : num_texts + len(segments.lengths)]))
+        lengths = segments.ids.row_lengths().numpy()
+        for index, length in zip(segments.text_index.numpy(), lengths, strict=True):
+            rows.append(rest.pop(index, []) if length else [])
+        num_texts += len(segments.lengths)
+    return rows
+
+
+def _texts_of(tokenizer, sequences, scores):
+    """Returns texts, scores, and the number of translations found of each segment.
+
+    `sequences` are int32 `[batch, n, length]`. `scores` are float32 `[batch, n]`, -inf
+    for empty slots, and otherwise must be finite.
+    """
+    if not np.all(scores < np.inf):
+        raise ModelError(NOT_FINITE)
+    texts = tokenizer.detokenize(np.reshape(sequences, (-1, sequences.shape[2])))
+    texts = np.reshape(texts.numpy(), scores.shape)
+    # The slots that were found come first. If none was, the first is an empty one.
+    is_found = scores > -np.inf
+    order = np.argsort(~is_found, axis=1, kind="stable")
+    texts, scores = (np.take_along_axis(x, order, axis=1) for x in (texts, scores))
+    return texts, scores, np.maximum(np.sum(is_found, axis=1), 1)
+
+
+def _join(groups, texts, scores, counts, n_best):
+    """Joins the translations of segments into lists of `Translation`, one per text."""
+    import tensorflow as tf
+
+    from keras_transformer.decoding.text import join_segments, merge_equal_texts
+
+    joined, start = [], 0
+    for segments in groups:
+        rows = slice(start, start + len(segments.gaps))
+        start = rows.stop
+        with tf.device("CPU"):  # on a GPU, sums have no fixed order
+            found = map(tf.constant, (texts[rows], scores[rows], counts[rows]))
+            found = join_segments(segments, *found)
+            if n_best is not None:
+                found = merge_equal_texts(*found[:2], n_best)
+        joined += translations_of(*(each.numpy() for each in found))
+    return joined
+
+
+def translations_of(texts, scores, counts):
+    """Returns for each row a list of its first `counts` texts as `Translation`s.
+
+    `texts` are bytes `[rows, n]`, `scores` float `[rows, n]`, and `counts` int
+    `[rows]`.
+    """
+    return [
+        [
+            Translation(text.decode("utf-8", "replace"), score)
+            for text, score in zip(row[:count], row_scores, strict=False)
+        ]
+        for row, row_scores, count in zip(texts, scores.tolist(), counts, strict=True)
+    ]

@@ -24,9 +24,6 @@ class PackedWeights:
     If the kernels were stored unpacked, XLA would pack them at every step. Functions of
     the export that XLA does not compile unpack the kernels at each call, which takes as
     long as copying them.
-
-    Args:
-        model: `Transformer`.
     """
 
     def __init__(self, model):

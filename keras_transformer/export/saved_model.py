@@ -247,12 +247,7 @@ def core_tokenizer(tokenizer):
 def _write_version(write, folder, texts, limits, warmup_requests):
     """Writes an export to a temporary folder, then renames it to its version number.
 
-    Args:
-        write: Function that writes a SavedModel to a path.
-        folder: Parent folder of the versions.
-        texts: Mapping of names of text files to their content, or `None`.
-        limits: `ExportLimits` to store with the export.
-        warmup_requests: Whether to write warm-up requests for TF-Serving.
+    `write` is called with the path of the SavedModel.
     """
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Processes in

@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from keras_transformer.errors import NOT_FINITE
 
-# Score of an empty place in an n-best list, since JSON has no infinity.
-EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of translations to find per row, `n_best`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
@@ -26,9 +24,7 @@ JIT_STEP, JIT_MAX_LENGTH = 16, 64
 def noinline_function(search, shared=()):
     """Wraps a search in a `tf.function` that TensorFlow does not inline.
 
-    Args:
-        search: Called with `SEARCH_INPUTS`, then one input per entry of `shared`.
-        shared: Specifications of further inputs, nested structures of `tf.TensorSpec`.
+    Its inputs are `SEARCH_INPUTS` and `shared`, nested structures of `tf.TensorSpec`.
     """
     return tf.function(
         search,
@@ -44,40 +40,6 @@ def shared_encoder(model):
         lambda source_ids: model.encode(source_ids, training=False),
         input_signature=[ROWS],
         autograph=False,
-    )
-
-
-def merge_n_best(texts, scores, n):
-    """Returns the `n` best translations with different texts.
-
-    Several sequences of subwords may spell the same text. The best score is kept.
-
-    Args:
-        texts: string `[batch, places]`, best first.
-        scores: float32 `[batch, places]`. Empty places come last and have
-            `EMPTY_SCORE` or less.
-        n: Int, at most the number of places.
-
-    Returns:
-        Texts, string `[batch, n]`, and scores, float32 `[batch, n]`, with empty texts
-        and `EMPTY_SCORE` at unused places. Also the number of used places, int32
-        `[batch]`.
-    """
-    places = tf.range(tf.shape(texts)[1])
-    is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
-    has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
-    # The first translation is kept even if nothing was found.
-    is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
-    # Used places come first. Used and unused places each keep their order.
-    order = tf.where(is_found, -places, -places - tf.size(places))
-    order = tf.math.top_k(order, n).indices
-    texts, scores, is_found = (
-        tf.gather(each, order, batch_dims=1) for each in (texts, scores, is_found)
-    )
-    return (
-        tf.where(is_found, texts, ""),
-        tf.where(is_found, scores, EMPTY_SCORE),
-        tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1),
     )
 
 

@@ -28,16 +28,8 @@ _MARGIN = 4
 class Signatures:
     """The signatures of an export (see docs/reference/signatures.md).
 
-    Args:
-        model: `Transformer`.
-        tokenizer: Source tokenizer. Its attribute `target`, if any, is the target
-            tokenizer.
-        search: `BeamSearch` with the search settings. N-best lists have `beam_size`
-            entries.
-        max_source_length: Maximum length of a row of source ids, including its end id.
-        max_batch_size: Maximum number of rows per batch.
-        parallel_parts: Number of parts of a batch that are translated in parallel.
-        jit_compile: Whether XLA compiles the search of single texts.
+    The arguments are those of `export_saved_model`. N-best lists have `beam_size`
+    entries.
     """
 
     def __init__(
@@ -111,6 +103,7 @@ class Signatures:
                 drop_finished=drop_finished,
                 decoder=IncrementalDecoder(self._model, weights, self._encode),
                 num_results=self._num_results,
+                is_checked=True,
             )
 
         def run_row(source_ids, n_best):
@@ -120,10 +113,10 @@ class Signatures:
             )
 
         def shared_weights():
-            """Returns a tuple of inputs that all parts of a batch share.
+            """Returns the inputs that all parts of a batch share: the unpacked weights.
 
-            If all kernels are stored packed, it has one entry: the weights, unpacked
-            once per batch. Otherwise, it is empty, and `run` uses the layers' kernels.
+            If not all kernels are stored packed, there are none, and `run` uses the
+            layers' kernels.
             """
             if kernels is None or not kernels.replaces_layers:
                 return ()
@@ -158,19 +151,20 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        inputs = self._require_batch_size(inputs)
-        found = self._text_search.translate(inputs, n_best=1, num_places=1)
+        found = self._translate(inputs, n_best=1, num_places=1)
         return {
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
             "truncated": found["truncated"],
         }
 
+    def _translate(self, inputs, n_best, num_places):
+        with tf.control_dependencies([self._assert_batch_size(inputs)]):
+            inputs = tf.identity(inputs)
+        return self._text_search.translate(inputs, n_best, num_places)
+
     def translate_n_best(self, inputs):
-        inputs = self._require_batch_size(inputs)
-        found = self._text_search.translate(
-            inputs, n_best=self._beam_size, num_places=self._num_results
-        )
+        found = self._translate(inputs, self._beam_size, self._num_results)
         for name in ("translations", "scores"):
             found[name].set_shape([None, self._beam_size])
         return found
@@ -232,16 +226,11 @@ class Signatures:
     def _decode_rows(self, source_ids, target_ids):
         """Decodes target prefixes, and averages the cross-attention.
 
-        Args:
-            source_ids: int32 `[batch, source_length]`.
-            target_ids: int32 `[batch, target_length]`.
-
-        Returns:
-            The decoder's output `[batch, target_length, d_model]`, and the mean of the
-            attention scores, float32 `[batch, target_length, source_length]`.
-
-        A signature that uses only one of them does not compute the other, because
-        TensorFlow removes unused operations.
+        Takes int32 `[batch, source_length]` and `[batch, target_length]`. Returns the
+        decoder's output `[batch, target_length, d_model]`, and the mean of the
+        attention scores, float32 `[batch, target_length, source_length]`. A signature
+        that uses only one of them does not compute the other, because TensorFlow
+        removes unused operations.
         """
         with self._exported_kernels():
             output, scores = self._model.decoder(
@@ -256,10 +245,9 @@ class Signatures:
     def _tokenize_pairs(self, inputs, targets):
         """Tokenizes pairs of texts and truncates each side to its maximum length.
 
-        Returns:
-            `(source_ids, target_ids, labels, truncated)`. The first three are int32
-            `[batch, length]`: target ids begin with the start id, and labels end with
-            the end id. `truncated`, bool `[batch]`, is true if a side was truncated.
+        Returns source ids, target ids that begin with the start id, and labels that end
+        with the end id, all int32 `[batch, length]`. Also whether a side was truncated,
+        bool `[batch]`.
         """
         paired = tf.debugging.assert_equal(
             tf.size(inputs),
@@ -290,10 +278,6 @@ class Signatures:
             labels.to_tensor(target.pad_id),
             truncated,
         )
-
-    def _require_batch_size(self, rows):
-        with tf.control_dependencies([self._assert_batch_size(rows)]):
-            return tf.identity(rows)
 
     def _assert_batch_size(self, rows):
         return tf.debugging.assert_less_equal(
@@ -354,13 +338,9 @@ class _Surfaces:
     def units(self, rows):
         """Joins subwords into units, like `decoding.alignment.join_characters`.
 
-        Args:
-            rows: int32 `[batch, length]`, ids and the end id, then padding.
-
-        Returns:
-            The text of the units, string `[batch, units]`, and their membership,
-            float32 `[batch, length, units]`: 1 where a subword belongs to a unit,
-            else 0.
+        `rows` are int32 `[batch, length]`, ids and the end id, then padding. Returns
+        the text of the units, string `[batch, units]`, and their membership, float32
+        `[batch, length, units]`: 1 where a subword belongs to a unit, else 0.
         """
         batch, length = tf.unstack(tf.shape(rows))
         # Only the ids before the end id are text.

@@ -2,8 +2,12 @@
 
 import tensorflow as tf
 
-from keras_transformer.decoding.sentences import segment
-from keras_transformer.export.searches import EMPTY_SCORE, merge_n_best
+from keras_transformer.decoding.text import (
+    EMPTY_SCORE,
+    join_segments,
+    merge_equal_texts,
+    segment,
+)
 
 # Maximum size of a text, as a multiple of the maximum size of a segment.
 _MAX_TEXT_FACTOR = 16
@@ -56,42 +60,19 @@ class TextSearch:
         return found._replace(truncated=found.truncated | is_cut)
 
     def _translate(self, texts, n_best, num_places):
-        """Translates texts segment by segment.
+        """Translates texts, string `[batch]`, segment by segment.
 
-        Args:
-            texts: string `[batch]`.
-            n_best: int32 scalar, the number of translations per text.
-            num_places: int32 scalar, the number of hypotheses per segment, at least
-                `n_best`. Hypotheses with the same text are merged, so extra ones can
-                take their places.
-
-        Returns:
-            Dict of tensors: `translations`, string `[batch, n_best]`, best first;
-            `scores`, float32 `[batch, n_best]`; `counts`, int32 `[batch]`, the number
-            of translations found; and `truncated`, bool `[batch]`. Unused places have
-            empty texts and `EMPTY_SCORE`.
+        `n_best` and `num_places` are int32 scalars, the number of translations per text
+        and of hypotheses per segment. The latter may be greater, because hypotheses
+        with the same text are merged. The outputs are those of the signature
+        `translate_n_best`.
         """
         segments = self.segments(texts)
-        found, scores, counts = self._translate_segments(
-            segments.ids, n_best, num_places
-        )
-        # If a segment has fewer translations than others, its last translation is
-        # repeated.
-        ranks = tf.range(num_places)[None]
-        last = tf.minimum(ranks, counts[:, None] - 1)
-        found = tf.gather(found, last, batch_dims=1)
-        scores = tf.gather(scores, last, batch_dims=1)
-        gaps = segments.gaps[:, None]
-        # Only line breaks are written before an empty translation.
-        written = tf.where((gaps == " ") & (found == ""), "", gaps + found)
-        text_index, batch = segments.text_index, tf.size(texts)
-        joined = tf.strings.unsorted_segment_join(written, text_index, batch)
-        scores = tf.math.unsorted_segment_sum(scores, text_index, batch)
-        counts = tf.math.unsorted_segment_max(counts, text_index, batch)
-        scores = tf.where(ranks < counts[:, None], scores, EMPTY_SCORE)
-        joined, scores, counts = merge_n_best(joined, scores, n_best)
+        found = self._translate_segments(segments.ids, n_best, num_places)
+        found = join_segments(segments, *found)
+        texts, scores, counts = merge_equal_texts(*found[:2], n_best)
         return {
-            "translations": joined,
+            "translations": texts,
             "scores": scores,
             "counts": counts,
             "truncated": segments.truncated,
@@ -100,14 +81,9 @@ class TextSearch:
     def _translate_segments(self, ids, n_best, num_places):
         """Translates segments. A blank segment has one empty translation.
 
-        Args:
-            ids: RaggedTensor int32 `[segments, (length)]`.
-            n_best: Number of translations per text.
-            num_places: Number of hypotheses per segment.
-
-        Returns:
-            string and float32 `[segments, num_places]`, translations and their scores,
-            and int32 `[segments]`, the number of translations found.
+        Takes RaggedTensor int32 `[segments, (length)]`. Returns translations and their
+        scores, string and float32 `[segments, num_places]`, and the number found, int32
+        `[segments]`.
         """
         places = tf.where(ids.row_lengths() > 0)
         ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)

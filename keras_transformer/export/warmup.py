@@ -29,10 +29,6 @@ def write_warmup_requests(version, limits):
 
     If the package tensorflow-serving-api is not installed, no requests are written and
     a warning is logged.
-
-    Args:
-        version: Path of the folder of one version.
-        limits: `ExportLimits`.
     """
     path = version / _PATH
     path.parent.mkdir(exist_ok=True)

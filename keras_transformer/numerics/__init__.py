@@ -7,10 +7,11 @@
 | `masked_softmax` | the softmax over allowed keys | `softmax(where(mask, x, -inf))` |
 | `mask_to_bias` | an attention bias for all layers | `where(mask, 0, -inf)` |
 | `weighted_values` | attention over parts of a cache | `softmax(logits) @ values` |
+| `best_log_probs` | log-probabilities of a few ids | `log_softmax(logits)[ids]` |
 | `pack_kernel`, `packed_matmul` | a product by blocks of columns | `rows @ kernel` |
 | `swap_middle_axes` | a transposition | `transpose(x, (0, 2, 1, 3))` |
 
-The layers are in the modules `dropout` and `normalization`, the next three entries in
+The layers are in the modules `dropout` and `normalization`, the next four entries in
 `softmax`, and the last two rows in `matrices`. Four more modules help: `gradients` has
 custom gradients for all backends, `seeds` has seeds that differ between replicas,
 `activations` looks up activation functions, and `ranges` limits values to float32.

@@ -1,10 +1,12 @@
-"""Attention softmax over whole sequences or, in decoding, over parts of a KV cache."""
+"""Softmax of attention, also over parts of a KV cache, and log-softmax of decoding."""
 
 from keras import ops
 
 # Finite, so that a row whose keys are all masked gives no NaN. If a row has an allowed
 # key, the scores of its masked keys are exactly 0.
 MASKED_LOGIT = -1e30
+# Minimum vocabulary size for which a softmax is faster than a sum of exponentials.
+SOFTMAX_MIN_SIZE = 1024
 
 
 def mask_to_bias(mask):
@@ -66,3 +68,37 @@ def weighted_values(logits, values):
     size = ops.shape(main)[-2]
     product = ops.matmul(scores[..., :size], main)
     return product + ops.matmul(scores[..., size:], recent)
+
+
+def best_log_probs(logits, best, tokens, has_largest, uses_softmax):
+    """Computes the log-probabilities of the best tokens of each row.
+
+    Args:
+        logits: float32 `[rows, vocabulary]`.
+        best: float32 `[rows, k]`, logits of the best tokens, largest first.
+        tokens: int32 `[rows, k]`, the ids that `best` belong to.
+        has_largest: Whether `best` contains each row's largest logit.
+        uses_softmax: Whether to normalize over a large vocabulary with `ops.softmax`.
+            This is faster, except under XLA, which fuses the exponentials with their
+            sum and so writes no array as large as the logits.
+
+    Returns:
+        float32 `[rows, k]`.
+    """
+    if has_largest and uses_softmax and logits.shape[1] >= SOFTMAX_MIN_SIZE:
+        # Only the first log-probability is read from a softmax. The others follow from
+        # the differences between logits.
+        probabilities = ops.softmax(logits, axis=-1)
+        num_rows, size = ops.shape(logits)
+        places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
+        first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
+        # Each value is repeated 16 times: TensorFlow's vectorized log rounds the
+        # entries after the last multiple of 16 differently, so results would depend on
+        # batch size.
+        first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
+        return best - best[:, :1] + first
+    # `best` is sorted, but a maximum is faster than a slice: if a top-k result is
+    # sliced more than once, XLA sorts whole rows.
+    largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    return best - largest - ops.log(total)

@@ -4,7 +4,6 @@ from keras_transformer.errors import ModelError
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import locate
 from keras_transformer.saving.preset import read_task
-from keras_transformer.saving.saved_model import ExportedTranslator
 
 
 def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
@@ -38,6 +37,8 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
     """
     source = locate(path)
     if source.kind == "export" and not ensemble:
+        from keras_transformer.export.exported_translator import ExportedTranslator
+
         return ExportedTranslator(source.weights, allow_unsafe, parallel_parts, warn)
     recipe = source.recipe()
     settings = _translator_settings(source, recipe)

@@ -16,6 +16,7 @@ from decoding_oracles import (
     random_tables,
     strip,
     table_cache,
+    table_model,
     table_step,
 )
 from keras import ops
@@ -80,7 +81,7 @@ sequences, scores = map(ops.convert_to_numpy, compile_(search)(tables, limits))
 for i in range(7):
     # The same search in plain Python. "gnmt" with 0.6 is the default length penalty.
     # The tables contain the special ids and the ids 4, 5, and 6.
-    expected = beam(tables[i], 3, limits[i], "gnmt", 0.6, (4, 5, 6), 2)
+    expected = beam(table_model(tables[i]), 3, limits[i], "gnmt", 0.6, (4, 5, 6), 2)
     kept = scores[i] > -np.inf
     assert [strip(row) for row in sequences[i][kept]] == [ids for _, ids in expected]
     np.testing.assert_allclose(

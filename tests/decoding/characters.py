@@ -15,6 +15,9 @@ class Characters(tf.Module):
     pad_id, unknown_id, start_id, end_id = range(4)
     vocabulary_size = 4 + len(ALPHABET)
 
+    def fingerprint(self):
+        return ALPHABET
+
     def tokenize(self, strings):
         rows = [
             [

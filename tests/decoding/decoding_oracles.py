@@ -82,8 +82,22 @@ def all_finished(table, max_length, kind, alpha, tokens):
     return sorted(found, key=lambda pair: -pair[0])
 
 
+def table_model(table):
+    """Returns the function of `beam` that gives a table's log-probabilities."""
+    log_probs = log_softmax(table)
+    return lambda ids: log_probs[tuple([START, START, *ids][-2:])]
+
+
 def beam(
-    table, beam_size, max_length, kind, alpha, tokens, n_best=1, max_finished=None
+    model,
+    beam_size,
+    max_length,
+    kind,
+    alpha,
+    tokens,
+    n_best=1,
+    max_finished=None,
+    allowed=lambda ids: True,
 ):
     """Runs beam search in plain Python.
 
@@ -91,7 +105,8 @@ def beam(
     when `max_finished` hypotheses have finished. A beam of one stops at the first.
 
     Args:
-        table: Logits `[vocabulary, vocabulary, vocabulary]` (see `random_tables`).
+        model: Function of a list of ids, without the start, that returns the
+            log-probabilities of the next one.
         beam_size: Number of alive hypotheses.
         max_length: Maximum number of tokens, end id included.
         kind, alpha: Length penalty (see `penalty`).
@@ -99,46 +114,35 @@ def beam(
         n_best: Number of hypotheses to return.
         max_finished: Number of finished hypotheses that stop the search. If `None`, it
             stops only at `max_length`.
+        allowed: Function that returns whether a list of ids may be generated.
 
     Returns:
         The `n_best` pairs (score, ids without the start), best first.
     """
-    log_probs = log_softmax(table)
-    alive = [(0.0, [START, START])]
-    finished = []
+    alive, finished = [(0.0, [])], []
     max_finished = 1 if beam_size == 1 else max_finished
     for length in range(1, max_length + 1):
         expanded = [
-            (total + log_probs[history[-2], history[-1], token], [*history, token])
-            for total, history in alive
-            for token in [END, *tokens]
+            (total + log_probs[token], [*ids, token])
+            for total, ids in alive
+            for log_probs in [model(ids)]
+            for token in (END, *tokens)
+            if allowed([*ids, token])
         ]
         ranked = sorted(expanded, key=lambda pair: -pair[0])[: 2 * beam_size]
         finished += [
-            (total / penalty(kind, alpha, length), history[2:])
-            for total, history in ranked[:beam_size]
-            if history[-1] == END
+            (total / penalty(kind, alpha, length), ids)
+            for total, ids in ranked[:beam_size]
+            if ids[-1] == END
         ]
         alive = [pair for pair in ranked if pair[1][-1] != END][:beam_size]
         if max_finished is not None and len(finished) >= max_finished:
             break
     if not finished:
         finished = [
-            (total / penalty(kind, alpha, max_length), history[2:])
-            for total, history in alive
+            (total / penalty(kind, alpha, max_length), ids) for total, ids in alive
         ]
     return sorted(finished, key=lambda pair: -pair[0])[:n_best]
-
-
-def greedy(table, max_length, tokens):
-    """Returns the ids of greedy search over a table, without the start."""
-    log_probs = log_softmax(table)
-    history = [START, START]
-    allowed = [END, *tokens]
-    while len(history) < max_length + 2 and history[-1] != END:
-        row = log_probs[history[-2], history[-1]]
-        history.append(max(allowed, key=lambda token: row[token]))
-    return history[2:]
 
 
 def assert_n_best(sequences, scores, expected):

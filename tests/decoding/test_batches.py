@@ -102,6 +102,7 @@ def test_learned_positions_limit_scores_and_translations():
             # The end id has the lowest logit, so that translations become long.
             weight.assign(tf.tensor_scatter_nd_update(weight, [[3]], -weight[4:5]))
     translator = Translator(model, Characters(), search=BeamSearch(1, extra_length=20))
+    assert translator.max_source_length == 6
     (text,) = translator.translate(["abc"])
     assert len(text) <= 6
     assert translator.score(["abcde"], ["abcde"])[0].num_tokens == 6

@@ -6,7 +6,6 @@ before it (see decoding_oracles.py).
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,16 +14,16 @@ from decoding_oracles import (
     START,
     all_finished,
     assert_n_best,
+    beam,
     log_probability,
-    log_softmax,
     penalty,
     random_tables,
     strip,
     table_cache,
+    table_model,
     table_step,
 )
 
-import keras_transformer as kt
 from keras_transformer.decoding import (
     BeamSearch,
     Phrase,
@@ -32,7 +31,6 @@ from keras_transformer.decoding import (
     beam_search,
     forbidden_transitions,
     sample,
-    translate_ids,
 )
 from keras_transformer.decoding.constraints import ConstrainedDecoder
 
@@ -190,27 +188,6 @@ def test_forbidden_word_at_the_end_of_a_prefix_is_not_continued():
     assert strip(sequences[0, 0])[:3] == [4, 5, 4]
 
 
-def plain_beam(table, beam_size, max_length, allowed):
-    """Returns the best (score, ids) of a beam search on lists.
-
-    It generates only sequences for all of whose beginnings `allowed(ids)` is true.
-    """
-    log_probs = log_softmax(table)
-    alive, finished = [(0.0, [START, START])], []
-    for length in range(1, max_length + 1):
-        expanded = [
-            (total + log_probs[ids[-2], ids[-1], token], [*ids, token])
-            for total, ids in alive
-            for token in (END, *TOKENS)
-            if allowed([*ids[2:], token])
-        ]
-        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
-        scored = [(t / penalty("gnmt", 0.6, length), ids[2:]) for t, ids in expanded]
-        finished += [pair for pair in scored if pair[1][-1] == END]
-        alive = [pair for pair in expanded if pair[1][-1] != END]
-    return max(finished or scored)
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_constrained_narrow_beam_matches_plain_beam_search(beam_size, drop_finished):
@@ -225,9 +202,8 @@ def test_constrained_narrow_beam_matches_plain_beam_search(beam_size, drop_finis
             starts_with_prefix = ids[: len(prefix)] == prefix[: len(ids)]
             return starts_with_prefix and not contains_any(ids, SEQUENCES)
 
-        score, ids = plain_beam(table, beam_size, 9, allowed)
-        assert strip(found[0][i, 0]) == ids
-        np.testing.assert_allclose(found[1][i, 0], score, rtol=1e-4)
+        arguments = table_model(table), beam_size, 9, "gnmt", 0.6, TOKENS
+        assert_n_best(found[0][i], found[1][i], beam(*arguments, allowed=allowed))
 
 
 def test_prefix_is_cut_at_the_limit():
@@ -336,24 +312,3 @@ def test_compiled_constrained_search_accepts_any_batch_size():
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     assert compiled.experimental_get_tracing_count() == 1
-
-
-def test_only_constrained_searches_normalize_every_step():
-    """Constraints need log-probabilities, which cost time in each step."""
-    keras.utils.set_random_seed(1)
-    model = kt.Transformer(11, num_layers=1, d_model=8, d_ff=12, num_heads=2)
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-
-    def operations(**options):
-        graph = tf.function(
-            lambda ids: translate_ids(model, ids, BeamSearch(2), **options),
-            input_signature=[tf.TensorSpec([None, None], tf.int32)],
-            autograph=False,
-        ).get_concrete_function()
-        definition = graph.graph.as_graph_def()
-        functions = definition.library.function
-        nodes = [definition.node, *(function.node_def for function in functions)]
-        return {node.op for part in nodes for node in part}
-
-    assert "LogSoftmax" not in operations()
-    assert "LogSoftmax" in operations(automaton=automaton(SEQUENCES, 11))

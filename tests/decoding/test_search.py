@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from decoding_oracles import END, START, log_softmax, strip
+from decoding_oracles import END, START, assert_n_best, beam, log_softmax, strip
 
 import keras_transformer as kt
 from keras_transformer.decoding import (
@@ -78,34 +78,6 @@ def compiled_model(model):
     )
 
 
-def plain_beam(model, row, beam_size, max_length, alpha):
-    """Returns the best (score, ids) of a beam search without a cache.
-
-    Each step runs the whole model on all tokens so far.
-    """
-    alive, finished = [(0.0, [])], []
-    for length in range(1, max_length + 1):
-        target_ids = np.array([[START, *ids] for _, ids in alive], "int32")
-        source_ids = np.repeat(row[None], len(alive), axis=0)
-        logits = compiled_model(model)(source_ids, target_ids)
-        log_probs = log_softmax(np.array(logits))[:, -1]
-        expanded = [
-            (total + log_probs[i, token], [*ids, token])
-            for i, (total, ids) in enumerate(alive)
-            for token in range(END, VOCABULARY)
-        ]
-        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
-        penalty = ((5 + length) / 6) ** alpha
-        finished += [
-            (total / penalty, ids) for total, ids in expanded if ids[-1] == END
-        ]
-        cut_off = [(total / penalty, ids) for total, ids in expanded if ids[-1] != END]
-        alive = [(total, ids) for total, ids in expanded if ids[-1] != END]
-        if not alive:
-            break
-    return max(finished or cut_off)
-
-
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_search_with_cache_matches_search_without(model, source_ids, beam_size):
     sequences, scores = compiled(model, beam_size=beam_size)(source_ids)
@@ -113,10 +85,18 @@ def test_search_with_cache_matches_search_without(model, source_ids, beam_size):
     # The lengths of the first five sources, end ids included. The last source is empty.
     for i, length in enumerate([11, 3, 8, 2, 6]):
         row = source_ids[i][:length]
-        score, ids = plain_beam(model, row, beam_size, length + 5, 0.6)
+
+        def log_probs(ids, row=row):
+            """Runs the whole model on all tokens so far."""
+            logits = compiled_model(model)(
+                row[None], np.array([[START, *ids]], "int32")
+            )
+            return log_softmax(np.array(logits))[0, -1]
+
+        tokens = range(END + 1, VOCABULARY)
+        expected = beam(log_probs, beam_size, length + 5, "gnmt", 0.6, tokens)
+        assert_n_best(sequences[i], scores[i], expected)
         found.append(strip(sequences[i, 0]))
-        assert found[-1] == ids
-        np.testing.assert_allclose(scores[i, 0], score, rtol=1e-4)
     assert len(set(map(tuple, found))) > 2
 
 

@@ -1,4 +1,4 @@
-"""Division of texts into segments that a model can read.
+"""Division of texts into segments that a model can read, and their translations.
 
 In most tests, each Unicode character is a subword.
 """
@@ -9,8 +9,13 @@ import tensorflow as tf
 from numpy.testing import assert_array_equal
 from toolkit_models import PIECES, splitter
 
-from keras_transformer.decoding.segments import Segment, Translation, join_segments
-from keras_transformer.decoding.sentences import segment
+from keras_transformer.decoding.text import (
+    EMPTY_SCORE,
+    join_segments,
+    merge_equal_texts,
+    segment,
+)
+from keras_transformer.decoding.translator import translations_of
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 
@@ -202,19 +207,36 @@ def test_join_segments_joins_each_rank():
 
     A gap of a space is omitted before an empty translation. Line breaks are kept.
     """
-    segments = [
-        Segment(0, True, [5], ""),
-        Segment(0, False, [6], " "),
-        Segment(0, False, [7], "\n\n"),
-        Segment(1, True, [8], ""),
-    ]
+    found = segment(characters, tf.constant(["A. B.\n\nC", "D"]), 3)
     lists = [
-        [Translation("a", -1.0), Translation("b", -2.0)],
-        [Translation("", -0.5)],
-        [Translation("c", -1.0), Translation("", -4.0), Translation("d", -8.0)],
-        [Translation("e", -3.0)],
+        [("a", -1.0), ("b", -2.0)],
+        [("", -0.5)],
+        [("c", -1.0), ("", -4.0), ("d", -8.0)],
+        [("e", -3.0)],
     ]
-    assert join_segments(segments, lists) == [
+    padded = [[*ranked, *[("?", 9.0)] * (3 - len(ranked))] for ranked in lists]
+    texts = tf.constant([[text for text, _ in ranked] for ranked in padded])
+    scores = tf.constant([[score for _, score in ranked] for ranked in padded])
+    counts = tf.constant(list(map(len, lists)))
+    joined = join_segments(found, texts, scores, counts)
+    assert translations_of(*(each.numpy() for each in joined)) == [
         [("a\n\nc", -2.5), ("b\n\n", -6.5), ("b\n\nd", -10.5)],
         [("e", -3.0)],
     ]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_merge_equal_texts_keeps_the_best_scores(n):
+    texts = [["Hund", "ein", "Hund", "ein", "Katze", "Hund"], ["ein"] * 3 + [""] * 3]
+    scores = np.array([-1.0, -2, -2.5, -3, -4, -5], "float32")
+    scores = np.stack([scores, np.where(np.arange(6) < 3, scores, -np.inf)])
+    found = merge_equal_texts(tf.constant(texts), tf.constant(scores), n)
+    first = [("Hund", -1.0), ("ein", -2.0), ("Katze", -4.0)]
+    merged = translations_of(*(each.numpy() for each in found))
+    assert merged == [first[:n], [("ein", -1.0)]]
+    assert found[0].numpy()[1].tolist() == [b"ein", b"", b""][:n]
+    np.testing.assert_array_equal(found[1][1], [-1, EMPTY_SCORE, EMPTY_SCORE][:n])
+    # The first text is kept even without a score.
+    *found, counts = merge_equal_texts(tf.constant(texts), scores * np.nan, n)
+    assert found[0].numpy()[:, 0].tolist() == [b"Hund", b"ein"]
+    assert counts.numpy().tolist() == [1, 1] and np.isnan(found[1][:, 0]).all()

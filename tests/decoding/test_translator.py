@@ -118,9 +118,22 @@ def test_translator_generates_outputs_only(model):
         translator.n_best(["abc"], prefixes=["be"])
 
 
-def test_n_best_rejects_lists_longer_than_the_beam(translator):
+def test_n_best_rejects_lengths_out_of_range(translator):
     with pytest.raises(ModelError, match="a beam size of at least 4"):
         translator.n_best(["a"], 4)
+    with pytest.raises(ValueError, match=r"`n` must be at least 1. Received: n=0"):
+        translator.n_best([], 0)
+
+
+def test_fingerprint_depends_on_the_architecture():
+    models = [kt.Transformer(14, 1, 24, 40, heads) for heads in (3, 4, 3)]
+    for model in models:
+        model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        model.set_weights(models[0].get_weights())
+    first, other, same = (
+        Translator(each, Characters()).fingerprint() for each in models
+    )
+    assert first == same != other
 
 
 def test_translator_accepts_an_empty_list(translator):
@@ -161,17 +174,6 @@ def test_score_matches_the_scores_of_n_best(translator):
     )
 
 
-def test_score_is_independent_of_batch(translator):
-    targets = LINES[::-1]
-    together = [one.log_prob for one in translator.score(LINES, targets)]
-    alone = [
-        translator.score([s], [t])[0].log_prob
-        for s, t in zip(LINES, targets, strict=True)
-    ]
-    np.testing.assert_allclose(together, alone, rtol=1e-5)
-    assert max(together) < 0
-
-
 @pytest.mark.fault("F19", "translated in segments, with a warning")
 def test_long_line_is_translated_in_segments(translator, warnings):
     warnings.clear()
@@ -198,12 +200,6 @@ def test_line_breaks_are_kept(translator, warnings):
         assert text == "".join(lines) + "\n"
         assert score == pytest.approx(sum(part.score for part in parts), abs=1e-5)
     assert not warnings
-
-
-@pytest.mark.fault("F14", "whitespace of any kind has an empty translation")
-def test_unicode_whitespace_is_blank(translator):
-    blank = ["\u3000", "\u00a0 ", "\u2003\u200b", "\n\r\n", "\ufeff"]
-    assert translator.n_best(blank, 1) == [[Translation("", 0.0)]] * len(blank)
 
 
 def test_prefix_begins_the_first_segment(translator):
@@ -262,14 +258,6 @@ def test_compiled_functions_of_equal_code_cause_no_warning(caplog):
     assert "retracing" not in caplog.text
 
 
-def test_translator_describes_itself(model, translator):
-    shown = repr(translator)
-    parameters = f"{model.count_params():,}"
-    for part in (f"Transformer with {parameters} parameters", "Characters with"):
-        assert part in shown
-    assert str(translator.search) in shown
-
-
 def test_with_search_names_what_it_takes(translator):
     with pytest.raises(TypeError, match=r"takes `forbidden` and beam_size,.*: beam\."):
         translator.with_search(beam=8)
@@ -317,14 +305,6 @@ def test_translator_accepts_two_tokenizers(model, translator):
 def test_translator_accepts_lone_surrogates(translator):
     found, question_mark, without = translator.translate(["a\udcffb", "a?b", "ab"])
     assert found == question_mark != without
-
-
-def test_translator_limits_the_source_to_learned_positions():
-    model = kt.Transformer(
-        20, 1, d_model=8, d_ff=8, num_heads=2, positions="learned", max_length=6
-    )
-    model.build({"source_ids": (None, 6), "target_ids": (None, 6)})
-    assert Translator(model, Characters()).max_source_length == 6
 
 
 @pytest.mark.fault("F22", "never generated, however probable; a text is returned")

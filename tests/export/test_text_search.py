@@ -4,15 +4,16 @@ A text that is too long for the model is split into segments, which are translat
 separately.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
-from tiny_export import TEXTS
-from toolkit_models import PIECES, splitter
+from tiny_export import TEXTS, tiny_model
 
-from keras_transformer.export.text_search import TextSearch
-from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+import keras_transformer as kt
+from keras_transformer.export.signatures import Signatures
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
 
@@ -85,20 +86,6 @@ def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures
             np.testing.assert_array_equal(found[name], value)
 
 
-def test_language_prefix_precedes_each_segment():
-    """A prefix such as `>>fra<<` selects the target language."""
-    side = (PIECES, splitter())
-    tokenizer = MarianTokenizer(side, side)
-    limits = {"max_source_length": 6, "max_bytes": 100, "max_rows": 10}
-    search = TextSearch(tokenizer, detokenize=None, search=None, **limits)
-    found = search.segments(tf.constant([">>fra<< a b c d e f a b c\nd", "a"]))
-    # A segment has at most 5 ids: max_source_length, without the end id.
-    prefix = PIECES.index(">>fra<<")
-    rows = found.ids.to_list()
-    assert [row[0] == prefix for row in rows] == [True] * (len(rows) - 1) + [False]
-    assert len(rows) > 3 and max(map(len, rows)) == 5
-
-
 @pytest.mark.fault("F19", "an export cuts a word that is too long, and reports it")
 def test_signatures_cut_long_words_and_report_it(signatures, tiny_model):
     tokenizer = tiny_model[1]
@@ -130,3 +117,40 @@ def test_texts_of_many_segments_are_whole(signatures):
     one = signatures["serving_default"](inputs=tf.constant(["Der Hund."]))
     (one,) = texts_of(one["translations"])
     assert sentences == " ".join([one] * 300)
+
+
+def test_n_best_lists_contain_different_texts():
+    """The weights are random, so many hypotheses have the same text."""
+    model, tokenizer = tiny_model(num_layers=1)
+    search = kt.BeamSearch(beam_size=8, extra_length=3)
+    lines = ["der Hund", "die Katze schläft", "x"]
+    translator = kt.Translator(model, tokenizer, search=search)
+    signatures = Signatures(model, tokenizer, search)
+    ranked = translator.n_best(lines)
+    for each in ranked:
+        assert len({text for text, _ in each}) == len(each) > 4
+        assert [score for _, score in each] == sorted(
+            (score for _, score in each), reverse=True
+        )
+    outputs = signatures.translate_n_best(tf.constant(lines))
+    texts = [[text.decode() for text in row] for row in outputs["translations"].numpy()]
+    counts = outputs["counts"].numpy().tolist()
+    assert counts == list(map(len, ranked))
+    for row, count, each in zip(texts, counts, ranked, strict=True):
+        assert row[:count] == [text for text, _ in each]
+
+
+def test_patience_matches_the_translator():
+    model, tokenizer = tiny_model()
+    rows = model.token_embedding.embeddings.numpy()
+    # A hypothesis that is likely to end is also likely to continue with a y.
+    rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
+    model.token_embedding.embeddings.assign(rows)
+    texts = [" ".join(each) for each in itertools.product(TEXTS[0].split(), repeat=3)]
+    search = kt.BeamSearch(length_penalty=3.0, patience=0.25)
+    translator = kt.Translator(model, tokenizer, search=search)
+    impatient = translator.translate(texts)
+    assert impatient != translator.with_search(patience=None).translate(texts)
+    signatures = Signatures(model, tokenizer, search)
+    found = signatures.translate(tf.constant(texts))["translations"]
+    assert texts_of(found) == impatient

@@ -10,6 +10,7 @@ from keras import ops
 from layer_checks import gradient, numpy
 
 from keras_transformer.numerics.softmax import (
+    best_log_probs,
     mask_to_bias,
     masked_softmax,
     weighted_values,
@@ -104,3 +105,20 @@ def test_weighted_values_do_not_overflow():
         values = [ops.ones((1, 1, 2, 3)) * each for each in (1.0, 2.0)]
         found = numpy(weighted_values(logits, values))
         np.testing.assert_array_equal(found, np.full(found.shape, 1 + large.index(1e4)))
+
+
+@pytest.mark.parametrize("size", [1023, 1024])
+@pytest.mark.parametrize("uses_softmax", [True, False])
+@pytest.mark.parametrize("has_largest", [True, False])
+def test_best_log_probs_match_log_softmax(size, uses_softmax, has_largest):
+    logits = (GENERATOR.normal(size=(5, size)) * 4 + 60).astype("float32")
+    tokens = np.argsort(-logits)[:, 0 if has_largest else 1 :][:, :3].astype("int32")
+    best = np.take_along_axis(logits, tokens, axis=1)
+    expected = np.take_along_axis(np.log(softmax(logits)), tokens, axis=1)
+    for rows in (slice(None), slice(2, 3)):
+        found = best_log_probs(
+            *map(ops.convert_to_tensor, (logits[rows], best[rows], tokens[rows])),
+            has_largest,
+            uses_softmax,
+        )
+        np.testing.assert_allclose(numpy(found), expected[rows], rtol=1e-5, atol=1e-5)

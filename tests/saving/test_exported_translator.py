@@ -13,9 +13,9 @@ from keras_transformer import visualization
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
+from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.open import open_model
-from keras_transformer.saving.saved_model import ExportedTranslator
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
 TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 😀!"]
@@ -114,11 +114,11 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
         visualization.attention_of_export(exported, source * 9, target)
 
 
-def test_export_without_newer_signatures_translates_and_names_missing_ones(
+def test_export_with_one_signature_translates_and_names_missing_ones(
     exported, monkeypatch
 ):
-    # An older export with a single signature.
-    early = types.SimpleNamespace(signatures={"serving_default": exported._serve})
+    serve = exported._loaded.signatures["serving_default"]
+    early = types.SimpleNamespace(signatures={"serving_default": serve})
     monkeypatch.setattr(exported, "_loaded", early)
     assert len(exported.translate(TEXTS)) == len(TEXTS)
     for call in (
@@ -148,17 +148,19 @@ def test_saved_model_of_another_program_is_rejected(tmp_path, has_signature):
         open_model(tmp_path)
 
 
-def test_attend_keeps_empty_pieces_within_a_row(monkeypatch):
+def test_attend_keeps_empty_pieces_within_a_row():
     """An unknown subword may have no bytes. Its attention belongs to no other one."""
     attention = np.arange(16, dtype="float32").reshape(1, 4, 4)
     outputs = {
         "source_pieces": tf.constant([["a", "", " b", ""]]),
         "target_pieces": tf.constant([["", "c", "", ""]]),
         "attention": tf.constant(attention),
+        "truncated": tf.constant([False]),
     }
     translator = ExportedTranslator.__new__(ExportedTranslator)
-    monkeypatch.setattr(translator, "_signature", lambda name: None)
-    monkeypatch.setattr(translator, "_run", lambda *arguments: [([0], outputs)])
+    signatures = {"attend": lambda **inputs: outputs}
+    translator._loaded = types.SimpleNamespace(signatures=signatures)
+    translator.parallel_parts = 1
     ((source, target, found),) = translator.attend(["a? b"], ["?c"])
     assert (source, target) == (["a", "", " b"], ["", "c"])
     np.testing.assert_array_equal(found, attention[0, :2, :3])

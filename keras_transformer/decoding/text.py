@@ -1,7 +1,7 @@
-"""Division of texts into segments that fit a model, in TensorFlow operations.
+"""Text to text, in TensorFlow operations: segments of texts, and their translations.
 
-Python code and exported graphs share this implementation, so that a text has the same
-segments in both.
+`Translator` runs these functions, and exported graphs contain them, so that a text has
+the same segments and translations in both.
 """
 
 from typing import NamedTuple
@@ -9,6 +9,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.batches import WHITESPACE
+
+# Score of an empty place in an n-best list, since JSON has no infinity.
+EMPTY_SCORE = float(tf.float32.min)
 
 # The patterns use the syntax of RE2.
 _SPACE = f"[{WHITESPACE}]"
@@ -223,3 +226,67 @@ def _first_of_row(row_of, num_rows):
     """Returns int32 `[items]`, for each item the index of the first one in its row."""
     rows = tf.RaggedTensor.from_value_rowids(row_of, row_of, num_rows, validate=False)
     return tf.cast(tf.gather(rows.row_starts(), row_of), tf.int32)
+
+
+def join_segments(segments, texts, scores, counts):
+    """Joins the n-best lists of segments into n-best lists of texts.
+
+    The i-th best translation of a text consists of the i-th best translations of its
+    segments. A segment with fewer translations contributes its last one. The score is
+    the sum of the segments' scores. Sampled translations are joined in the same way, by
+    their position in the list.
+
+    Args:
+        segments: `Segments`.
+        texts: string `[segments, places]`, the translations of each segment.
+        scores: float `[segments, places]`.
+        counts: int32 `[segments]`, the number of translations, at least 1. What follows
+            them is ignored.
+
+    Returns:
+        The same three for the texts. Unused places have `EMPTY_SCORE`.
+    """
+    ranks = tf.range(tf.shape(texts)[1])[None]
+    last = tf.minimum(ranks, counts[:, None] - 1)
+    texts, scores = (tf.gather(each, last, batch_dims=1) for each in (texts, scores))
+    gaps = segments.gaps[:, None]
+    # Before an empty translation, line breaks are kept, but no space.
+    texts = tf.where((gaps == " ") & (texts == ""), "", gaps + texts)
+    text_index, num_texts = segments.text_index, tf.size(segments.truncated)
+    texts = tf.strings.unsorted_segment_join(texts, text_index, num_texts)
+    scores = tf.math.unsorted_segment_sum(scores, text_index, num_texts)
+    counts = tf.math.unsorted_segment_max(counts, text_index, num_texts)
+    return texts, tf.where(ranks < counts[:, None], scores, EMPTY_SCORE), counts
+
+
+def merge_equal_texts(texts, scores, n):
+    """Returns the `n` best translations with different texts.
+
+    Different sequences of subwords may have the same text. The best score is kept.
+
+    Args:
+        texts: string `[texts, places]`, best first.
+        scores: float `[texts, places]`. Unused places come last and have `EMPTY_SCORE`
+            or less.
+        n: Int, at most the number of places.
+
+    Returns:
+        Texts, string `[texts, n]`, and scores, `[texts, n]`, with empty texts and
+        `EMPTY_SCORE` at unused places. Also the number of used places, int32 `[texts]`.
+    """
+    places = tf.range(tf.shape(texts)[1])
+    is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
+    has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
+    # The first translation is kept even if nothing was found.
+    is_used = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
+    # Used places come first. Used and unused places each keep their order.
+    order = tf.where(is_used, -places, -places - tf.size(places))
+    order = tf.math.top_k(order, n).indices
+    texts, scores, is_used = (
+        tf.gather(each, order, batch_dims=1) for each in (texts, scores, is_used)
+    )
+    return (
+        tf.where(is_used, texts, ""),
+        tf.where(is_used, scores, EMPTY_SCORE),
+        tf.reduce_sum(tf.cast(is_used, tf.int32), axis=1),
+    )

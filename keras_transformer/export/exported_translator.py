@@ -1,0 +1,235 @@
+"""Translation with an exported SavedModel."""
+
+import functools
+import hashlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.decoding.alignment import align_words, count_added, words_of
+from keras_transformer.decoding.batches import check_pairs, check_texts, log_warning
+from keras_transformer.decoding.compiled import parallel_map
+from keras_transformer.decoding.options import check_at_least
+from keras_transformer.decoding.scoring import PairScore
+from keras_transformer.decoding.translator import translations_of
+from keras_transformer.errors import NOT_FINITE, ModelError
+from keras_transformer.saving.saved_model import (
+    foreign_error,
+    limit_batch_size,
+    load_saved_model,
+)
+
+
+class ExportedTranslator:
+    """Translates text with an export, whose search settings are fixed.
+
+    It has the methods of `Translator` that an export supports.
+
+    Args:
+        path: Folder of one version of the export.
+        allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
+            code.
+        parallel_parts: Number of batches that are computed in parallel.
+        warn: Called with a text's index and a message if a text is too long. By
+            default, warnings are logged (see `Translator`).
+
+    Raises:
+        ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
+    """
+
+    batch_size = 64
+    data = None  # an export does not contain the recipe
+
+    def __init__(self, path, allow_unsafe=False, parallel_parts=1, warn=None):
+        self.path = path
+        self.warn = warn or log_warning
+        self.parallel_parts = parallel_parts
+        self.batch_size = limit_batch_size(path, self.batch_size)
+        # The loaded object owns the variables. Signatures work only while it exists.
+        self._loaded = load_saved_model(path, allow_unsafe)
+        serve = self._loaded.signatures["serving_default"]
+        for name in ("translations", "scores", "truncated"):
+            if name not in serve.structured_outputs:
+                raise foreign_error(path, f"no output {name}")
+
+    def __repr__(self):
+        signatures = ", ".join(sorted(self._loaded.signatures))
+        return f"ExportedTranslator({self.path}: {signatures})"
+
+    def translate(self, lines):
+        """Same as `Translator.translate`."""
+        return [best.text for (best,) in self.n_best(lines, 1)]
+
+    def n_best(self, lines, n=None):
+        """Like `Translator.n_best`, but without prefixes.
+
+        `n` defaults to the beam size of the export.
+
+        Raises:
+            ValueError: If `lines` is not a list of str, or `n` is below 1.
+            ModelError: If `n` exceeds the beam size of the export.
+        """
+        lines = check_texts(lines)
+        name, beam_size = "serving_default", 1
+        if n != 1:
+            name = "translate_n_best"
+            # The signature returns one column per hypothesis of the beam.
+            outputs = self._signature(name).structured_outputs
+            beam_size = outputs["translations"].shape[1]
+        n = beam_size if n is None else n
+        check_at_least("n", n, 1)
+        if n > beam_size:
+            raise ModelError(
+                f"{self.path}: cannot return an n-best list of {n}, because it was "
+                f"exported with a beam size of {beam_size}. Export the model with a "
+                "larger beam."
+            )
+
+        def lists(outputs):
+            shape = len(outputs["truncated"]), beam_size
+            texts, scores = (
+                np.reshape(outputs[each], shape)[:, :n]
+                for each in ("translations", "scores")
+            )
+            counts = outputs.get("counts", np.ones(len(texts), int))
+            return translations_of(texts, scores, counts)
+
+        message = "too long for the export. Part of it was not translated."
+        return self._run(name, {"inputs": lines}, lists, message)
+
+    def score(self, sources, targets):
+        """Like `Translator.score`, but cuts texts that are too long, with a warning."""
+        sources, targets = check_pairs(sources, targets)
+
+        def pair_scores(outputs):
+            columns = outputs["log_probs"].tolist(), outputs["num_tokens"].tolist()
+            return map(PairScore, *columns)
+
+        message = "too long for the export. Only its beginning was scored."
+        columns = {"inputs": sources, "targets": targets}
+        return self._run("score", columns, pair_scores, message)
+
+    def attend(self, sources, targets):
+        """Computes the mean cross-attention of the decoder's last two layers.
+
+        Args:
+            sources: List of str.
+            targets: List of str, their translations.
+
+        Returns:
+            For each pair, a tuple of the source subwords (list of str), the target
+            subwords (list of str), and their attention, float32 `[target_subwords,
+            source_subwords]`. Subwords that share a character are joined (see
+            `decoding.alignment.join_characters`). For a pair with a text that is too
+            long for the export, `None`.
+
+        Raises:
+            ValueError: If the lists differ in length or are not lists of str.
+        """
+        sources, targets = check_pairs(sources, targets)
+
+        def attentions(outputs):
+            names = "source_pieces", "target_pieces", "attention", "truncated"
+            for *sides, attention, is_cut in zip(*map(outputs.get, names), strict=True):
+                source, target = map(_decode_pieces, sides)
+                scores = attention[: len(target), : len(source)]
+                yield None if is_cut else (source, target, scores)
+
+        columns = {"inputs": sources, "targets": targets}
+        return self._run("attend", columns, attentions)
+
+    def align(self, sources, targets):
+        """Like `Translator.align`, but with the length limits of the export."""
+        aligned = []
+        for index, found in enumerate(self.attend(sources, targets)):
+            if found is None:
+                self.warn(index, "too long for the export. It was not aligned.")
+                aligned.append([])
+                continue
+            *sides, scores = found
+            source, target, prefix = (
+                [piece.encode() for piece in side]
+                for side in (*sides, self._source_prefix)
+            )
+            start = count_added(source, prefix, sources[index])
+            words = words_of(source[start:]), words_of(target)
+            aligned.append(align_words(scores[:, start:], *words))
+        return aligned
+
+    @functools.cached_property
+    def _source_prefix(self):
+        """Subwords before each source: the language prefix of some Marian models.
+
+        An empty text has no other subwords.
+        """
+        (found,) = self.attend([""], [""])
+        return [] if found is None else found[0]
+
+    def _signature(self, name):
+        """Returns the signature `name`, or raises `ModelError` if there is none."""
+        if name not in self._loaded.signatures:
+            raise ModelError(
+                f"{self.path}: has no signature {name}. Export the model again."
+            )
+        return self._loaded.signatures[name]
+
+    def _run(self, name, columns, results_of, cut_message=None):
+        """Runs a signature on batches of texts of similar lengths.
+
+        Args:
+            name: Name of the signature.
+            columns: Mapping of input names to lists of str.
+            results_of: Function of the outputs of a batch, a mapping of names to
+                arrays, that returns one result per row.
+            cut_message: Warning about each text that the export has cut, or `None`.
+
+        Returns:
+            List of one result per text.
+        """
+        signature = self._signature(name)
+        lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        batches = [
+            order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch_size)
+        ]
+
+        def run_batch(rows):
+            # UTF-8 cannot encode lone surrogates. They become question marks.
+            inputs = {
+                name: tf.constant([texts[i].encode("utf-8", "replace") for i in rows])
+                for name, texts in columns.items()
+            }
+            try:
+                outputs = signature(**inputs)
+            except tf.errors.InvalidArgumentError as error:
+                if NOT_FINITE not in str(error):
+                    raise
+                raise ModelError(f"{self.path}: {NOT_FINITE}") from error
+            outputs = {name: value.numpy() for name, value in outputs.items()}
+            return list(results_of(outputs)), outputs["truncated"]
+
+        found, is_cut = [None] * len(order), [False] * len(order)
+        batches = parallel_map(run_batch, batches, self.parallel_parts)
+        for rows, (results, truncated) in batches:
+            for row, result, each in zip(rows, results, truncated, strict=True):
+                found[row], is_cut[row] = result, each
+        if cut_message is not None:
+            for row in np.flatnonzero(is_cut):
+                self.warn(int(row), cut_message)
+        return found
+
+    def fingerprint(self):
+        """Returns a hash of the graph and the weights, as hexadecimal digits."""
+        digest = hashlib.sha256((self.path / "saved_model.pb").read_bytes())
+        for path in sorted((self.path / "variables").iterdir()):
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+
+def _decode_pieces(pieces):
+    """Returns the pieces of a row as text, without the empty ones at its end."""
+    # An unknown id within the row may have an empty piece.
+    size = max((index for index, piece in enumerate(pieces, 1) if piece), default=0)
+    return [piece.decode("utf-8", "replace") for piece in pieces[:size]]
