@@ -528,11 +528,13 @@ def _join(groups, texts, scores, counts, n_best):
         rows = slice(start, start + len(segments.gaps))
         start = rows.stop
         with tf.device("CPU"):  # on a GPU, sums have no fixed order
-            found = map(tf.constant, (texts[rows], scores[rows], counts[rows]))
-            found = join_segments(segments, *found)
-            if n_best is not None:
-                found = merge_equal_texts(*found[:2], n_best)
-        joined += translations_of(*(each.numpy() for each in found))
+            found = texts[rows], scores[rows], counts[rows]
+            # Operations on a few texts take milliseconds, so needless ones are skipped.
+            if len(segments.gaps) > len(segments.lengths):
+                found = join_segments(segments, *map(tf.constant, found))
+            if n_best not in (None, 1):
+                found = merge_equal_texts(*map(tf.convert_to_tensor, found[:2]), n_best)
+        joined += translations_of(*map(np.asarray, found))
     return joined
 
 
