@@ -44,11 +44,15 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
     Raises:
         ValueError: If the lists are empty or their lengths differ.
     """
-    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
-    # text.
-    force = tokenize == "none"
-    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
+    metric = bleu_metric(tokenize, lowercase)
     return score_corpus(metric, hypotheses, references, tokenize)
+
+
+def bleu_metric(tokenize, lowercase, **options):
+    """Returns sacreBLEU's metric."""
+    # With the tokenizer "none", `force` suppresses a warning about tokenized text.
+    force = tokenize == "none"
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=force, **options)
 
 
 def chrf(hypotheses, references, lowercase=False) -> Result:
@@ -74,25 +78,26 @@ def ter(hypotheses, references, case_sensitive=False) -> Result:
 
 
 def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
-    """Scores a corpus with a metric of sacreBLEU.
-
-    Raises:
-        ValueError: If the lists are empty or their lengths differ.
-    """
+    """Scores a corpus with a metric of sacreBLEU."""
     hypotheses = list(hypotheses)
     references = reference_sets(references)
-    lengths = [len(each) for each in references]
-    if {*lengths} != {len(hypotheses)} or not hypotheses:
-        raise ValueError(
-            "There must be one reference per translation, and at least one of each. "
-            f"Received: {len(hypotheses)} translations, "
-            f"{' and '.join(map(str, lengths))} references."
-        )
+    check_lengths([hypotheses], references)
     name = type(metric).__name__.lower()
     warn_of_references([hypotheses], references, [name], tokenize)
     score = metric.corpus_score(hypotheses, references)
     signature = str(metric.get_signature())
     return Result(score.name, score.score, signature, score.format())
+
+
+def check_lengths(systems, references):
+    """Raises `ValueError` unless all lists have the same length, at least 1."""
+    found = [" and ".join(str(len(each)) for each in s) for s in (systems, references)]
+    lengths = {len(each) for each in (*systems, *references)}
+    if not systems or len(lengths) > 1 or 0 in lengths:
+        raise ValueError(
+            "There must be one translation per reference, and at least one of each. "
+            f"Received: {found[0] or 0} translations, {found[1]} references."
+        )
 
 
 def reference_sets(references):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sacrebleu.metrics import BLEU
 
+from keras_transformer.evaluation.scores import bleu_metric, check_lengths
 from keras_transformer.evaluation.significance import SystemScore, check_num_samples
 
 # BLEU counts n-grams of 1 to 4 words.
@@ -56,7 +57,8 @@ def bleu_interval(
         ValueError: If the lists are empty or their lengths differ, or if `num_samples`
             is below 1.
     """
-    _check([hypotheses], references, num_samples)
+    check_lengths([hypotheses], [references])
+    check_num_samples(num_samples)
     counts = _counts(hypotheses, references, tokenize, lowercase)
     picks = _resamples(len(references), num_samples, seed)
     return _interval(_bleu_of_resamples(counts, picks))
@@ -94,8 +96,9 @@ def compare_seeds(
         ValueError: If a system has no run, if a run or `references` is empty or their
             lengths differ, or if `num_samples` is below 1.
     """
+    check_num_samples(num_samples)
     for runs in systems.values():
-        _check(runs, references, num_samples)
+        check_lengths(runs, [references])
     picks = _resamples(len(references), num_samples, seed)
     all_sentences = np.arange(len(references))[None]
     baseline_score = baseline_samples = None
@@ -136,30 +139,14 @@ def _interval(samples):
     return float(low), float(high)
 
 
-def _check(runs, references, num_samples):
-    lengths = [len(run) for run in runs]
-    if set(lengths) != {len(references)} or not references:
-        raise ValueError(
-            "There must be one translation per reference, and at least one of each. "
-            f"Received: {lengths} translations and {len(references)} references."
-        )
-    check_num_samples(num_samples)
-
-
 def _counts(hypotheses, references, tokenize, lowercase):
     """Returns BLEU's sufficient statistics, an int array with one row per sentence.
 
     The columns are the matching n-grams of each order, all n-grams of each order, and
     the lengths of hypothesis and reference.
     """
-    # With tokenize="none", sacreBLEU warns about text that looks tokenized, unless
-    # `force` is set. `effective_order` only avoids a warning: the counts are the same.
-    metric = BLEU(
-        tokenize=tokenize,
-        lowercase=lowercase,
-        force=tokenize == "none",
-        effective_order=True,
-    )
+    # `effective_order` only avoids a warning: the counts are the same.
+    metric = bleu_metric(tokenize, lowercase, effective_order=True)
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         score = metric.sentence_score(hypothesis, [reference])

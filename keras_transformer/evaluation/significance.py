@@ -5,10 +5,15 @@ import os
 from functools import partial
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics import CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from keras_transformer.evaluation.scores import reference_sets, warn_of_references
+from keras_transformer.evaluation.scores import (
+    bleu_metric,
+    check_lengths,
+    reference_sets,
+    warn_of_references,
+)
 
 # For each test, sacreBLEU's name and default number of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}
@@ -39,18 +44,6 @@ def check_num_samples(num_samples):
     """Raises `ValueError` if a test has no resample or trial."""
     if num_samples < 1:
         raise ValueError(f"`num_samples` must be at least 1. Received: {num_samples}.")
-
-
-def _metric_classes(tokenize, lowercase):
-    """Returns sacreBLEU's metrics by name, as functions of the references."""
-    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
-    # text.
-    bleu_options = {"tokenize": tokenize, "force": tokenize == "none"}
-    return {
-        "bleu": partial(BLEU, lowercase=lowercase, **bleu_options),
-        "chrf": partial(CHRF, lowercase=lowercase),
-        "ter": TER,
-    }
 
 
 def compare_systems(
@@ -92,14 +85,9 @@ def compare_systems(
             f"randomization. Received: {', '.join(metrics)} and {test}."
         )
     references = reference_sets(references)
-    lengths = [len(hypotheses) for hypotheses in systems.values()]
-    num_references = [len(each) for each in references]
-    if len(systems) < 2 or len({*lengths, *num_references}) > 1 or not lengths[0]:
-        raise ValueError(
-            "Each of two or more systems must have one translation per reference. "
-            f"Received: {lengths} translations and "
-            f"{' and '.join(map(str, num_references))} references."
-        )
+    check_lengths(systems.values(), references)
+    if len(systems) < 2:
+        raise ValueError("There must be two or more systems. Received: 1.")
     kind, default_samples = _TESTS[test]
     if num_samples is not None:
         check_num_samples(num_samples)
@@ -107,9 +95,13 @@ def compare_systems(
         # For seed 0, sacreBLEU would draw a random seed in each call.
         raise ValueError(f"`seed` must be at least 1. Received: {seed}.")
     warn_of_references(systems.values(), references, metrics, tokenize)
-    metric_classes = _metric_classes(tokenize, lowercase)
     # The references are processed once for all systems.
-    built = {name: metric_classes[name](references=references) for name in metrics}
+    classes = {
+        "bleu": partial(bleu_metric, tokenize, lowercase),
+        "chrf": partial(CHRF, lowercase=lowercase),
+        "ter": TER,
+    }
+    built = {name: classes[name](references=references) for name in metrics}
     with _set_seed(seed):
         signatures, scores = PairedTest(
             list(systems.items()),

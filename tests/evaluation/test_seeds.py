@@ -6,22 +6,7 @@ from sacrebleu.metrics import BLEU
 
 from keras_transformer import evaluation
 
-WORDS = [
-    "a",
-    "man",
-    "rides",
-    "his",
-    "red",
-    "bike",
-    "down",
-    "the",
-    "long",
-    "street",
-    "near",
-    "two",
-    "old",
-    "dogs",
-]
+WORDS = list("abcdefghijklmn")
 
 
 def corpus(errors, seed):
@@ -132,18 +117,45 @@ def test_spread_is_the_mean_and_sample_standard_deviation():
 
 
 @pytest.mark.parametrize(
-    ("runs", "references"), [([], ["x"]), ([[]], []), ([["x"], ["x", "y"]], ["x"])]
+    ("function", "arguments", "message"),
+    [
+        (
+            "compare_seeds",
+            ({"a": [], "b": [["x"]]}, ["x"]),
+            "one translation per refer",
+        ),
+        (
+            "compare_seeds",
+            ({"a": [[]], "b": [["x"]]}, []),
+            "one translation per referen",
+        ),
+        (
+            "compare_seeds",
+            ({"a": [["x"], ["x", "y"]]}, ["x"]),
+            "1 and 2 translations, 1",
+        ),
+        (
+            "compare_systems",
+            ({"a": ["x"], "b": ["x", "y"]}, ["x"]),
+            "1 and 2 translatio",
+        ),
+        ("compare_systems", ({"a": ["x"]}, ["x"]), "two or more systems"),
+        ("compare_systems", ({"a": ["x"], "b": ["y"]}, ["x"], ["rouge"]), "rouge"),
+        ("compare_systems", ({"a": ["x"], "b": ["y"]}, ["x"], ["ter"], "sign"), "sign"),
+        ("bleu_interval", ([], []), "one translation per reference"),
+    ],
 )
-def test_compare_seeds_rejects_missing_translations(runs, references):
-    with pytest.raises(ValueError, match="one translation per reference"):
-        evaluation.compare_seeds({"a": runs, "b": [["x"]]}, references)
+def test_wrong_arguments_are_rejected(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(evaluation, function)(*arguments)
 
 
 def test_seed_statistics_need_a_sample():
+    systems = {"a": ["x"], "b": ["y"]}
     message = "`num_samples` must be at least 1. Received: 0"
     with pytest.raises(ValueError, match=message):
         evaluation.bleu_interval(["x"], ["x"], num_samples=0)
     with pytest.raises(ValueError, match=message):
-        evaluation.compare_systems({"a": ["x"], "b": ["y"]}, ["x"], num_samples=0)
-    with pytest.raises(ValueError, match="one translation per reference"):
-        evaluation.bleu_interval([], [])
+        evaluation.compare_systems(systems, ["x"], num_samples=0)
+    with pytest.raises(ValueError, match=r"`seed` must be at least 1\. Received: 0"):
+        evaluation.compare_systems(systems, ["x"], seed=0)
