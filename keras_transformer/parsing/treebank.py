@@ -10,7 +10,6 @@ from keras_transformer.errors import DataError
 from keras_transformer.parsing.linearization import (
     NUMBERS,
     check_tags,
-    check_words,
     collect_symbols,
     linearize,
     source_text,
@@ -37,7 +36,6 @@ class TreeFiles(Pairs):
         words: Form of a word in the target (see `linearize`).
 
     Raises:
-        ValueError: If `words` is unknown.
         DataError: If a folder contains no file, a weight is not finite and above 0, or
             the numbers of weights and paths differ. Iteration raises the same error if
             a file is missing, contains no tree, or contains an invalid tree.
@@ -60,7 +58,6 @@ class TreeFiles(Pairs):
             raise DataError(
                 f"weights of trees must be finite and above 0. Received: {weights}."
             )
-        check_words(words)
         self._files = [
             (file, weight)
             for path, weight in zip(paths, weights, strict=True)
@@ -124,10 +121,7 @@ class TreeFiles(Pairs):
     def fingerprint(self) -> str:
         """Returns a string that changes with the files, weights, and form of words."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
-        # The text "numbers" identified caches of an earlier version, in which all
-        # sentences started at 0.
-        words = "numbers from anywhere" if self._words == "numbers" else self._words
-        return ";".join(["trees", words, *parts])
+        return ";".join(["trees", self._words, *parts])
 
     def _lines_of_files(self):
         """Returns the line numbers at which each file's trees begin."""

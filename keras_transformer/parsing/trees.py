@@ -101,15 +101,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     for number, line in enumerate(read_lines(path), start=1):
         for piece in _PIECE.findall(line):
             if builder is None:
-                if piece != "(":
-                    problem = (
-                        'unmatched ")"'
-                        if piece == ")"
-                        else f"{_quote(piece)} is outside all brackets"
-                    )
-                    raise DataError(f"{path}:{number}: {problem}.")
-                builder = _Builder()
-                first_line = number
+                builder, first_line = _Builder(), number
             problem = builder.add(piece)
             if problem:
                 raise DataError(f"{path}:{number}: {problem}.")

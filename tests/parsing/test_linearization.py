@@ -250,7 +250,6 @@ def test_unknown_forms_of_words_are_rejected():
     calls = (
         lambda: linearize(tree, "joind"),
         lambda: source_text(["dogs", "bark"], "joind"),
-        lambda: collect_symbols([tree], "joind"),
     )
     for call in calls:
         with pytest.raises(ValueError, match=r"`words` must be one of joined, .*joind"):

@@ -1,7 +1,6 @@
 """The tree reader: handwritten files, random trees, and a separate bracket count."""
 
 import gzip
-import random
 import re
 
 import pytest
@@ -136,31 +135,6 @@ def test_read_trees_inverts_str(tmp_path):
     # Line breaks are allowed in all whitespace.
     spread = re.sub(r"[ )]", lambda match: match[0] + "\n", text)
     assert [tree for _, tree in read(tmp_path, spread)] == trees
-
-
-# Slow, because test_fuzzing_trees.py already covers more kinds of files.
-@pytest.mark.slow
-def test_read_trees_survives_random_bytes(tmp_path):
-    draw = random.Random(1)
-    path = tmp_path / "a.trees"
-    pieces = [b"(", b")", b" ", b"S", b"(NN a)", b"-NONE-", b"\n", b"=", b"-", b"\xc3"]
-    kinds = {"trees": 0, "error": 0}
-    for number in range(20_000):
-        if number % 4:
-            count = draw.randint(0, 12)
-            content = b"".join(draw.choices(pieces, weights=range(10, 0, -1), k=count))
-        else:
-            content = draw.randbytes(draw.randint(0, 40))
-        path.write_bytes(content)
-        try:
-            trees = list(read_trees(path))
-        except DataError as error:
-            assert str(path) in str(error)
-            kinds["error"] += 1
-        else:
-            assert all(tree.words for _, tree in trees)
-            kinds["trees"] += bool(trees)
-    assert min(kinds.values()) > 100
 
 
 @pytest.mark.parametrize(
