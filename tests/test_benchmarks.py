@@ -1,7 +1,6 @@
-"""Scripts of the folder `benchmarks`: their options, and the files that they write."""
+"""Files that the scripts of the folder `benchmarks` write."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -21,18 +20,6 @@ def test_a_failed_write_keeps_the_previous_rows(tmp_path):
         formatting.write_rows(path, rows())
     assert path.read_text("utf-8") == "size,cost\n1,2.5\n"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    "name", ["attention_scale", "curve", "readme", "tables", "training_memory"]
-)
-def test_help_is_one_line_and_the_options(name):
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--help"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    usage, description, _ = found.stdout.split("\n\n", 2)
-    assert usage.startswith(f"usage: {name}.py [-h]")
-    text = (FOLDER / f"{name}.py").read_text("utf-8")
-    assert " ".join(description.split()) == text.partition("\n")[0].strip('"')
 
 
 @pytest.fixture
@@ -75,13 +62,6 @@ def test_curve_draws_the_scores_that_exist(run_folder, tmp_path, monkeypatch):
     )
 
 
-def test_curve_rejects_repeated_names(run_folder, tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_curve(monkeypatch, run_folder, run_folder, "--output", tmp_path / "x")
-    assert "Received twice: run" in capsys.readouterr().err
-    assert list(tmp_path.glob("x*")) == []
-
-
 def test_scaling_writes_the_stored_points(tmp_path):
     scaling, name = load_script("scaling"), "scaling_position"
     stored = FOLDER / "results" / name
@@ -91,49 +71,3 @@ def test_scaling_writes_the_stored_points(tmp_path):
     text = (tmp_path / f"{name}.csv").read_text("utf-8")
     assert text == stored.with_suffix(".csv").read_text("utf-8")
     assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_machine_summary_omits_what_is_unknown():
-    machine = load_script("machine")
-    found = {"cores": 4, "features": ["avx2"], "memory_gib": 8, "threads": 1}
-    assert machine.summary(found) == "4 cores, 1 thread, 8 GiB"
-    found["features"] = ["amx_bf16", "avx512_bf16"]
-    expected = "4 cores (AVX-512 BF16, AMX), 8 GiB"
-    assert machine.summary(found, has_threads=False) == expected
-
-
-def test_results_are_stored_before_they_are_formatted(tmp_path):
-    report = load_script("report")
-    with pytest.raises(KeyError):
-        report.write(tmp_path, "training_x", {"rows": 1})
-    assert json.loads((tmp_path / "training_x.json").read_text()) == {"rows": 1}
-
-
-def test_result_name_must_have_a_table():
-    report = load_script("report")
-    assert report.result_name("training_base_parts") == "training_base_parts"
-    with pytest.raises(ValueError, match="Received: base_parts"):
-        report.result_name("base_parts")
-
-
-def test_data_folder_needs_the_environment_variable(monkeypatch):
-    workload = load_script("workload")
-    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
-    assert workload.data_folder("craft").as_posix() == "data/craft"
-    monkeypatch.delenv("KERAS_TRANSFORMER_DATA")
-    with pytest.raises(SystemExit, match="the folder with craft"):
-        workload.data_folder("craft")
-
-
-def test_exported_models_translate_the_given_text(tmp_path, monkeypatch):
-    agreement = load_script("huggingface_agreement")
-    with pytest.raises(ValueError):
-        agreement.split_argument("a model without a name")
-    assert agreement.split_argument("a, b=runs/a") == ("a, b", "runs/a")
-    text = tmp_path / "lr=1.en"
-    text.write_text("one\ntwo\n")
-    _, *source = agreement.split_argument(f"a=runs/a={text}")
-    assert agreement.read_sources(*source) == ["one", "two"]
-    monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
-    with pytest.raises(SystemExit):
-        agreement.read_sources("runs/a")

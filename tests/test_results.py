@@ -4,8 +4,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Prints the name of each table in README and docs after comparing its page.
 CODE = """
@@ -48,15 +46,3 @@ def test_pages_contain_every_table():
 
 def test_tables_match_the_stored_results():
     run(REFORMAT)
-
-
-def test_log_of_experiments_needs_a_validation_score(tmp_path):
-    stored = (ROOT / "benchmarks" / "results" / "experiments.csv").read_text("utf-8")
-    head = stored.splitlines()[0]
-    path = tmp_path / "experiments.csv"
-    code = f"import tables; print(tables.experiments({str(path)!r}))"
-    path.write_text(f"{head}\ntask,a setting,3,41.5,,66.4,\n")
-    assert run(code)[2] == "| task | a setting | 3 | 41.50 | – | 66 | – |"
-    path.write_text(f"{head}\ntask,a setting,3,,,66,41.5\n")
-    with pytest.raises(AssertionError, match="row 1 has no validation BLEU"):
-        run(code)
