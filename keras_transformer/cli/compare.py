@@ -97,8 +97,7 @@ def compare(
     """
     if len(systems) < 2:
         raise UserError("pass a baseline and at least one other system")
-    names = list(map(str, systems))
-    if len(set(names)) < len(names):
+    if len(set(systems)) < len(systems):
         raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(*reference, *systems)
     check_scoring_options(metric, tokenize, lowercase)
@@ -115,28 +114,23 @@ def compare(
     elif not reference:
         raise UserError("--reference is required to compare translation files")
     else:
-        results = _compare_files(
-            systems,
-            reference,
-            [each.value for each in dict.fromkeys(metric)],
-            given,
-            test=test.value,
-            **bootstrap,
-        )
+        metrics = [each.value for each in dict.fromkeys(metric)]
+        options = {"metrics": metrics, "test": test.value, **bootstrap}
+        results = _compare_files(systems, reference, given, options)
     if as_json:
         report = [result._asdict() for result in results]
         for entry in report:
             entry["systems"] = [system._asdict() for system in entry["systems"]]
         typer.echo(console.json_text(report))
         return
-    width = max(map(len, names))
+    width = max(len(str(path)) for path in systems)
     for result in results:
         typer.echo(f"{result.metric}  {result.signature}")
         for system in result.systems:
             typer.echo(f"{system.name:{width}}  {_describe(system)}")
 
 
-def _compare_files(systems, references, metrics, given, **options):
+def _compare_files(systems, references, given, options):
     from keras_transformer.recipes.schema import EvaluationSettings
 
     scoring = complete_scoring(given, EvaluationSettings().model_dump())
@@ -147,7 +141,7 @@ def _compare_files(systems, references, metrics, given, **options):
         from keras_transformer.evaluation import compare_systems
 
         named = dict(zip(map(str, systems), hypotheses, strict=True))
-        return compare_systems(named, references, metrics, **scoring, **options)
+        return compare_systems(named, references, **scoring, **options)
 
 
 def _compare_folders(folders, given, num_samples, seed):
@@ -163,19 +157,21 @@ def _compare_folders(folders, given, num_samples, seed):
         from keras_transformer.experiments.repeat import read_translations
 
         scoring = complete_scoring(given, _stored_scoring(folders, given))
-        stored = {str(folder): read_translations(folder) for folder in folders}
-        first, (_, references) = next(iter(stored.items()))
-        for name, (_, others) in stored.items():
-            if others != references:
-                raise UserError(f"{name}: must have the same references as {first}")
+        systems, references = {}, None
+        for folder in folders:
+            systems[str(folder)], others = read_translations(folder)
+            if references not in (None, others):
+                raise UserError(
+                    f"{folder}: must have the same references as {folders[0]}"
+                )
+            references = others
         _warn_of_few_sentences(references)
-        systems = {name: translations for name, (translations, _) in stored.items()}
-        num_seeds = ", ".join(str(len(each)) for each in systems.values())
         bootstrap = {"num_samples": num_samples or 1000, "seed": seed}
-        signature = bleu(systems[first][0], references, **scoring).signature
+        signature = bleu(systems[str(folders[0])][0], references, **scoring).signature
         # As in sacreBLEU, the bootstrap follows the number of references.
         start, rest = signature.split("|", 1)
         signature = f"{start}|bs:{bootstrap['num_samples']}|seed:{seed}|{rest}"
+        num_seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(
             "BLEU",
             f"{signature}  mean over seeds (number per system: {num_seeds})",

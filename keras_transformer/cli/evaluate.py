@@ -4,12 +4,13 @@ import contextlib
 import enum
 import pathlib
 import time
+from collections import Counter
 from typing import Annotated
 
 import typer
 from typer import Option
 
-from keras_transformer.cli import console, evaluate_trees, options
+from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
     in_chunks,
@@ -22,7 +23,7 @@ from keras_transformer.cli.values import (
     check_scoring_options,
     complete_scoring,
 )
-from keras_transformer.errors import UserError
+from keras_transformer.errors import DataError, UserError
 
 
 class Metric(enum.StrEnum):
@@ -32,6 +33,9 @@ class Metric(enum.StrEnum):
     ter = "ter"
     perplexity = "perplexity"
     f1 = "f1"
+
+
+_F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
 
 def evaluate(
@@ -113,7 +117,7 @@ def evaluate(
     if not is_translating:
         _refuse_search(search)
     if is_parsing:
-        sources, references = evaluate_trees.read_treebank(reference[0], source)
+        sources, references = _read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: sentence"
     else:
         if source is None:
@@ -130,17 +134,15 @@ def evaluate(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
     outputs, details = [], {}
-    with _open_optional(output) as write_line:
+    with open_output(output) if output else contextlib.nullcontext() as write_line:
         if is_parsing:
-            parses = evaluate_trees.parse(translator, sources, warnings)
-            outputs = [parse.tree for parse in parses]
-            details = {"repairs": evaluate_trees.count_repairs(parses)}
+            outputs, details = _parse(translator, sources, warnings)
         elif is_translating:
             outputs = _translate(translator, sources, warnings)
-        for each in outputs:
+        for each in outputs if output else ():
             write_line(str(each))
     if is_parsing:
-        results = evaluate_trees.score_parses(references, outputs)
+        results = score_parses(references, outputs)
     else:
         results = [
             _perplexity(translator, sources, references[0], warnings)
@@ -155,7 +157,7 @@ def evaluate(
         return
     for result in results:
         typer.echo(
-            evaluate_trees.format_result(result)
+            _format_f1(result)
             if is_parsing
             else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
         )
@@ -195,16 +197,6 @@ def _refuse_search(search):
             )
 
 
-@contextlib.contextmanager
-def _open_optional(output):
-    """Like `open_output`, but writes nothing if `output` is `None`."""
-    if output is None:
-        yield lambda text: None
-        return
-    with open_output(output) as write_line:
-        yield write_line
-
-
 def _translate(translator, sources, warnings):
     hypotheses = []
     for start, chunk in in_chunks(sources, CHUNK_SIZE, "translating"):
@@ -216,14 +208,13 @@ def _translate(translator, sources, warnings):
 def _score(metric, hypotheses, references, language, tokenize, lowercase):
     from keras_transformer import evaluation
 
-    if metric is Metric.bleu:
-        result = evaluation.bleu(hypotheses, references, tokenize, lowercase)
-    elif metric is Metric.compound_bleu:
-        result = evaluation.compound_split_bleu(hypotheses, references, language)
-    elif metric is Metric.chrf:
-        result = evaluation.chrf(hypotheses, references, lowercase)
-    else:
-        result = evaluation.ter(hypotheses, references)
+    function, *settings = {
+        Metric.bleu: (evaluation.bleu, tokenize, lowercase),
+        Metric.compound_bleu: (evaluation.compound_split_bleu, language),
+        Metric.chrf: (evaluation.chrf, lowercase),
+        Metric.ter: (evaluation.ter,),
+    }[metric]
+    result = function(hypotheses, references, *settings)
     return {
         "metric": metric.value,
         "name": result.metric,
@@ -244,3 +235,83 @@ def _perplexity(translator, sources, references, warnings):
         "score": perplexity_of(scored),
         "signature": f"per subword, {num_tokens} including end ids",
     }
+
+
+def _read_treebank(reference, source):
+    """Returns the sentences and the trees of a treebank.
+
+    If `source` is a path, the lines of the text must be the same sentences.
+    """
+    console.load_tensorflow()
+    from keras_transformer.parsing.trees import read_trees, split_words
+    from keras_transformer.pipelines import read_lines
+
+    numbered = list(read_trees(reference))
+    if not numbered:
+        raise DataError(f"{reference}: contains no trees")
+    sentences = [tree.words for _, tree in numbered]
+    given = sentences if source is None else [*map(split_words, read_lines(source))]
+    if len(given) != len(sentences):
+        raise UserError(
+            f"{source} must have one line per tree of {reference}. Received: "
+            f"{len(given)} lines and {len(sentences)} trees."
+        )
+    for number, (words, (line, tree)) in enumerate(
+        zip(given, numbered, strict=True), 1
+    ):
+        if words != tree.words:
+            raise UserError(
+                f"{source}:{number}: must have the same words as the tree at "
+                f"{reference}:{line}"
+            )
+    return sentences, [tree for _, tree in numbered]
+
+
+def _parse(translator, sentences, warnings):
+    """Returns the trees of sentences, and the number of repairs for the JSON report."""
+    from keras_transformer.parsing.parser import parse_sentences, repair_report
+
+    parses = []
+    for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
+        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+        parses += parse_sentences(translator, chunk)
+    console.print_status(repair_report(parses))
+    repairs = {
+        "trees": sum(bool(parse.repairs) for parse in parses),
+        "kinds": dict(sum((parse.repairs for parse in parses), Counter())),
+    }
+    return [parse.tree for parse in parses], {"repairs": repairs}
+
+
+def score_parses(references, trees):
+    """Returns the scores of all sentences and, if there are any, of the short ones."""
+    from keras_transformer.parsing.bracketing import SHORT_LENGTH, bracketing_score
+
+    scores = {
+        max_words: bracketing_score(references, trees, max_words)
+        for max_words in (None, SHORT_LENGTH)
+    }
+    return [
+        {
+            "metric": "f1",
+            "name": "bracketing F1",
+            "max_words": max_words,
+            "sentences": score.sentences,
+            "score": score.f1,
+            **{name: getattr(score, name) for name in _F1_SCORES},
+            "signature": "labeled, COLLINS.prm",
+        }
+        for max_words, score in scores.items()
+        if score.sentences
+    ]
+
+
+def _format_f1(result):
+    limit = result["max_words"]
+    subset = "all sentences" if limit is None else f"at most {limit} words"
+    return (
+        f"F1 = {result['f1']:.2f}  ({subset}: {result['sentences']})  "
+        f"recall {result['recall']:.2f}, precision {result['precision']:.2f}, "
+        f"complete match {result['complete_match']:.2f}, "
+        f"tags {result['tagging_accuracy']:.2f}  {result['signature']}"
+    )

@@ -81,7 +81,7 @@ def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
     """Scores a corpus with a metric of sacreBLEU."""
     hypotheses = list(hypotheses)
     references = reference_sets(references)
-    check_lengths([hypotheses], references)
+    check_counts([hypotheses], references)
     name = type(metric).__name__.lower()
     warn_of_references([hypotheses], references, [name], tokenize)
     score = metric.corpus_score(hypotheses, references)
@@ -89,7 +89,7 @@ def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
     return Result(score.name, score.score, signature, score.format())
 
 
-def check_lengths(systems, references):
+def check_counts(systems, references):
     """Raises `ValueError` unless all lists have the same length, at least 1."""
     found = [" and ".join(str(len(each)) for each in s) for s in (systems, references)]
     lengths = {len(each) for each in (*systems, *references)}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sacrebleu.metrics import BLEU
 
-from keras_transformer.evaluation.scores import bleu_metric, check_lengths
+from keras_transformer.evaluation.scores import bleu_metric, check_counts
 from keras_transformer.evaluation.significance import SystemScore, check_num_samples
 
 # BLEU counts n-grams of 1 to 4 words.
@@ -57,7 +57,7 @@ def bleu_interval(
         ValueError: If the lists are empty or their lengths differ, or if `num_samples`
             is below 1.
     """
-    check_lengths([hypotheses], [references])
+    check_counts([hypotheses], [references])
     check_num_samples(num_samples)
     counts = _counts(hypotheses, references, tokenize, lowercase)
     picks = _resamples(len(references), num_samples, seed)
@@ -98,7 +98,7 @@ def compare_seeds(
     """
     check_num_samples(num_samples)
     for runs in systems.values():
-        check_lengths(runs, [references])
+        check_counts(runs, [references])
     picks = _resamples(len(references), num_samples, seed)
     all_sentences = np.arange(len(references))[None]
     baseline_score = baseline_samples = None

@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 
 from keras_transformer.evaluation.scores import (
     bleu_metric,
-    check_lengths,
+    check_counts,
     reference_sets,
     warn_of_references,
 )
@@ -85,7 +85,7 @@ def compare_systems(
             f"randomization. Received: {', '.join(metrics)} and {test}."
         )
     references = reference_sets(references)
-    check_lengths(systems.values(), references)
+    check_counts(systems.values(), references)
     if len(systems) < 2:
         raise ValueError("There must be two or more systems. Received: 1.")
     kind, default_samples = _TESTS[test]

@@ -19,6 +19,7 @@ from keras_transformer.cli import console
 
 SOURCES = ["eniL eno", "owt senil dna", "eerht"]
 REFERENCES = ["one Line", "and lines too", "three"]
+HYPOTHESES = [line[::-1] for line in SOURCES]
 
 
 @pytest.fixture
@@ -30,43 +31,38 @@ def files(tmp_path):
     return ["--source", source, "--reference", reference]
 
 
-def test_evaluate_prints_bleu_with_its_signature(
-    run_command, model_path, translator, files
-):
-    options = ("--patience", "2", "--beam-size", "3")
-    result = run_command("evaluate", model_path, *files, *options)
+@pytest.fixture
+def evaluate(run_command, model_path, files):
+    return lambda *options: run_command("evaluate", model_path, *files, *options)
+
+
+def test_evaluate_prints_bleu_with_its_signature(evaluate, translator):
+    result = evaluate("--patience", "2", "--beam-size", "3")
     assert translator.searches == [{"patience": 2, "beam_size": 3}]
-    hypotheses = [line[::-1] for line in SOURCES]
-    expected = evaluation.bleu(hypotheses, REFERENCES)
+    expected = evaluation.bleu(HYPOTHESES, REFERENCES)
     assert result.exit_code == 0
     assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
-def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp_path):
-    result = run_command(
-        *["evaluate", model_path, *files, "--json", "--output", tmp_path / "out"],
-        *["--metric", "bleu", "--metric", "chrf", "--metric", "ter"],
-        *["--metric", "perplexity", "--tokenize", "none", "--lowercase"],
-    )
-    report = json.loads(result.stdout)
-    hypotheses = [line[::-1] for line in SOURCES]
-    expected = [
-        evaluation.bleu(hypotheses, REFERENCES, "none", lowercase=True),
-        evaluation.chrf(hypotheses, REFERENCES, lowercase=True),
-        evaluation.ter(hypotheses, REFERENCES),
-    ]
+def test_evaluate_prints_all_metrics_as_json(evaluate, tmp_path):
+    metrics = [f"--metric={each}" for each in ("bleu", "chrf", "ter", "perplexity")]
+    options = ["--json", "--output", tmp_path / "out", "--tokenize=none", "--lowercase"]
+    report = json.loads(evaluate(*metrics, *options).stdout)
     assert report["lines"] == 3
-    assert [each["score"] for each in report["results"][:3]] == [
-        pytest.approx(one.score) for one in expected
-    ]
-    assert [each["signature"] for each in report["results"][:3]] == [
-        one.signature for one in expected
-    ]
-    characters = sum(map(len, REFERENCES))
-    assert report["results"][3]["score"] == pytest.approx(
-        math.exp(characters / (characters + 3))
-    )
-    assert (tmp_path / "out").read_text().splitlines() == hypotheses
+    *found, perplexity = report["results"]
+    for one, expected in zip(
+        found,
+        (
+            evaluation.bleu(HYPOTHESES, REFERENCES, "none", lowercase=True),
+            evaluation.chrf(HYPOTHESES, REFERENCES, lowercase=True),
+            evaluation.ter(HYPOTHESES, REFERENCES),
+        ),
+        strict=True,
+    ):
+        assert one["score"] == pytest.approx(expected.score)
+        assert one["signature"] == expected.signature
+    assert perplexity["score"] == pytest.approx(math.exp(26 / 29))
+    assert (tmp_path / "out").read_text().splitlines() == HYPOTHESES
 
 
 @pytest.mark.parametrize(
@@ -78,29 +74,26 @@ def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp
     ],
 )
 def test_evaluate_uses_the_settings_of_the_run(
-    run_command, model_path, files, options, tokenize, lowercase
+    evaluate, model_path, options, tokenize, lowercase
 ):
-    config = pathlib.Path(model_path, "config.yaml")
-    config.write_text(
+    pathlib.Path(model_path, "config.yaml").write_text(
         "data: {train: {source: a, target: b}}\n"
         "evaluation: {tokenize: char, lowercase: true}\n"
     )
-    result = run_command("evaluate", model_path, *files, *options)
-    hypotheses = [line[::-1] for line in SOURCES]
-    expected = evaluation.bleu(hypotheses, REFERENCES, tokenize, lowercase)
-    assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
+    expected = evaluation.bleu(HYPOTHESES, REFERENCES, tokenize, lowercase)
+    found = evaluate(*options).stdout
+    assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
-def test_evaluate_accepts_several_references(run_command, model_path, files, tmp_path):
+def test_evaluate_accepts_several_references(evaluate, tmp_path):
     others = ["one line", "two lines too", "Three"]
     (tmp_path / "other").write_text("\n".join(others) + "\n")
-    files += ["--reference", tmp_path / "other"]
-    result = run_command("evaluate", model_path, *files)
-    hypotheses = [line[::-1] for line in SOURCES]
-    expected = evaluation.bleu(hypotheses, [REFERENCES, others])
-    assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
+    other = "--reference", tmp_path / "other"
+    expected = evaluation.bleu(HYPOTHESES, [REFERENCES, others])
+    found = evaluate(*other).stdout
+    assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
     for metric in ("perplexity", "f1"):
-        result = run_command("evaluate", model_path, *files, "--metric", metric)
+        result = evaluate(*other, "--metric", metric)
         assert result.exit_code == 2
         assert "--metric perplexity and f1: need a single --reference" in result.stderr
 
@@ -109,7 +102,7 @@ def test_evaluate_accepts_several_references(run_command, model_path, files, tmp
     ("options", "language"), [([], "de"), (["--language", "fr"], "fr")]
 )
 def test_compound_bleu_uses_the_tokenizer_of_the_language(
-    run_command, model_path, tmp_path, options, language
+    evaluate, files, options, language
 ):
     """In French, `l'` is one token. In German, the apostrophe is a token."""
     hypothesis, reference = "l'eau du lac est ici", "l'air du lac est ici"
@@ -118,158 +111,95 @@ def test_compound_bleu_uses_the_tokenizer_of_the_language(
         for each in ("de", "fr")
     }
     assert expected["de"].score != pytest.approx(expected["fr"].score, abs=1)
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_text(f"{hypothesis[::-1]}\n")
-    target.write_text(f"{reference}\n")
-    files = ["--source", source, "--reference", target, "--metric", "compound_bleu"]
-    result = run_command("evaluate", model_path, *files, *options, "--json")
+    files[1].write_text(f"{hypothesis[::-1]}\n")
+    files[3].write_text(f"{reference}\n")
+    result = evaluate("--metric", "compound_bleu", *options, "--json")
     (found,) = json.loads(result.stdout)["results"]
     assert found["score"] == pytest.approx(expected[language].score)
     assert found["signature"] == expected[language].signature
 
 
-def test_language_needs_compound_bleu(run_command, model_path, files):
-    result = run_command("evaluate", model_path, *files, "--language", "fr")
-    assert result.exit_code == 2
-    assert "--language needs --metric compound_bleu" in result.stderr
-
-
-@pytest.mark.parametrize("language", ["french", "de-DE", "zz", ""])
-def test_compound_bleu_rejects_unknown_languages(
-    run_command, model_path, files, translator, language
-):
-    """For other values, the Moses tokenizer silently applies rules of English."""
-    options = ["--metric", "compound_bleu", "--language", language]
-    result = run_command("evaluate", model_path, *files, *options)
-    assert result.exit_code == 2
-    assert f"--language {language}: must be one of as, bn, ca, cs, de" in result.stderr
-    assert translator.warn is None
-
-
-@pytest.mark.parametrize("metric", ["bleu", "f1"])
-def test_evaluate_checks_the_output_folder_first(
-    run_command, model_path, translator, files, tmp_path, metric
-):
-    result = run_command(
-        *("evaluate", model_path, *files, "--metric", metric),
-        *("--output", tmp_path / "missing" / "out"),
-    )
-    assert result.exit_code == 2
-    assert f"the folder {tmp_path / 'missing'} does not exist" in result.stderr
-    # `open_model`, which sets `warn`, was not called.
-    assert translator.warn is None
-
-
-def test_evaluate_names_files_of_different_lengths(run_command, model_path, files):
-    files[3].write_text("one\ntwo\n")
-    result = run_command("evaluate", model_path, *files)
-    assert result.exit_code == 2
-    names = f"{files[1]} and {files[3]}"
-    reason = "must have the same number of lines. Received: 3 and 2"
-    assert f"{names} {reason}" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_evaluate_names_empty_and_non_utf8_files(run_command, model_path, files):
-    files[3].write_bytes(b"")
-    result = run_command("evaluate", model_path, *files)
-    assert (result.exit_code, f"{files[3]}: the file is empty" in result.stderr) == (
-        2,
-        True,
-    )
-    files[3].write_bytes(b"one\n\xff\nthree\n")
-    result = run_command("evaluate", model_path, *files)
-    assert (result.exit_code, f"{files[3]}:2" in result.stderr) == (2, True)
-
-
-def test_evaluate_lists_the_known_metrics_and_tokenizers(
-    run_command, model_path, files
-):
-    result = run_command("evaluate", model_path, *files, "--metric", "blue")
-    assert result.exit_code == 2
-    assert "'bleu'" in result.stderr
-    result = run_command("evaluate", model_path, *files, "--tokenize", "14a")
-    assert result.exit_code == 2
-    assert "13a" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ("--language fr", "--language needs --metric compound_bleu"),
+        # For other languages, the Moses tokenizer silently applies rules of English.
+        ("-m compound_bleu --language zz", "--language zz: must be one of as, bn, ca"),
         ("-m compound_bleu --tokenize none", "--tokenize needs --metric bleu"),
         ("-m ter --no-lowercase", "--no-lowercase needs --metric bleu or chrf"),
         ("-m perplexity --lowercase", "--lowercase needs --metric bleu or chrf"),
         ("-m perplexity --beam-size 2", "--beam-size: --metric perplexity translates"),
+        ("--metric blue", "'bleu'"),
+        ("--tokenize 14a", "must be one of 13a, "),
+        ("--output missing/out", "the folder missing does not exist"),
+        ("--metric f1 --output missing/out", "the folder missing does not exist"),
     ],
 )
-def test_evaluate_refuses_options_that_no_metric_uses(
-    run_command, model_path, files, options, message
+def test_evaluate_reports_mistakes_before_it_opens_the_model(
+    evaluate, translator, options, message
 ):
-    result = run_command("evaluate", model_path, *files, *options.split())
+    result = evaluate(*options.split())
     assert result.exit_code == 2 and message in result.stderr
+    # `open_model`, which sets `warn`, was not called.
+    assert translator.warn is None
 
 
-def test_search_options_change_the_output_of_perplexity(
-    run_command, model_path, translator, files, tmp_path
-):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\ntwo\n", "must have the same number of lines. Received: 3 and 2"),
+        (b"", "reference: the file is empty"),
+        (b"one\n\xff\nthree\n", "reference:2: not UTF-8"),
+    ],
+)
+def test_evaluate_names_wrong_files(evaluate, files, content, message):
+    files[3].write_bytes(content)
+    result = evaluate()
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_search_options_change_the_output_of_perplexity(evaluate, translator, tmp_path):
     options = ("-m", "perplexity", "--beam-size", "2", "-o", tmp_path / "out")
-    assert run_command("evaluate", model_path, *files, *options).exit_code == 0
+    assert evaluate(*options).exit_code == 0
     assert translator.searches == [{"beam_size": 2}]
 
 
-def test_evaluate_reports_a_missing_tokenizer_package(
-    run_command, model_path, files, monkeypatch
-):
+def test_evaluate_checks_the_tokenizer_only_for_bleu(evaluate, model_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    result = run_command("evaluate", model_path, *files, "--tokenize", "ja-mecab")
+    install = 'first run pip install "keras-transformer-seq2seq[ja]"\n'
+    result = evaluate("--tokenize", "ja-mecab")
     assert result.exit_code == 2
-    install = 'pip install "keras-transformer-seq2seq[ja]"'
-    assert result.stderr == f"error: --tokenize ja-mecab: first run {install}\n"
-
-
-def test_evaluate_checks_the_tokenizer_of_the_run_only_for_bleu(
-    run_command, model_path, files, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "MeCab", None)
-    config = pathlib.Path(model_path, "config.yaml")
-    config.write_text(
+    assert result.stderr == f"error: --tokenize ja-mecab: {install}"
+    pathlib.Path(model_path, "config.yaml").write_text(
         "data: {train: {source: a, target: b}}\nevaluation: {tokenize: ja-mecab}\n"
     )
-    result = run_command("evaluate", model_path, *files, "-m", "chrf")
+    result = evaluate("-m", "chrf")
     assert result.exit_code == 0 and result.stdout.startswith("chrF2 = ")
-    result = run_command("evaluate", model_path, *files)
-    assert result.exit_code == 2
-    assert "error: evaluation.tokenize=ja-mecab: first run pip" in result.stderr
+    result = evaluate()
+    assert result.stderr == f"error: evaluation.tokenize=ja-mecab: {install}"
 
 
-def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(
-    run_command, model_path, files, monkeypatch
-):
+def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(evaluate, monkeypatch):
     def download(*_, **__):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr("sacrebleu.metrics.BLEU.__init__", download)
-    result = run_command("evaluate", model_path, *files, "--tokenize", "flores200")
+    result = evaluate("--tokenize", "flores200")
     assert result.exit_code == 2
     assert "error: --tokenize flores200: <urlopen error no network>" in result.stderr
 
 
-def test_score_prints_a_log_probability_per_pair(run_command, model_path, files):
-    result = run_command(
-        "score", model_path, "--source", files[1], "--target", files[3]
-    )
+def test_score_prints_log_probabilities(run_command, model_path, files):
+    command = ["score", model_path, "--source", files[1], "--target", files[3]]
+    result = run_command(*command)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
     expected = math.exp(26 / 29)
     assert f"perplexity per subword: {expected:.4f}" in result.stderr
-
-
-def test_score_prints_json_with_all_pairs(run_command, model_path, files):
-    arguments = ["--source", files[1], "--target", files[3], "--json"]
-    result = run_command("score", model_path, *arguments)
-    assert json.loads(result.stdout) == {
+    assert json.loads(run_command(*command, "--json").stdout) == {
         "model": model_path,
-        "perplexity": pytest.approx(math.exp(26 / 29)),
+        "perplexity": pytest.approx(expected),
         "pairs": [
             {"log_prob": -8.0, "num_tokens": 9},
             {"log_prob": -13.0, "num_tokens": 14},

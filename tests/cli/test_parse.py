@@ -14,7 +14,7 @@ from typing import NamedTuple
 import keras
 import pytest
 
-from keras_transformer.cli import evaluate_trees
+from keras_transformer.cli.evaluate import score_parses
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences, repair_report
 from keras_transformer.parsing.trees import parse_tree, read_trees
@@ -223,22 +223,6 @@ def test_parse_splits_words_of_raw_text(trained, run_command, monkeypatch):
     assert "nltk is not installed" in result.stderr
 
 
-@pytest.mark.slow
-def test_parse_accepts_runs_and_files_but_no_export(trained, run_command, tmp_path):
-    lines = "the dog sees the cat .\n\nthe gene near the dog eats ."
-    from_run = run_command("parse", trained, "--beam-size", 1, stdin=lines)
-    assert "trees: 2, from a lower-ranked output: 0" in from_run.stderr
-    from_file = run_command(
-        "parse", trained / "model.keras", "--beam-size", 1, stdin=lines
-    )
-    assert from_run.stdout.count("(S (NP ") == 2
-    assert from_run.stdout == from_file.stdout
-    run_command("export", trained, tmp_path / "saved", "--beam-size", 1)
-    from_export = run_command("parse", tmp_path / "saved", stdin=lines)
-    assert from_export.exit_code == 2
-    assert "a SavedModel cannot parse" in from_export.stderr
-
-
 def test_train_rejects_new_symbols_for_an_old_vocabulary(
     trained, folder, run_command, tmp_path
 ):
@@ -300,7 +284,7 @@ def test_score_parses_omits_short_sentences_if_there_are_none():
     words = [f"(NN w{number})" for number in range(41)]
     long, short = parse_tree(f"(S {' '.join(words)})"), parse_tree("(S (NN w))")
     for trees, lengths in (([long], [None]), ([long, short], [None, 40])):
-        found = evaluate_trees.score_parses(trees, trees)
+        found = score_parses(trees, trees)
         assert [(each["max_words"], each["f1"]) for each in found] == [
             (length, 100) for length in lengths
         ]
