@@ -16,6 +16,7 @@ TEST = [
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "PyYAML>=6",
     "hypothesis>=6",
     "ctranslate2>=4.5",
     "playwright>=1.45",
@@ -24,7 +25,12 @@ TEST = [
 ]
 # For docs/notebooks.py, which generates the notebooks of the tutorials.
 NOTEBOOKS = ["jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
-DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", *NOTEBOOKS]
+DOCS = [
+    "mkdocs-material>=9.6",
+    "mkdocstrings[python]>=1.0",
+    "PyYAML>=6",
+    *NOTEBOOKS,
+]
 # The tests compare tree scores with PYEVALB. `parse --split-words` uses nltk.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
@@ -74,7 +80,7 @@ setup(
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",
         "pydantic>=2.6",
-        "PyYAML>=6",
+        "ruamel.yaml>=0.18",
         "filelock>=3.20.1",
         "psutil>=5",
         "typer>=0.15",

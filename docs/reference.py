@@ -272,7 +272,6 @@ class Descriptions:
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
         self.fields |= field_comments(RECIPES / "stages.py")
-        self.fields |= field_comments(RECIPES / "best_metric.py")
         package = ROOT / "keras_transformer"
         self.arguments = argument_docs(package / "transformer.py", "Transformer")
         self.arguments |= argument_docs(package / "arguments.py", "Variations")

@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import signal
-import sys
 
 import process_memory
 import pytest
@@ -131,15 +130,8 @@ def data_dir():
 @pytest.fixture(scope="module", autouse=True)
 def free_memory(request):
     """Frees the graphs of a test file after its last test."""
-    _measure_small_matrices()
     yield
     process_memory.free_if_grown(request.module)
-
-
-def _measure_small_matrices():
-    """Limits the speed measurement at the end of each training to 64 x 64 matrices."""
-    if cost := sys.modules.get("keras_transformer.experiments.cost"):
-        cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
 
 
 process_memory.share_heaps()

@@ -255,7 +255,7 @@ def open_translator(
         warn_unsafe(source, *ensemble)
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer.recipes.machine import find_cores
+        from keras_transformer.experiments.machine import find_cores
         from keras_transformer.saving.open import open_model
         from keras_transformer.training import configure_threads
 

@@ -56,12 +56,13 @@ def demo(
 
     console.load_tensorflow()
     from keras_transformer import evaluation
+    from keras_transformer.experiments.corpora import load_scored_pairs
     from keras_transformer.export import export_translator
 
     with console.resume_hint("resume"):
         keras_transformer.train(recipe, output, progress=not common.current.quiet)
 
-    sources, references = _test_phrases(recipe.data)
+    sources, references = load_scored_pairs(recipe, "test")
     begin_stage(2, f"translating {len(sources)} held-out phrases")
     translator = console.open_translator(output)
     hypotheses = translator.translate(sources)
@@ -89,17 +90,3 @@ def demo(
         "(translates text; can be served without this package)\n"
         f'try: echo "{shown[0]}" | keras-transformer translate {exported}'
     )
-
-
-def _test_phrases(data):
-    """Returns the sources and the references of the held-out phrases."""
-    from keras_transformer.pipelines.sources.phrases import phrases
-
-    test = phrases(
-        data.source_locale,
-        data.target_locale,
-        size=data.size,
-        seed=data.seed,
-        held_out=data.held_out,
-    ).test
-    return map(list, zip(*test, strict=True))

@@ -127,21 +127,13 @@ def train(
 
 
 def _warn_of_recipe(recipe):
-    _warn_of_memory(recipe)
-    _warn_of_warmup(recipe)
-
-
-def _warn_of_memory(recipe):
-    """Warns if training needs more memory than is available.
-
-    This is the memory of one GPU or, without GPUs, the free memory.
-    """
-    from keras_transformer.recipes.machine import (
+    """Warns of too little memory, and of warm-ups that are longer than their stage."""
+    from keras_transformer.experiments.machine import (
         find_machine,
         format_bytes,
         free_memory,
+        recipe_memory,
     )
-    from keras_transformer.recipes.memory import recipe_memory
 
     gpus = find_machine().gpus
     needed = recipe_memory(recipe, max(1, len(gpus)))
@@ -154,13 +146,7 @@ def _warn_of_memory(recipe):
             "Increase training.gradient_accumulation_steps or reduce "
             "training.batch_tokens"
         )
-
-
-def _warn_of_warmup(recipe):
-    """Warns of stages that end before their learning rate reaches its peak."""
-    from keras_transformer.recipes.stages import stages_of
-
-    for number, stage in enumerate(stages_of(recipe), 1):
+    for number, stage in enumerate(recipe.stages, 1):
         steps, warmup_steps = stage.settings.steps, stage.settings.warmup_steps
         if warmup_steps > steps:
             stage_name = f".stages: stage {number}" if recipe.training.stages else ""
@@ -173,30 +159,29 @@ def _warn_of_warmup(recipe):
 def _next_commands(recipe, run):
     """Returns commands to run next, with the run's path and the recipe's files."""
     data = recipe.data
-    command, folder = "keras-transformer", shlex.quote(str(run))
+    folder, name = (
+        shlex.quote(str(run)),
+        shlex.quote(f"saved_models/{run.resolve().name}"),
+    )
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
-    evaluation = []
+    files = None
     if data.kind == "trees":
-        if sample:
-            trees = _shell_path(sample.trees[0])
-            evaluation = [
-                f"  {command} evaluate {folder} --metric f1 --reference {trees}"
-            ]
-        return [*evaluation, f'  echo "The dog barks ." | {command} parse {folder}']
-    if data.kind in ("files", "records") and sample:
-        source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
-        files = f"--source {source} --reference {target}"
-        evaluation = [f"  {command} evaluate {folder} {files}"]
-    name = shlex.quote(f"saved_models/{run.resolve().name}")
-    return [
-        *evaluation,
-        f'  echo "TEXT" | {command} translate {folder}',
-        f"  {command} export {folder} {name}",
-    ]
+        commands = [f'echo "The dog barks ." | keras-transformer parse {folder}']
+        files = sample and f"--metric f1 --reference {_shell_path(sample.trees[0])}"
+    else:
+        commands = [
+            f'echo "TEXT" | keras-transformer translate {folder}',
+            f"keras-transformer export {folder} {name}",
+        ]
+        if data.kind in ("files", "records") and sample:
+            source, target = sample.source[0], sample.target[0]
+            files = f"--source {_shell_path(source)} --reference {_shell_path(target)}"
+    if files:
+        commands.insert(0, f"keras-transformer evaluate {folder} {files}")
+    return [f"  {command}" for command in commands]
 
 
 def _shell_path(path):
     """Returns a path for a shell, relative if it is inside the current folder."""
-    path = pathlib.Path(path)
-    here = pathlib.Path.cwd()
+    path, here = pathlib.Path(path), pathlib.Path.cwd()
     return shlex.quote(str(path.relative_to(here) if here in path.parents else path))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
-from keras_transformer.saving.card import CARD, SUMMARY
+from keras_transformer.saving.card import CARD, SUMMARY, markdown_table
 
 # Engines whose results an imported model can reproduce: Marian, and Hugging Face's
 # library transformers. They compute slightly different results with the same weights.
@@ -126,11 +126,6 @@ def _recipe(imported):
 def _card(imported):
     """Returns the Markdown text of `MODEL_CARD.md`."""
     rows = {"parameters": f"{imported.model.count_params():,}", **imported.card_rows}
-    lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
-    table = "\n".join(["| property | value |", "| --- | --- |", *lines])
-    license = imported.license or "not stated"
-    return f"# Model card\n\n## Model\n\n{table}\n\n## License\n\n{_cell(license)}\n"
-
-
-def _cell(value):
-    return " ".join(str(value).split()).replace("|", "\\|")
+    table = markdown_table(("property", "value"), rows.items())
+    license = " ".join((imported.license or "not stated").split())
+    return f"# Model card\n\n## Model\n\n{table}\n## License\n\n{license}\n"

@@ -1,14 +1,9 @@
-"""Builds the training model that a recipe describes.
-
-A recipe contains the settings of a training run. It may divide the run into stages,
-which differ in some training settings. Section numbers are the paper's.
-"""
+"""Builds the training model that a recipe describes. Sections are the paper's."""
 
 import keras
 
 from keras_transformer import training
 from keras_transformer.parsing.linearization import word_marks
-from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.load import build_model
 
 
@@ -25,7 +20,7 @@ def build_training_model(recipe, tokenizer, initial=None):
     model = build_model(recipe, tokenizer)
     if initial is not None:
         model.set_weights(initial.get_weights())
-    stages = stages_of(recipe)
+    stages = recipe.stages
     training_model = training.TrainingModel(
         model,
         gradient_accumulation_steps=settings.gradient_accumulation_steps,
@@ -90,7 +85,6 @@ def _optimizer(settings, schedule):
 
 
 def _schedule(stages, d_model):
-    """Returns the learning rate schedule of all stages."""
     schedules = [_stage_schedule(stage.settings, d_model) for stage in stages]
     if len(stages) == 1:
         return schedules[0]

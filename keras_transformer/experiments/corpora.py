@@ -14,7 +14,7 @@ from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.tables import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.recipes.stages import default_text_options, stages_of
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 
@@ -31,10 +31,6 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
         output: The run folder.
         pairs: Mapping of splits to `Pairs` (see `load_pairs`).
         has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
-
-    Raises:
-        DataError: If the text cannot be read or is too small for the vocabulary size.
-        RecipeError: If the text can be longer than the learned positions.
     """
     if not has_begun:
         check_lengths(recipe)
@@ -61,11 +57,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
 
 
 def check_lengths(recipe):
-    """Checks that texts of `data.max_length` subwords have learned positions.
-
-    Raises:
-        RecipeError: If there are fewer learned positions.
-    """
+    """Checks that texts of `data.max_length` subwords have learned positions."""
     model, max_length = recipe.model, recipe.data.max_length
     if model.positions == "learned" and max_length > model.max_length:
         raise RecipeError(
@@ -76,12 +68,7 @@ def check_lengths(recipe):
 
 
 def check_corpora(recipe):
-    """Checks a recipe's text as far as this is quick.
-
-    Raises:
-        DataError: If a file is missing or cannot be read.
-        RecipeError: If the text can be longer than the learned positions.
-    """
+    """Checks a recipe's text as far as this is quick."""
     check_lengths(recipe)
     for pairs in load_pairs(recipe).values():
         pairs.fingerprint()
@@ -113,7 +100,7 @@ def _text_sources(recipe, pairs):
     For validation, the options are `None`.
     """
     default, found = default_text_options(recipe), {}
-    for stage in stages_of(recipe):
+    for stage in recipe.stages:
         options = stage.text_options
         found[options.cache_name(default)] = training_pairs(pairs, options), options
     if "validation" in pairs:
@@ -137,7 +124,10 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     if tokenizer is not None:
         _check_sides(settings, tokenizer)
     elif settings.model:
-        tokenizer = _load_models(settings)
+        tokenizer = _load_sentencepiece(settings, "")
+        if not settings.shared:
+            source = _load_sentencepiece(settings, "source_")
+            tokenizer = pipelines.SeparateTokenizers(source, tokenizer)
     else:
         tokenizer = _train_tokenizer(settings, pairs)
         is_trained = True
@@ -149,12 +139,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
 
 
 def _check_sides(settings, tokenizer):
-    """Checks that the tokenizer stored with `data.train` matches the recipe.
-
-    Raises:
-        DataError: If only the tokenizer or only the recipe has separate vocabularies,
-            or the source vocabularies differ in size.
-    """
+    """Checks that the tokenizer stored with `data.train` matches the recipe."""
     is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
     if is_separate == settings.shared:
         needed = "false" if is_separate else "true"
@@ -195,15 +180,6 @@ def _train_tokenizer(settings, pairs):
     return pipelines.SeparateTokenizers(source, target)
 
 
-def _load_models(settings):
-    """Loads `tokenizer.model` and, if not shared, `tokenizer.source_model`."""
-    target = _load_sentencepiece(settings, "")
-    if settings.shared:
-        return target
-    source = _load_sentencepiece(settings, "source_")
-    return pipelines.SeparateTokenizers(source, target)
-
-
 def _load_sentencepiece(settings, side):
     """Loads a SentencePiece file. `side` prefixes its recipe keys: "" or "source_"."""
     path = getattr(settings, f"{side}model")
@@ -229,9 +205,6 @@ def load_scored_pairs(recipe, split):
     """Returns the sources and the references of a split, two lists of str.
 
     Pairs with an empty side, or a side that is not UTF-8, are omitted.
-
-    Raises:
-        DataError: If the data cannot be used, or no pair is left.
     """
     pairs = nonempty_pairs(load_pairs(recipe)[split], split)
     sources, references = map(list, zip(*pairs, strict=True))
@@ -239,14 +212,9 @@ def load_scored_pairs(recipe, split):
 
 
 def nonempty_pairs(pairs, split):
-    """Returns a list of the pairs whose sides are both UTF-8 text and not empty.
+    """Returns the pairs whose sides are both UTF-8 text and not empty, at least one.
 
-    Args:
-        pairs: `Pairs` of the split.
-        split: Name of the split, for the message.
-
-    Raises:
-        DataError: If no pair is left.
+    `split` is the name of the split, for the message.
     """
     # A line that is not UTF-8 is `None`.
     kept = [pair for pair in pairs if all(text and text.strip() for text in pair)]
@@ -261,9 +229,6 @@ def load_pairs(recipe):
     """Returns a recipe's sentence pairs as a dict of splits to `Pairs`.
 
     The splits are `"train"`, `"validation"` and `"test"`, if the recipe has them.
-
-    Raises:
-        DataError: If the data cannot be used.
     """
     data = recipe.data
     if data.kind == "none":
@@ -278,11 +243,8 @@ def load_pairs(recipe):
             size=data.size,
             seed=data.seed,
             held_out=data.held_out,
-        )
-        return {
-            split: pipelines.as_pairs(pairs)
-            for split, pairs in splits._asdict().items()
-        }
+        )._asdict()
+        return {split: pipelines.as_pairs(pairs) for split, pairs in splits.items()}
 
     def pairs_of_split(split):
         if data.kind in PAIR_LINES:
@@ -309,18 +271,12 @@ def load_pairs(recipe):
     pairs = {}
     if data.kind == "records":
         pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
-    for name, split in splits.items():
-        if split is not None:
-            pairs[name] = pairs_of_split(split)
-    return pairs
+    given = {name: split for name, split in splits.items() if split is not None}
+    return pairs | {name: pairs_of_split(split) for name, split in given.items()}
 
 
 def check_targets(model, corpus, pairs):
-    """Checks that the model can generate every symbol of the training trees.
-
-    Raises:
-        DataError: If a tree contains a symbol that the vocabulary lacks.
-    """
+    """Checks that the model can generate every symbol of the training trees."""
     if model.output_size is None:
         return
     rows = corpus.rows_outside(model.output_size)

@@ -1,13 +1,9 @@
-"""Training cost in floating-point operations: counted, and estimated from time."""
-
-import time
+"""Training cost in floating-point operations."""
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import pipelines
 from keras_transformer.arguments import with_head_dims
-from keras_transformer.recipes.stages import stages_of
 
 
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
@@ -79,7 +75,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
         The number of floating-point operations, float.
     """
     total = tokens = 0.0
-    for stage, corpus in zip(stages_of(recipe), corpora, strict=True):
+    for stage, corpus in zip(recipe.stages, corpora, strict=True):
         rows = pipelines.epoch_rows(corpus)
         lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
         epoch = training_flops(settings, num_outputs, *lengths)
@@ -93,10 +89,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
 
 
 def training_cost(recipe, model, corpora, progress, devices):
-    """Returns a line with the training cost, counted and estimated as in Table 2.
-
-    As in the paper, the estimate is the training time, times the number of devices,
-    times the rate of a device. The rate is measured.
+    """Returns the counted training cost and the achieved rate, as text.
 
     Args:
         recipe: A `Recipe`.
@@ -105,52 +98,7 @@ def training_cost(recipe, model, corpora, progress, devices):
         progress: `Progress` of the run.
         devices: Number of devices.
     """
-    # The setting "auto_bfloat16" also computes matrix products in bfloat16.
-    precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = with_head_dims(model.get_config())
-    counted = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
-    rate = measure_flops(
-        precision=precision, num_parallel=recipe.training.parallel_parts
-    )
-    spent = progress.seconds * devices * rate
-    return (
-        f"{counted:.2e} FLOP counted; {spent:.2e} FLOP possible in the training time "
-        f"on {devices} device(s) at {rate / 1e12:.2f} TFLOP/s (measured just now, "
-        f"{precision}): utilization {counted / max(spent, 1.0):.0%}"
-    )
-
-
-def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
-    """Measures the operations per second of matrix products on the default device.
-
-    The paper estimates this rate for each kind of GPU (footnote 5: 9.5 TFLOP/s for a
-    P100).
-
-    Args:
-        size: Rows and columns of the square matrices.
-        repeats: Number of measurements; the fastest counts.
-        precision: Dtype of the matrices.
-        num_parallel: Number of products to compute in parallel, such as the
-            `parallel_parts` of the `TrainingModel`.
-
-    Returns:
-        Floating-point operations per second, float.
-    """
-    lefts = tf.cast(tf.random.normal([num_parallel, size, size]), precision)
-    right = tf.cast(tf.random.normal([size, size]), precision)
-
-    @tf.function
-    def products():
-        # Only one element per product is returned, so that little is copied from the
-        # device.
-        return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
-
-    def seconds():
-        start = time.perf_counter()
-        for number in products():
-            number.numpy()
-        return time.perf_counter() - start
-
-    seconds()  # compiles
-    fastest = min(seconds() for _ in range(repeats))
-    return 2.0 * num_parallel * size**3 / fastest
+    cost = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
+    rate = cost / max(progress.seconds, 1e-9) / devices
+    return f"{cost:.2e} FLOP, {rate / 1e12:.2g} TFLOP/s per device"

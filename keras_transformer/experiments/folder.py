@@ -1,7 +1,7 @@
 """Locks and checks run folders: one process at a time, one recipe, one training text.
 
 `train` calls `create_and_lock`, `clean`, `create` and `claim`, and after restoring a
-checkpoint, the checks in `unchanged`.
+checkpoint, `check_unchanged`.
 """
 
 import contextlib
@@ -76,11 +76,7 @@ _START_KEYS = ("tokenizer.model", "tokenizer.source_model", "training.initial_mo
 
 
 def create(folder):
-    """Creates a run folder and its folder of checkpoints.
-
-    Raises:
-        StorageError: If one of them is not writable.
-    """
+    """Creates a run folder and its folder of checkpoints."""
     for each in (folder, folder / _CHECKPOINTS):
         check_writable(each)
 
@@ -98,11 +94,6 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
         lock_name: Name of the lock file.
         runs: Run folders inside `folder`. If any has a log or a checkpoint, nothing is
             removed.
-
-    Raises:
-        RunBusy: If another process has locked the folder.
-        RunError: If TensorFlow cannot read checkpoints in the folder.
-        StorageError: If the folder is not writable.
     """
     folder = pathlib.Path(folder)
     require_readable_path(folder, RunError)
@@ -130,17 +121,10 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
 
 @contextlib.contextmanager
 def lock(folder, name=_LOCK):
-    """Locks a run folder for this process inside the context.
+    """Locks a run folder for this process inside the context, or raises `RunBusy`.
 
-    The operating system also releases the lock if the process is killed.
-
-    Args:
-        folder: The run folder.
-        name: Name of the lock file. Different lock files are independent.
-
-    Raises:
-        RunBusy: If another process has locked the folder.
-        RunError: If the lock file is a link or a folder.
+    The operating system also releases the lock if the process is killed. Lock files of
+    different names are independent.
     """
     try:
         acquired = filelock.FileLock(folder / name, timeout=0).acquire()
@@ -155,12 +139,7 @@ def lock(folder, name=_LOCK):
 
 
 def check_outputs(folder):
-    """Checks that no output of a run is a link, so that nothing is written elsewhere.
-
-    Raises:
-        RunError: If a folder of the run is a link or a file, or if `metrics.jsonl` is a
-            link or a folder.
-    """
+    """Checks that no output of a run is a link, since writing would follow it."""
     caches = sorted((folder / "cache").glob("train-*"))
     for path in (*(folder / name for name in (*_FOLDERS, METRICS)), *caches):
         kind = "file" if path == folder / METRICS else "folder"
@@ -175,11 +154,7 @@ def check_outputs(folder):
 
 
 def check_restart(folder, recipe):
-    """Checks that a restart in `folder` does not delete files that the recipe reads.
-
-    Raises:
-        RunError: If the initial model or a tokenizer is in the folder.
-    """
+    """Checks that a restart in `folder` does not delete files that the recipe reads."""
     tokenizer = recipe.tokenizer
     for what, path in (
         ("initial model", recipe.training.initial_path),
@@ -195,12 +170,7 @@ def check_restart(folder, recipe):
 def clean(folder, restart=False):
     """Removes files that a killed process left incomplete.
 
-    Args:
-        folder: The run folder.
-        restart: Whether to remove all output of the run, including its vocabulary.
-
-    Raises:
-        RunError: If `check_outputs` finds an invalid output.
+    If `restart` is true, removes all output of the run, including its vocabulary.
     """
     for name in _OUTPUT if restart else ():
         _remove(folder / name)
@@ -230,14 +200,8 @@ def claim(folder, recipe, allow_changes=False):
     Args:
         folder: The run folder.
         recipe: The recipe with which to start or resume the run.
-        allow_changes: Whether the recipe may differ from the one in the folder.
-
-    Raises:
-        CheckpointError: If all checkpoints are lost.
-        RunError: If the folder contains a model but no trace of checkpoints, or its
-            checkpoints do not fit the recipe's architecture, vocabulary or optimizer.
-            Unless `allow_changes` is true, also if the folder's recipe is damaged, or
-            its checkpoints belong to a different recipe.
+        allow_changes: Whether the recipe may differ from the one in the folder, or
+            replace a damaged one. The architecture, vocabulary and optimizer may not.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)
@@ -257,8 +221,13 @@ def claim(folder, recipe, allow_changes=False):
             _check_changes(folder, changed, fixed, allow_changes)
             if old is not None:
                 _warn_of_cooldown(folder, old.training, recipe.training)
+            if unused := [key for key in changed if key in _START_KEYS]:
+                logger.warning(
+                    "%s: a run reads %s only at its start, so the change has no effect",
+                    folder,
+                    " and ".join(unused),
+                )
             if changed:
-                _warn_of_start_keys(folder, changed)
                 return
         elif changed:
             # The vocabulary of a failed start may belong to different text.
@@ -267,11 +236,7 @@ def claim(folder, recipe, allow_changes=False):
 
 
 def _check_changes(folder, changed, fixed, allow_changes):
-    """Checks that a run may resume with changes to its recipe.
-
-    Raises:
-        RunError: If a key in `fixed` has changed, or any key without `allow_changes`.
-    """
+    """Raises `RunError` unless a run may resume with changes to its recipe."""
     if changed and not allow_changes:
         raise RunError(
             f"{folder} contains a run with a different recipe "
@@ -282,17 +247,6 @@ def _check_changes(folder, changed, fixed, allow_changes):
         raise RunError(
             f"{folder} contains a run whose checkpoints do not fit these changes: "
             f"{', '.join(fixed)}. Choose another --output, or pass --restart"
-        )
-
-
-def _warn_of_start_keys(folder, changed):
-    """Warns if one of the changed keys has an effect only at the start of a run."""
-    unused = [key for key in changed if key in _START_KEYS]
-    if unused:
-        logger.warning(
-            "%s: a run reads %s only at its start, so the change has no effect",
-            folder,
-            " and ".join(unused),
         )
 
 
@@ -313,11 +267,7 @@ def _warn_of_cooldown(folder, old, new):
 
 
 def _stored_recipe(path, allow_changes):
-    """Returns the run's recipe, or `None` if it is damaged and changes are allowed.
-
-    Raises:
-        RunError: If the recipe is damaged, unless changes are allowed.
-    """
+    """Returns the run's recipe, or `None` if it is damaged and changes are allowed."""
     try:
         return load_recipe(path)
     except RecipeError as error:
@@ -331,11 +281,7 @@ def _stored_recipe(path, allow_changes):
 
 
 def _changes(old, recipe):
-    """Returns the keys in which `recipe` differs from the run's recipe.
-
-    Returns:
-        List of the changed keys, and list of those that may not change.
-    """
+    """Returns the keys in which the recipes differ, and those that may not change."""
     changed = changed_keys(old, recipe, _CHANGEABLE_KEYS)
     fixed = [key for key in changed if key in _FIXED_KEYS]
     precision = old.training.mixed_precision, recipe.training.mixed_precision
@@ -343,6 +289,61 @@ def _changes(old, recipe):
     if "float16" in precision and precision[0] != precision[1]:
         fixed.append("training.mixed_precision")
     return changed, fixed
+
+
+def check_unchanged(
+    folder,
+    progress,
+    allow_changes,
+    *,
+    text,
+    replicas,
+    validation_text=None,
+    validation_settings=None,
+):
+    """Checks that the inputs of a resumed run are unchanged.
+
+    If the validation text or its settings have changed, the best score is discarded,
+    because new scores cannot be compared with it.
+
+    Args:
+        folder: The run folder.
+        progress: The restored `Progress`, in which the new values are stored.
+        allow_changes: Whether the text and the replicas may differ.
+        text: Fingerprint of the training text, or `None` if it is unknown.
+        replicas: Number of replicas. Each draws its own dropout masks.
+        validation_text: Fingerprint of the validation text, or `None`.
+        validation_settings: Settings on which validation scores depend, as text.
+    """
+    problems = {
+        "text": "the text of data.train, its length limit or its subwords have changed "
+        "since the run began",
+        "validation_text": "the text of data.validation or its subwords have changed "
+        "since the run began, so new scores cannot be compared with old ones",
+        "replicas": f"the run began on {progress.replicas} replica(s). Now there are "
+        f"{replicas}",
+    }
+    values = {"text": text, "replicas": replicas}
+    if validation_text is not None:
+        values["validation_text"] = validation_text
+        values["validation_settings"] = validation_settings
+    changed = [
+        name
+        for name, value in values.items()
+        if None not in (value, before := getattr(progress, name)) and value != before
+    ]
+    for name, problem in problems.items():
+        if name in changed and not allow_changes:
+            raise RunError(f"{folder}: {problem}. Pass --allow-changes or --restart")
+    for name, what in (
+        ("validation_text", "data.validation has"),
+        ("validation_settings", "settings of validation have"),
+    ):
+        if name in changed:
+            logger.warning("%s changed, so the best score is discarded", what)
+            progress.discard_best()
+    for name, value in values.items():
+        setattr(progress, name, value)
 
 
 def _remove(path):

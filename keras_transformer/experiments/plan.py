@@ -15,11 +15,14 @@ from keras_transformer.experiments.corpora import (
     load_pairs,
     nonempty_pairs,
 )
+from keras_transformer.experiments.machine import (
+    find_machine,
+    format_bytes,
+    free_memory,
+    recipe_memory,
+)
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
-from keras_transformer.recipes.machine import find_machine, format_bytes, free_memory
-from keras_transformer.recipes.memory import recipe_memory
-from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import automatic_bfloat16, configure_threads
@@ -54,35 +57,40 @@ def plan_training(recipe):
     """
     check_model(recipe)
     check_lengths(recipe)
-    settings = recipe.training
+    settings, sizes, tokenizer = recipe.training, recipe.model, recipe.tokenizer
     machine = find_machine()
     configure_threads(settings.parallel_parts, machine.cores)
-    size = _text_size(recipe)
+    text = _text_size(recipe)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
-    length = _sentence_length(size, recipe.data.max_length)
     with automatic_bfloat16(settings.mixed_precision == "auto_bfloat16"):
-        rate = _tokens_per_second(model, recipe, length, bool(machine.gpus))
+        rate = _tokens_per_second(model, recipe, text, bool(machine.gpus))
     num_devices = max(1, len(machine.gpus))
     seconds = _computed_tokens(recipe) / (rate * num_devices)
-    memory = recipe_memory(recipe, num_devices)
+    vocabulary = f"{tokenizer.vocabulary_size:,}"
+    if not tokenizer.shared:
+        source_size = tokenizer.source_vocabulary_size
+        vocabulary = f"{source_size:,} source and {vocabulary} target"
     # For each parameter, a checkpoint stores the weight, two Adam slots and, with
     # `ema_momentum`, the average, in 4 bytes each. The best and the final model store
     # only the weight.
     checkpoint_bytes = 12 if settings.ema_momentum is None else 16
     disk = (checkpoint_bytes * settings.keep_checkpoints + 8) * parameters
-    sizes = recipe.model
+    data = f"not measured (data.kind: {recipe.data.kind})"
+    if text:
+        tokens = text.bytes // TOKEN_BYTES
+        data = f"{text.pairs:,} pairs, about {tokens:,} tokens per side"
     return {
         "machine": str(machine),
-        "data": _describe_text(size, recipe.data.kind),
-        "vocabulary": _describe_vocabulary(recipe.tokenizer),
+        "data": data,
+        "vocabulary": f"{vocabulary} subwords ({tokenizer.kind})",
         "model": (
             f"{parameters:,} parameters ({sizes.preset}: {sizes.num_layers} layers, "
             f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
         ),
         "batch": _describe_batch(settings),
-        "steps": _describe_steps(recipe, size),
-        "memory": _describe_memory(memory, machine),
+        "steps": _describe_steps(recipe, text),
+        "memory": _describe_memory(recipe_memory(recipe, num_devices), machine),
         "disk": f"about {format_bytes(disk)} for checkpoints and models",
         "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
         "time": f"about {_format_duration(seconds)}, without validation",
@@ -102,7 +110,7 @@ def _text_size(recipe):
         data = data.model_copy(update={"streaming": True})
     splits = load_pairs(recipe.model_copy(update={"data": data}))
     next(iter(splits.get("validation", ())), None)
-    pairs, size = splits["train"], measure_training_text(data.model_dump())
+    pairs, size = splits["train"], measure_training_text(data)
     tokenizer = pairs.tokenizer()
     if tokenizer is not None:
         next(pairs.id_chunks(tokenizer))
@@ -128,26 +136,20 @@ def _training_model(recipe):
     )
 
 
-def _sentence_length(size, max_length):
-    """Returns the mean number of tokens of a sentence."""
-    if size is None or not size.pairs:
-        return min(_LENGTH, max_length)
-    return int(np.clip(size.bytes / TOKEN_BYTES / size.pairs, 4, max_length))
-
-
-def _tokens_per_second(model, recipe, length, has_gpu):
+def _tokens_per_second(model, recipe, text, has_gpu):
     """Measures the training speed, in tokens per side per second."""
-    settings = recipe.training
+    settings, max_length = recipe.training, recipe.data.max_length
+    length = min(_LENGTH, max_length)
+    if text and text.pairs:
+        length = int(np.clip(text.bytes / TOKEN_BYTES / text.pairs, 4, max_length))
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
-    rows = max(settings.parallel_parts, tokens // length)
+    shape = max(settings.parallel_parts, tokens // length), length
     rng, target_size = np.random.default_rng(0), recipe.tokenizer.vocabulary_size
     source_size = recipe.tokenizer.source_vocabulary_size or target_size
     # Ids below 4 are special.
-    source, target = (
-        rng.integers(4, size, (rows, length), np.int32)
-        for size in (source_size, target_size)
-    )
+    source = rng.integers(4, source_size, shape, np.int32)
+    target = rng.integers(4, target_size, shape, np.int32)
     inputs = {"source_ids": source, "target_ids": target}
     batch = tf.data.Dataset.from_tensors((inputs, target))
     times = []
@@ -164,47 +166,32 @@ def _tokens_per_second(model, recipe, length, has_gpu):
         callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=on_step)],
     )
     # The first step compiles, so time runs from its end.
-    return rows * length / float(np.median(np.diff(times)))
-
-
-def _describe_text(size, kind):
-    if size is None:
-        return f"not measured (data.kind: {kind})"
-    tokens = size.bytes // TOKEN_BYTES
-    return f"{size.pairs:,} pairs, about {tokens:,} tokens per side"
-
-
-def _describe_vocabulary(tokenizer):
-    size = f"{tokenizer.vocabulary_size:,}"
-    if not tokenizer.shared:
-        size = f"{tokenizer.source_vocabulary_size:,} source and {size} target"
-    return f"{size} subwords ({tokenizer.kind})"
+    return source.size / float(np.median(np.diff(times)))
 
 
 def _describe_batch(settings):
-    text = f"{settings.batch_tokens:,} tokens per side"
     numbers = {
         "sequential": settings.gradient_accumulation_steps,
         "parallel": settings.parallel_parts,
     }
     parts = [f"{number} {kind}" for kind, number in numbers.items() if number > 1]
-    return f"{text}, split into {' x '.join(parts)} parts" if parts else text
+    split = f", split into {' x '.join(parts)} parts" if parts else ""
+    return f"{settings.batch_tokens:,} tokens per side{split}"
 
 
-def _describe_steps(recipe, size):
-    text, stages = f"{recipe.training.steps:,}", stages_of(recipe)
+def _describe_steps(recipe, text):
+    steps, stages = f"{recipe.training.steps:,}", recipe.stages
     if recipe.training.stages:
-        lengths = (f"{stage.settings.steps:,}" for stage in stages)
-        text += f" (stages: {' + '.join(lengths)})"
-    if size is None or not size.bytes:
-        return text
+        steps += f" (stages: {' + '.join(f'{s.settings.steps:,}' for s in stages)})"
+    if not text or not text.bytes:
+        return steps
     epochs = 0
     for stage in stages:
         # An epoch in both directions has each pair twice.
         copies = 2 if stage.text_options.directions == "both" else 1
         tokens = stage.settings.steps * stage.settings.batch_tokens
-        epochs += tokens * TOKEN_BYTES / (copies * size.bytes)
-    return f"{text}, about {epochs:,.3g} epochs"
+        epochs += tokens * TOKEN_BYTES / (copies * text.bytes)
+    return f"{steps}, about {epochs:,.3g} epochs"
 
 
 def _computed_tokens(recipe):
@@ -213,9 +200,9 @@ def _computed_tokens(recipe):
     A stage with consistency computes each batch twice. The weights are relative to the
     first stage, with which the speed is measured.
     """
-    settings = [stage.settings for stage in stages_of(recipe)]
-    passes = [2 if each.consistency else 1 for each in settings]
-    tokens = [each.steps * each.batch_tokens for each in settings]
+    stages = [stage.settings for stage in recipe.stages]
+    passes = [2 if each.consistency else 1 for each in stages]
+    tokens = (each.steps * each.batch_tokens for each in stages)
     return sum(map(operator.mul, passes, tokens)) / passes[0]
 
 
@@ -230,10 +217,8 @@ def _describe_memory(memory, machine):
 
 
 def _format_duration(seconds):
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    if minutes < 90:
-        return f"{minutes:.0f} min"
-    hours = minutes / 60
+    for unit, size, limit in (("s", 1, 90), ("min", 60, 90)):
+        if seconds < limit * size:
+            return f"{seconds / size:.0f} {unit}"
+    hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

@@ -21,11 +21,11 @@ from keras_transformer.errors import (
 )
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
-from keras_transformer.experiments.repeat_report import write_report
-from keras_transformer.experiments.scoring import RESULT, score_model, write_result
+from keras_transformer.experiments.machine import find_cores
+from keras_transformer.experiments.report import RESULT, write_result, write_seeds
+from keras_transformer.experiments.validation import score_model
 from keras_transformer.files import remove_link, replace_file
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
-from keras_transformer.recipes.machine import find_cores
 from keras_transformer.saving.names import (
     CONFIG,
     REPORT,
@@ -121,7 +121,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
                 if on_seed is not None:
                     on_seed(results[seed])
         ordered = [results[seed] for seed in seeds]
-        write_report(ordered, output)
+        write_seeds(ordered, output)
     return ordered
 
 
@@ -134,11 +134,6 @@ def read_translations(output):
     Returns:
         Tuple `(translations, references)`. `translations` has one list of texts per
         seed.
-
-    Raises:
-        DataError: If the references of two seeds differ.
-        RunError: If there is no report, a file cannot be read, or the numbers of lines
-            differ.
     """
     path = output / REPORT
     if not path.is_file():
@@ -164,18 +159,7 @@ def read_translations(output):
 
 
 def read_evaluation_settings(output):
-    """Reads the settings with which `repeat` computed its BLEU scores.
-
-    Args:
-        output: Output folder of `repeat`, a `pathlib.Path`.
-
-    Returns:
-        Mapping with the keys of the recipe's section `evaluation`.
-
-    Raises:
-        RecipeError: If the recipe cannot be read.
-        RunError: If there is no recipe.
-    """
+    """Reads the section `evaluation` of the recipe in an output folder of `repeat`."""
     path = output / CONFIG
     if not path.is_file():
         raise RunError(
@@ -246,8 +230,14 @@ def _train_all(config, folders, seeds, jobs):
             slot = _wait_for_one(running)
             seed, process = running.pop(slot)
             if process.returncode:
-                log = None if shows_progress else folders[seed] / LOG
-                raise RunError(_failure_message(seed, process.returncode, log))
+                message = f"training ended with exit code {process.returncode}"
+                if not shows_progress:
+                    log = folders[seed] / LOG
+                    lines = log.read_text(errors="replace").splitlines() or [
+                        "no output"
+                    ]
+                    message += f": {lines[-1].strip()} (see {log})"
+                raise RunError(f"seed {seed}: {message}")
             yield seed
     finally:
         _stop([process for _, process in running.values()])
@@ -294,16 +284,6 @@ def _wait_for_one(running):
         time.sleep(0.2)
 
 
-def _failure_message(seed, code, log):
-    """Returns the error message for a failed training with a log, or with `None`."""
-    message = f"seed {seed}: training ended with exit code {code}"
-    if log is None:
-        return message
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    reason = lines[-1].strip() if lines else "no output"
-    return f"{message}: {reason} (see {log})"
-
-
 @contextlib.contextmanager
 def _restrict_cores(slot, jobs):
     """Restricts processes started in the context to an equal share of the cores."""
@@ -326,17 +306,6 @@ def _read_result(folder):
     return read_json(path, _SeedResult, error=RunError).model_dump()
 
 
-def _training_seconds(folder):
-    """Returns the training time in seconds from the run's `metrics.jsonl`."""
-    return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
-
-
-def _validation_scores(folder):
-    """Returns the validation scores of a run's final model, `None` where unknown."""
-    scores = final_scores_of_run(folder) or {}
-    return {f"validation_{name}": scores.get(name) for name in ("bleu", "perplexity")}
-
-
 def _evaluate(recipe, test_pairs, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     sources, references = test_pairs
@@ -344,15 +313,18 @@ def _evaluate(recipe, test_pairs, seed, folder):
     scores = score_model(folder, sources, references, **settings)
     compared = scores.translations, references
     chrf = evaluation.chrf(*compared, settings["lowercase"])
+    validation = final_scores_of_run(folder) or {}
+    seconds = (row.get("seconds") or 0 for row in metrics_of_run(folder))
     result = {
         "seed": seed,
         "bleu": scores.bleu.score,
         "bleu_interval": list(evaluation.bleu_interval(*compared, **settings)),
         "chrf": chrf.score,
         "perplexity": scores.perplexity,
-        **_validation_scores(folder),
+        "validation_bleu": validation.get("bleu"),
+        "validation_perplexity": validation.get("perplexity"),
         "parameters": scores.parameters,
-        "seconds": _training_seconds(folder),
+        "seconds": max(seconds, default=0),
         "signatures": [scores.bleu.signature, chrf.signature],
     }
     for name, texts in (

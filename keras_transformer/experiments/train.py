@@ -16,7 +16,6 @@ from keras_transformer import pipelines, training
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import require_tensorflow
 from keras_transformer.experiments import folder as run_folder
-from keras_transformer.experiments import unchanged
 from keras_transformer.experiments.build import build_training_model, regularization
 from keras_transformer.experiments.corpora import (
     check_corpora,
@@ -27,13 +26,16 @@ from keras_transformer.experiments.corpora import (
     training_pairs,
 )
 from keras_transformer.experiments.cost import training_cost
-from keras_transformer.experiments.curves import draw_curves, has_metrics
-from keras_transformer.experiments.validation import build_validator
+from keras_transformer.experiments.machine import find_cores
+from keras_transformer.experiments.report import draw_curves, has_metrics
+from keras_transformer.experiments.validation import (
+    build_validator,
+    validation_settings,
+)
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
-from keras_transformer.recipes.machine import find_cores
-from keras_transformer.recipes.stages import default_text_options, stages_of
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.saving.checkpoints import END, average_checkpoints
 from keras_transformer.saving.load import check_matches_recipe, check_model, load_model
 from keras_transformer.saving.names import (
@@ -109,8 +111,7 @@ def train(
         data = run.prepare(allow_unsafe)
         trainer = run.build_trainer(data)
         validate = run.build_validator(data, trainer)
-        if run.is_unfinished(trainer):
-            run.fit(data, trainer, validate, progress)
+        run.fit(data, trainer, validate, progress)
         return run.finish(data, trainer, validate)
 
 
@@ -161,6 +162,7 @@ class _Run:
         self.allow_changes = allow_changes
         self.workers = workers
         self.has_begun = bool(checkpoint_paths(folder / "checkpoints"))
+        self._stages = recipe.stages
         self._started = time.monotonic()
 
     def prepare(self, allow_unsafe):
@@ -196,14 +198,7 @@ class _Run:
         return model
 
     def build_trainer(self, data):
-        """Returns a `Trainer` with the state of the newest checkpoint.
-
-        Raises:
-            CheckpointError: If checkpoints exist but none can be read, if the newest
-                readable one does not match the model, or if all were lost.
-            DataError: If the text does not fit the model or the batches.
-            RunError: If the text or the number of replicas has changed.
-        """
+        """Returns a `Trainer` with the state of the newest checkpoint."""
         with self.workers.strategy.scope():
             model = build_training_model(self.recipe, data.tokenizer, data.initial)
         trainer = training.Trainer(
@@ -229,11 +224,17 @@ class _Run:
             check_budget(*lengths, stage.settings.batch_tokens)
             check_targets(trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
-        fingerprint = unchanged.join_fingerprints(fingerprints.values())
-        folder, progress, allowed = self.folder, trainer.progress, self.allow_changes
-        unchanged.check_text(folder, progress, fingerprint, allowed)
-        unchanged.check_validation(folder, progress, data.corpora, self.recipe, allowed)
-        unchanged.check_replicas(folder, progress, self._num_replicas, allowed)
+        is_known = None not in fingerprints.values()
+        validation = data.corpora.get("validation")
+        run_folder.check_unchanged(
+            self.folder,
+            trainer.progress,
+            self.allow_changes,
+            text="+".join(fingerprints.values()) if is_known else None,
+            replicas=self._num_replicas,
+            validation_text=getattr(validation, "fingerprint", None),
+            validation_settings=validation_settings(self.recipe),
+        )
 
     def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""
@@ -248,25 +249,13 @@ class _Run:
             beam_size,
         )
 
-    def is_unfinished(self, trainer):
-        """Returns whether steps or a validation remain."""
-        progress = trainer.progress
-        return self.recipe.training.steps > progress.step or progress.validation_due
-
     def _training_text(self, data, options):
         """Returns the `EncodedCorpus` and the `Pairs` for `TextOptions`."""
         name = options.cache_name(default_text_options(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, options)
 
     def fit(self, data, trainer, validate, show_progress):
-        """Trains all unfinished stages.
-
-        Args:
-            data: `_Data`, from `prepare`.
-            trainer: `Trainer`, from `build_trainer`.
-            validate: Function that computes validation metrics, or `None`.
-            show_progress: Whether to show a progress bar.
-        """
+        """Trains all unfinished stages."""
         progress = trainer.progress
         for number, stage in enumerate(self._stages, 1):
             has_steps_left = progress.step < stage.end
@@ -370,29 +359,24 @@ class _Run:
                 f"{progress.best_step} (best.keras; beam size "
                 f"{settings.validation_beam_size})"
             )
-        corpora = [
-            self._training_text(data, each.text_options)[0] for each in self._stages
-        ]
         summary["training cost"] = training_cost(
-            self.recipe, model, corpora, progress, self._num_replicas
+            self.recipe, model, self._corpora(data), progress, self._num_replicas
         )
         return summary
 
+    def _corpora(self, data):
+        """Returns the `EncodedCorpus` of each stage."""
+        options = [stage.text_options for stage in self._stages]
+        return [self._training_text(data, each)[0] for each in options]
+
     def _describe_pairs(self, data):
         """Returns a report on the training pairs, per stage if the stages differ."""
-        reports = [
-            self._training_text(data, stage.text_options)[0].report
-            for stage in self._stages
-        ]
+        reports = [corpus.report for corpus in self._corpora(data)]
         if len(set(reports)) == 1:
             return reports[0]
         return "; ".join(
             f"stage {number}: {report}" for number, report in enumerate(reports, 1)
         )
-
-    @property
-    def _stages(self):
-        return stages_of(self.recipe)
 
     @property
     def _num_replicas(self):

@@ -1,17 +1,23 @@
-"""Validation metrics of a run: perplexity, and for text BLEU and chrF, for trees F1."""
+"""Scores of a run's model: validation during training, and scores on a set of pairs."""
+
+import math
+from typing import NamedTuple
 
 from keras_transformer import evaluation, pipelines
 from keras_transformer.decoding import BeamSearch, Translator
 from keras_transformer.errors import DataError, install_hint
-from keras_transformer.evaluation.perplexity import PairScorer
+from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
 from keras_transformer.experiments.corpora import nonempty_pairs
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
+from keras_transformer.saving.open import open_model
 
 
 def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     """Returns a function that computes the model's metrics on the validation pairs.
+
+    The metrics are perplexity, and BLEU and chrF for text or F1 for trees.
 
     Args:
         recipe: A `Recipe`.
@@ -19,15 +25,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         corpus: `EncodedCorpus` of the validation pairs.
         pairs: The same pairs as text: `Pairs`, or `TreeFiles` for `data.kind: trees`.
-        beam_size: Beam size for BLEU, chrF or F1. If `None`,
-            `training.validation_beam_size` is used.
-
-    Returns:
-        Function without arguments that returns a mapping of metrics.
-
-    Raises:
-        DataError: If no pair can be read, or sacreBLEU cannot use the tokenizer in
-            `evaluation.tokenize`.
+        beam_size: Beam size for BLEU, chrF or F1, `training.validation_beam_size` if
+            `None`.
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
@@ -42,8 +41,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         max_source_length=recipe.data.max_length,
         parallel_parts=settings.parallel_parts,
     )
-    special_ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
-    pair_scorer = PairScorer(model, *special_ids)
+    target = tokenizer.target
+    pair_scorer = PairScorer(model, target.pad_id, target.unknown_id)
     score_outputs = None
     if recipe.data.kind == "trees":
         if settings.validation_f1:
@@ -116,10 +115,32 @@ def _f1_scorer(recipe, translator, pairs):
 
 
 def _sample(items, size):
-    """Returns `size` evenly spaced items, or all items if there are fewer.
-
-    If `size` is `None`, returns all items.
-    """
+    """Returns `size` evenly spaced items, or all items if `size` is `None`."""
     if size is None or size >= len(items):
         return items
     return [items[number * len(items) // size] for number in range(size)]
+
+
+class ModelScores(NamedTuple):
+    """Translations and scores of a model."""
+
+    translations: list[str]
+    bleu: evaluation.Result
+    perplexity: float | None  # `None` if it is infinite, as for a diverged model
+    parameters: int
+
+
+def score_model(folder, sources, references, **settings):
+    """Returns the `ModelScores` of a run on a list of sources and one of references.
+
+    `settings` are arguments of `evaluation.bleu`.
+    """
+    translator = open_model(folder)
+    translations = translator.translate(sources)
+    perplexity = perplexity_of(translator.score(sources, references))
+    return ModelScores(
+        translations,
+        evaluation.bleu(translations, references, **settings),
+        perplexity if math.isfinite(perplexity) else None,
+        translator.model.count_params(),
+    )

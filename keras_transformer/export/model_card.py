@@ -6,7 +6,7 @@ import pathlib
 
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.card import CARD, SUMMARY
+from keras_transformer.saving.card import CARD, SUMMARY, markdown_table
 from keras_transformer.saving.info import (
     ModelInfo,
     Score,
@@ -276,10 +276,4 @@ def _bleu_signature(recipe):
 
 
 def _table(title, rows, head=("property", "value")):
-    lines = [head, ["---"] * len(head), *rows]
-    text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-    return f"## {title}\n\n{text}"
-
-
-def _cell(value):
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return f"## {title}\n\n{markdown_table(head, rows)}"

@@ -2,9 +2,13 @@
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.keys import changed_keys, dotted_recipe_keys
-from keras_transformer.recipes.load import dump_recipe, load_recipe, shipped_recipes
+from keras_transformer.recipes.load import (
+    dump_recipe,
+    load_recipe,
+    recipe_template,
+    shipped_recipes,
+)
 from keras_transformer.recipes.schema import Recipe
-from keras_transformer.recipes.template import recipe_template
 
 __all__ = [
     "Recipe",

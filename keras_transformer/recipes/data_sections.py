@@ -3,9 +3,11 @@
 Types are strict: a quoted number, or a boolean in place of a count, is an error.
 """
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,8 +20,16 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(gt=0, le=1000)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
+
+
+def absolute_path(path: str) -> str:
+    """Resolves a path against the current directory, and `~`."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+FilePath = Annotated[Text, AfterValidator(absolute_path)]
 Paths = Annotated[
-    list[Text],
+    list[FilePath],
     Field(min_length=1),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
@@ -108,11 +118,25 @@ class JsonlData(Section):
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
+# The name of a dataset on the Hub is kept.
+_HubName = Annotated[
+    Text,
+    AfterValidator(
+        lambda name: absolute_path(name) if os.path.isdir(absolute_path(name)) else name
+    ),
+]
+# Data can also be in a cloud storage.
+_DataFolder = Annotated[
+    Text,
+    AfterValidator(lambda path: path if "://" in path else absolute_path(path)),
+]
+
+
 class HfData(Section):
     """A dataset that the package `datasets` loads from the Hub or a local folder."""
 
     kind: Literal["hf"]
-    name: Text  # dataset, such as Helsinki-NLP/opus-100, or a folder
+    name: _HubName  # dataset, such as Helsinki-NLP/opus-100, or a folder
     config: Text | None = None  # configuration, such as de-en
     revision: Text | None = None  # branch, tag or commit on the Hub
     source: Text = "translation.en"  # key of the source text
@@ -132,7 +156,7 @@ class RecordsData(Section):
     """
 
     kind: Literal["records"]
-    train: Text  # folder that `corpus prepare` wrote
+    train: FilePath  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
@@ -148,7 +172,7 @@ class TfdsData(Section):
     train: Text = "train"  # split, such as train[:10%]
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
-    data_dir: Text | None = None  # folder for downloads
+    data_dir: _DataFolder | None = None  # folder for downloads
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 

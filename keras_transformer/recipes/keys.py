@@ -1,11 +1,12 @@
-"""Dotted keys of recipes, and hints for misspelled ones."""
+"""Dotted keys of recipes, and messages about wrong ones."""
 
 import difflib
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.stages import StageSettings
 
 
 def dotted_recipe_keys() -> list[str]:
@@ -14,25 +15,22 @@ def dotted_recipe_keys() -> list[str]:
     Keys whose value is a section are omitted.
     """
     keys = dict.fromkeys(
-        key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)
+        key for kind in DATA_KINDS.values() for key in _known_keys(Recipe, kind)
     )
     return [key for key in keys if not any(one.startswith(f"{key}.") for one in keys)]
 
 
-def known_keys(model, data_class=None, prefix=""):
-    """Returns the dotted keys of a section, including nested sections and their keys.
+def _known_keys(model, data_class=None, prefix=""):
+    """Returns the dotted keys of a section's class, including those of inner sections.
 
-    Args:
-        model: Class of the section.
-        data_class: Class of the section `data`, if `model` is `Recipe`.
-        prefix: Text before each key.
+    `data_class` is the class of the section `data`, if `model` is `Recipe`.
     """
     keys = []
     for name, field in model.model_fields.items():
         keys.append(prefix + name)
         section = data_class if prefix + name == "data" else _section(field.annotation)
         if section:
-            keys += known_keys(section, data_class, f"{prefix}{name}.")
+            keys += _known_keys(section, data_class, f"{prefix}{name}.")
     return keys
 
 
@@ -70,7 +68,7 @@ def name_hint(name, names):
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def key_hint(key, keys):
+def _key_hint(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
     A key with the same last component in another section takes precedence over a
@@ -86,3 +84,58 @@ def key_hint(key, keys):
     matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
     elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
     return name_hint(key, siblings) or elsewhere
+
+
+def error_message(error: ValidationError, values: dict) -> str:
+    """Returns the message of the first error. Unknown keys come before wrong values."""
+    errors = error.errors(include_url=False)
+    first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
+    location = _location(first["loc"])
+    if location[:2] == ["training", "stages"] and len(location) > 2:
+        stage, key = f"stage {int(location[2]) + 1}", ".".join(location[3:])
+        if first["type"] == "missing":
+            return f"training.stages: {stage}: {key} must be given"
+        prefix = f"training.stages: {stage}: " if key else "training.stages: "
+        keys = _known_keys(StageSettings)
+        return prefix + _describe(first, key or stage, keys, values)
+    keys = _known_keys(Recipe, _data_class(values))
+    return _describe(first, ".".join(location), keys, values)
+
+
+def _describe(error, key, keys, values) -> str:
+    """Returns the message of one of pydantic's errors. `keys` are the valid keys."""
+    received = error["input"]
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return f"unknown key {key}{_key_hint(key, keys)}"
+    if kind == "missing":
+        return f"{key} must be given, in the recipe or with --set {key}=..."
+    if kind == "union_tag_invalid":
+        kinds = ", ".join(DATA_KINDS)
+        kind = values["data"]["kind"]
+        return f"data.kind must be one of {kinds}. Received: {kind!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return f"{key}: {message}" if key else message
+    if kind in ("model_type", "model_attributes_type"):
+        message = "Input should be a section (a mapping of keys to values)"
+    expected = message.removeprefix("Input should be ")
+    # Other messages are sentences, such as "List should have at least 1 item".
+    start = f"{key}:" if expected == message else f"{key} must be"
+    return f"{start} {expected}. Received: {received!r}"
+
+
+def _location(loc):
+    """Returns the key names of a pydantic error location.
+
+    In `data`, the second name of a location is the kind of the data. It is removed.
+    """
+    is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
+    return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
+
+
+def _data_class(values):
+    data = values.get("data")
+    kind = data.get("kind") if isinstance(data, dict) else None
+    is_known = isinstance(kind, str) and kind in DATA_KINDS
+    return DATA_KINDS[kind if is_known else "files"]

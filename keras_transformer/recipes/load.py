@@ -9,18 +9,10 @@ from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
-from keras_transformer.recipes.automatic import (
-    TEXT_KINDS,
-    UNKNOWN_TEXT,
-    automatic_keys,
-    choose,
-)
-from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.recipes.keys import key_hint, known_keys, name_hint
-from keras_transformer.recipes.machine import find_machine
+from keras_transformer.recipes.automatic import TEXT_KINDS, resolve
+from keras_transformer.recipes.data_sections import absolute_path
+from keras_transformer.recipes.keys import error_message, name_hint
 from keras_transformer.recipes.schema import Recipe
-from keras_transformer.recipes.stages import StageSettings
-from keras_transformer.recipes.training_text import measure_training_text
 from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
 from keras_transformer.untrusted import read_text
 
@@ -30,8 +22,6 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Sections whose missing keys are taken from the run's recipe, or else from the shipped
 # recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
-# Keys outside `data` whose values are paths.
-_PATHS = (("tokenizer", "model"), ("tokenizer", "source_model"))
 # Maps a dotted key to its alternative in the same section. Setting the key removes the
 # alternative. A missing key is filled in only if its alternative is not given.
 _ALTERNATIVES = {
@@ -40,6 +30,11 @@ _ALTERNATIVES = {
     "training.stages": "steps",  # its default is the sum of the stages' steps
     "training.ema_momentum": "average_checkpoints",  # its default is then 1
 }
+# Beginning of the line `data.train` in a recipe that names no training text.
+_NO_TEXT = "  train: {}"
+# Part of the example command in the recipe's comment, removed if files are given.
+_SET_FILES = """ \\
+#     --set data.train.source=train.en --set data.train.target=train.de"""
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -49,6 +44,43 @@ def shipped_recipes() -> dict[str, str]:
         first_line = path.read_text(encoding="utf-8").split("\n", 1)[0]
         described[path.stem] = first_line.lstrip("# ").strip()
     return described
+
+
+def recipe_template(name, path, train=None) -> str:
+    """Returns the text of a shipped recipe, as a starting point for your own.
+
+    Args:
+        name: Name of the shipped recipe.
+        path: Path of the new file. It replaces the recipe's name in the example
+            command.
+        train: Mapping with the training files `source` and `target`. If `None`,
+            `data.train` is unchanged.
+
+    Raises:
+        RecipeError: If there is no such recipe, or `train` is given but the recipe
+            already names its training text.
+    """
+    if name not in shipped_recipes():
+        raise RecipeError(
+            f"{name}: no shipped recipe of that name. Shipped: "
+            f"{', '.join(shipped_recipes())}"
+        )
+    text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    command = "keras-transformer train"
+    text = text.replace(f"{command} {name} ", f"{command} {path} ")
+    if train is None:
+        return text
+    if _NO_TEXT not in text:
+        raise RecipeError(
+            f"{name}: the recipe already names its training text. Use --recipe "
+            "files, or omit --source and --target"
+        )
+    text = text.replace(_SET_FILES, "")
+    files = dump_yaml(train, flow_style=True)
+    return "".join(
+        f"  train: {files}" if line.startswith(_NO_TEXT) else line
+        for line in text.splitlines(keepends=True)
+    )
 
 
 def load_recipe(
@@ -95,26 +127,22 @@ def load_recipe(
         _add_template(values, stored)
     try:
         values["data"] = _expand_variables(values.get("data", {}), "data")
-        _choose_values(values, stored, report)
-        recipe = Recipe.model_validate(values)
+        recipe = resolve(values, stored, report)
     except ValidationError as error:
-        raise RecipeError(f"{label}: {_one_line(error, values)}") from None
+        raise RecipeError(f"{label}: {error_message(error, values)}") from None
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
-    _make_paths_absolute(recipe.data)
-    for section, name in _PATHS:
-        path = getattr(getattr(recipe, section), name)
-        if path:
-            setattr(getattr(recipe, section), name, _absolute(path))
     initial = recipe.training.initial_path
-    if initial and (os.path.exists(_absolute(initial)) or not _is_model_name(initial)):
-        recipe.training.initial_model = _absolute(recipe.training.initial_model)
+    if initial and _is_path(initial):
+        recipe.training.initial_model = absolute_path(recipe.training.initial_model)
     return recipe
 
 
-def _is_model_name(text):
-    """Returns whether `text` begins with `hf:/` or names a packaged model."""
-    return text.startswith("hf:/") or (_FOLDER.parent / "pretrained" / text).is_dir()
+def _is_path(model):
+    """Returns whether `model` is a path, not the name of a packaged or hub model."""
+    is_packaged = (_FOLDER.parent / "pretrained" / model).is_dir()
+    is_name = model.startswith("hf:/") or is_packaged
+    return os.path.exists(absolute_path(model)) or not is_name
 
 
 def dump_recipe(recipe: Recipe, path) -> None:
@@ -123,7 +151,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
     Raises:
         StorageError: If the disk is full.
     """
-    text = dump_yaml(recipe.model_dump(), width=1_000)
+    text = dump_yaml(recipe.model_dump())
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -202,32 +230,6 @@ def _add_template(values: dict, stored) -> None:
             values[section] = {**added, **given}
 
 
-def _choose_values(values: dict, stored, report) -> None:
-    """Replaces each `auto` with the run's stored value, or with a newly chosen one."""
-    training = values.get("training")
-    has_stages = isinstance(training, dict) and training.get("stages")
-    if has_stages and training.get("steps") == "auto":
-        del training["steps"]  # its default is the sum of the stages' steps
-    keys = automatic_keys(values)
-    if not keys:
-        return
-    if stored is not None:
-        for key in keys:
-            section, name = key.split(".")
-            values[section][name] = stored[section].get(name)
-        return
-    machine = find_machine()
-    text = measure_training_text(values["data"])
-    choices = choose(values, keys, text, machine)
-    if report is not None:
-        pairs = f"{(text or UNKNOWN_TEXT).pairs:,} pairs"
-        if text is None:
-            pairs = f"text of unknown size, taken as {pairs},"
-        report(f"settings for {pairs} on {machine}:")
-        for choice in choices:
-            report(f"  {choice}")
-
-
 def _apply_override(values: dict, override: str) -> None:
     """Sets the key of an override `"dotted.key=value"`."""
     key, separator, text = override.partition("=")
@@ -279,90 +281,3 @@ def _expand_variables(value, key):
         return os.environ[name]
 
     return _VARIABLE.sub(replacement, value)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def _make_paths_absolute(data) -> None:
-    if data.kind in ("files", "records"):
-        splits = [data.train, data.validation, data.test]
-        if data.kind == "records":
-            data.train = _absolute(splits.pop(0))
-        for pair in filter(None, splits):
-            pair.source = [_absolute(path) for path in pair.source]
-            pair.target = [_absolute(path) for path in pair.target]
-    elif data.kind in ("tsv", "csv", "jsonl"):
-        for split in ("train", "validation", "test"):
-            paths = getattr(data, split)
-            setattr(data, split, paths and [_absolute(path) for path in paths])
-    elif data.kind == "hf" and os.path.isdir(_absolute(data.name)):
-        data.name = _absolute(data.name)
-    elif data.kind == "trees":
-        for split in filter(None, (data.train, data.validation, data.test)):
-            split.trees = [_absolute(path) for path in split.trees]
-    elif data.kind == "tfds" and data.data_dir and "://" not in data.data_dir:
-        data.data_dir = _absolute(data.data_dir)
-
-
-def _one_line(error: ValidationError, values: dict) -> str:
-    """Returns the message of the first error. Unknown keys come before wrong values."""
-    errors = error.errors(include_url=False)
-    first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
-    location = _location(first["loc"])
-    if location[:2] == ["training", "stages"] and len(location) > 2:
-        stage, key = f"stage {int(location[2]) + 1}", ".".join(location[3:])
-        if first["type"] == "missing":
-            return f"training.stages: {stage}: {key} must be given"
-        prefix = f"training.stages: {stage}: " if key else "training.stages: "
-        keys = known_keys(StageSettings)
-        return prefix + _describe(first, key or stage, keys, values)
-    keys = known_keys(Recipe, _data_class(values))
-    return _describe(first, ".".join(location), keys, values)
-
-
-def _describe(error, key, keys, values) -> str:
-    """Returns the message of one of pydantic's errors.
-
-    Args:
-        error: Details of the error.
-        key: The key with the error.
-        keys: Valid keys, among which to find the one that was meant.
-        values: Sections by name.
-    """
-    received = error["input"]
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return f"unknown key {key}{key_hint(key, keys)}"
-    if kind == "missing":
-        return f"{key} must be given, in the recipe or with --set {key}=..."
-    if kind == "union_tag_invalid":
-        kinds = ", ".join(DATA_KINDS)
-        kind = values["data"]["kind"]
-        return f"data.kind must be one of {kinds}. Received: {kind!r}"
-    message = error["msg"].removeprefix("Value error, ")
-    if kind == "value_error":
-        return f"{key}: {message}" if key else message
-    if kind in ("model_type", "model_attributes_type"):
-        message = "Input should be a section (a mapping of keys to values)"
-    expected = message.removeprefix("Input should be ")
-    # Other messages are sentences, such as "List should have at least 1 item".
-    start = f"{key}:" if expected == message else f"{key} must be"
-    return f"{start} {expected}. Received: {received!r}"
-
-
-def _location(loc):
-    """Returns the key names of a pydantic error location.
-
-    In `data`, the second name of a location is the kind of the data. It is removed.
-    """
-    is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
-    return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
-
-
-def _data_class(values):
-    data = values.get("data")
-    kind = data.get("kind") if isinstance(data, dict) else None
-    is_known = isinstance(kind, str) and kind in DATA_KINDS
-    return DATA_KINDS[kind if is_known else "files"]

@@ -24,15 +24,9 @@ from keras_transformer.arguments import (
     with_head_dims,
 )
 from keras_transformer.presets import PRESETS, change_preset
-from keras_transformer.recipes.best_metric import (
-    BestMetric,
-    EarlyStopping,
-    check_best_metric,
-    chosen_metric,
-    given_metric,
-)
 from keras_transformer.recipes.data_sections import (
     DATA_KINDS,
+    FilePath,
     Fraction,
     Section,
     Seed,
@@ -43,10 +37,6 @@ from keras_transformer.recipes.stages import (
     StageSettings,
     default_text_options,
     stages_of,
-)
-from keras_transformer.recipes.vocabularies import (
-    TokenizerSettings,
-    source_embedding_rows,
 )
 
 # Tokenizers of sacreBLEU.
@@ -137,6 +127,69 @@ DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
 
 
+class TokenizerSettings(Section):
+    """Settings of the vocabulary.
+
+    If `shared` is true, source and target have one vocabulary, learned from both. If it
+    is false, each side has its own vocabulary and embeddings, and `vocabulary_size` and
+    `model` apply to the target.
+    """
+
+    kind: Literal["bpe", "word_piece", "marian"] = "bpe"
+    vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
+    shared: bool = True
+    source_vocabulary_size: Annotated[int, Field(gt=4)] | None = None
+    split_digits: bool = False
+    model: FilePath | None = None
+    source_model: FilePath | None = None
+    dropout: Fraction = 0.0
+    segmentations: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _check_dropout(self):
+        if self.model and self.kind != "bpe":
+            raise ValueError("model is a SentencePiece model, so kind must be bpe")
+        if self.dropout and self.kind != "bpe":
+            raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
+        if self.segmentations > 1 and not self.dropout:
+            raise ValueError("segmentations above 1 require dropout above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sides(self):
+        if self.shared:
+            for name in ("source_vocabulary_size", "source_model"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} requires shared: false")
+            return self
+        if self.kind == "marian":
+            raise ValueError("shared: false requires kind: bpe or kind: word_piece")
+        if (self.model is None) != (self.source_model is None):
+            raise ValueError(
+                "with shared: false, set both model (for the target) and source_model, "
+                "or neither"
+            )
+        if self.source_vocabulary_size is None:
+            self.source_vocabulary_size = self.vocabulary_size
+        return self
+
+
+BestMetric = Literal["bleu", "chrf", "f1", "perplexity"]
+# The setting that turns on each metric. Perplexity is always measured.
+_MEASUREMENTS = {
+    "bleu": "validation_bleu",
+    "chrf": "validation_bleu",
+    "f1": "validation_f1",
+}
+
+
+class EarlyStopping(Section):
+    """Condition for stopping before `steps`."""
+
+    metric: BestMetric | None = None  # must equal best_metric if both are given
+    patience: PositiveInt = 5  # validations without improvement
+
+
 class TrainingSettings(Section):
     """Training settings (section 5 of the paper)."""
 
@@ -188,6 +241,12 @@ class TrainingSettings(Section):
             "{seed}", str(self.seed)
         )
 
+    @property
+    def given_metric(self) -> str | None:
+        """`best_metric` or, if it is not set, `early_stopping.metric`."""
+        stopping = self.early_stopping
+        return self.best_metric or (stopping.metric if stopping else None)
+
     @model_validator(mode="before")
     @classmethod
     def _sum_stage_steps(cls, values: Any):
@@ -201,7 +260,7 @@ class TrainingSettings(Section):
         return values
 
     @model_validator(mode="after")
-    def _check_stages(self):
+    def _check_consistency(self):
         total = sum(stage.steps for stage in self.stages or ())
         if self.stages and self.steps != total:
             raise ValueError(
@@ -212,10 +271,6 @@ class TrainingSettings(Section):
             raise ValueError(
                 "stages and early_stopping cannot be used together. Set only one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_consistency(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
                 "checkpoint_minutes and checkpoint_steps cannot be used together. "
@@ -253,8 +308,20 @@ class TrainingSettings(Section):
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
             raise ValueError("learning_rate_scale requires schedule: paper")
-        check_best_metric(self)
+        self._check_best_metric()
         return self
+
+    def _check_best_metric(self):
+        metric, stopping = self.given_metric, self.early_stopping
+        if stopping and stopping.metric not in (None, metric):
+            raise ValueError(
+                "early_stopping.metric and best_metric must be equal if both are set. "
+                f"Received: {stopping.metric} and {metric}"
+            )
+        needed = _MEASUREMENTS.get(metric)
+        if needed and not getattr(self, needed):
+            key = "best_metric" if self.best_metric else "early_stopping.metric"
+            raise ValueError(f"{key}: {metric} requires {needed}: true")
 
 
 class EvaluationSettings(Section):
@@ -295,8 +362,23 @@ class Recipe(Section):
             values["data"] = {"kind": "files", **data}
         return values
 
+    @property
+    def stages(self) -> list:
+        """The `Stage`s of the run, one if there is no `training.stages`."""
+        return stages_of(self)
+
     @model_validator(mode="after")
-    def _set_variations(self):
+    def _check_sections(self):
+        self._set_short_forms()
+        self._check_metric()
+        self._check_kind()
+        stages = self.stages
+        self._check_stages(stages)
+        self._set_source_vocabulary(stages)
+        return self
+
+    def _set_short_forms(self):
+        """Sets the `variations` for which `model` has short forms."""
         model, tokenizer, changes = self.model, self.tokenizer, {}
         if model.position_rates is not None:
             changes["position_rates"] = model.position_rates
@@ -307,47 +389,44 @@ class Recipe(Section):
         if changes:
             variations = model.variations or VariationSettings()
             model.variations = variations.model_copy(update=changes)
-        return self
 
-    @model_validator(mode="after")
-    def _check_validation(self):
+    def _check_metric(self):
         for name in ("early_stopping", "best_metric"):
             is_given = getattr(self.training, name) is not None
             if is_given and getattr(self.data, "validation", True) is None:
                 raise ValueError(f"training.{name} requires data.validation")
-        return self
-
-    @model_validator(mode="after")
-    def _check_kind(self):
-        is_trees = self.data.kind == "trees"
-        metric = given_metric(self.training)
-        if metric in (("bleu", "chrf") if is_trees else ("f1",)):
+        unknown = ("bleu", "chrf") if self.data.kind == "trees" else ("f1",)
+        if self.training.given_metric in unknown:
             raise ValueError(
-                f"validation metric {metric} is not available with data.kind: "
-                f"{self.data.kind}"
+                f"validation metric {self.training.given_metric} is not available with "
+                f"data.kind: {self.data.kind}"
             )
-        if is_trees and self.tokenizer.kind != "bpe":
+
+    def _check_kind(self):
+        kind, tokenizer = self.data.kind, self.tokenizer
+        if kind == "trees" and tokenizer.kind != "bpe":
             raise ValueError("data.kind: trees requires tokenizer.kind: bpe")
-        if not is_trees and self.training.guided_alignment:
+        if kind == "trees" and not tokenizer.shared:
+            raise ValueError(
+                "data.kind: trees requires tokenizer.shared: true, since one "
+                "vocabulary contains words and symbols"
+            )
+        if kind != "trees" and self.training.guided_alignment:
             raise ValueError(
                 "training.guided_alignment requires data.kind: trees. "
-                f"Received: data.kind: {self.data.kind}"
+                f"Received: data.kind: {kind}"
             )
-        if self.tokenizer.model and self.data.kind in ("records", "trees"):
-            raise ValueError(
-                f"tokenizer.model is not available with data.kind: {self.data.kind}"
-            )
-        if self.data.kind == "records" and self.tokenizer.dropout:
+        if tokenizer.model and kind in ("records", "trees"):
+            raise ValueError(f"tokenizer.model is not available with data.kind: {kind}")
+        if kind == "records" and tokenizer.dropout:
             raise ValueError(
                 "data.kind: records requires tokenizer.dropout: 0, since the text is "
                 "already encoded"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_stages(self):
+    def _check_stages(self, stages):
         default = default_text_options(self)
-        for number, stage in enumerate(stages_of(self), 1):
+        for number, stage in enumerate(stages, 1):
             if stage.text_options.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
                     f"training.stages: stage {number}: dropout skips merges of byte "
@@ -360,19 +439,35 @@ class Recipe(Section):
                     f"{self.data.kind}, a stage cannot change directions, "
                     "tokenizer_dropout or segmentations"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _check_vocabularies(self):
-        size = source_embedding_rows(self)
-        if size is not None:
-            self.model.variations = self.model.variations or VariationSettings()
-            self.model.variations.source_vocabulary_size = size
-        return self
+    def _set_source_vocabulary(self, stages):
+        """Sets the number of rows of a separate source embedding matrix."""
+        tokenizer, variations = self.tokenizer, self.model.variations
+        size = variations and variations.source_vocabulary_size
+        key = "vocabulary_size" if tokenizer.shared else "source_vocabulary_size"
+        expected = getattr(tokenizer, key)
+        if size not in (None, expected):
+            raise ValueError(
+                "model.variations.source_vocabulary_size must be null or equal "
+                f"tokenizer.{key}. Received: {size} and {expected}."
+            )
+        if tokenizer.shared:
+            return
+        if any(stage.text_options.directions == "both" for stage in stages):
+            raise ValueError(
+                "directions: both requires tokenizer.shared: true, since each language "
+                "is both source and target"
+            )
+        self.model.variations = variations or VariationSettings()
+        self.model.variations.source_vocabulary_size = expected
 
     def validation_metric(self) -> str:
         """Returns the metric that decides which model is best, also for early stopping.
 
-        See `best_metric.chosen_metric`.
+        If the settings name no metric, F1 decides for trees and BLEU for other kinds of
+        data. If that metric is not measured, perplexity decides.
         """
-        return chosen_metric(self.training, self.data.kind)
+        metric = "f1" if self.data.kind == "trees" else "bleu"
+        is_measured = getattr(self.training, _MEASUREMENTS[metric])
+        default = metric if is_measured else "perplexity"
+        return self.training.given_metric or default

@@ -80,10 +80,9 @@ class TextOptions(NamedTuple):
     segmentations: int
 
     def cache_name(self, default):
-        """Returns the name of the cache folder that stores the ids of the text.
+        """Returns the name of the cache folder of the text.
 
-        Args:
-            default: The recipe's `default_text_options`.
+        `default` is the recipe's `default_text_options`.
         """
         if self == default:
             return "train"
@@ -91,18 +90,11 @@ class TextOptions(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage of a run with all of its settings.
+    """A stage of a run with all of its settings."""
 
-    Attributes:
-        start: Number of steps before the stage.
-        end: Number of the stage's last step, counted from the start of the run.
-        settings: `TrainingSettings` of the stage; `steps` is the length of the stage.
-        text_options: `TextOptions` of the stage.
-    """
-
-    start: int
-    end: int
-    settings: Any
+    start: int  # number of steps before the stage
+    end: int  # number of its last step, counted from the start of the run
+    settings: Any  # its `TrainingSettings`; `steps` is the length of the stage
     text_options: TextOptions
 
 
@@ -115,11 +107,7 @@ def default_text_options(recipe):
 
 
 def stages_of(recipe):
-    """Returns the list of a recipe's `Stage`s. Without `training.stages`, it has one.
-
-    Raises:
-        ValueError: If the settings of a stage contradict each other.
-    """
+    """Returns the list of a recipe's `Stage`s (see `Recipe.stages`)."""
     training, default = recipe.training, default_text_options(recipe)
     if not training.stages:
         return [Stage(0, training.steps, training, default)]

@@ -1,25 +1,40 @@
 """YAML: reading with one-line errors, unique keys and limits on size, and writing."""
 
+import io
 import re
+from typing import ClassVar
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.resolver import VersionedResolver, implicit_resolvers
 
 from keras_transformer.errors import RecipeError
 
 # Limit on the number of values. Aliases count as copies, since a short text with nested
 # aliases can expand to billions of values.
 _MAX_VALUES = 10_000
-_MERGE = "tag:yaml.org,2002:merge"
+_KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 
 
-class _Loader(yaml.SafeLoader):
-    """Loads safe YAML with unique keys, and reads words as described in `read_yaml`."""
+class _Constructor(SafeConstructor):
+    """Constructs values from nodes with a limited number of values and unique keys."""
 
-    def get_single_node(self):
-        node = super().get_single_node()
-        if node is not None:
-            _count_values(node, {})
-        return node
+    def construct_document(self, node):
+        waiting, count = [node], 0
+        while waiting:
+            each, count = waiting.pop(), count + 1
+            if count > _MAX_VALUES:
+                _refuse(each, f"more than {_MAX_VALUES:,} values")
+            if isinstance(each, MappingNode):
+                _check_keys(each)
+                waiting += [value for _, value in each.value]
+            elif isinstance(each, SequenceNode):
+                waiting += each.value
+        return super().construct_document(node)
 
     def construct_object(self, node, deep=False):
         try:
@@ -27,122 +42,86 @@ class _Loader(yaml.SafeLoader):
             if isinstance(value, int) and abs(value) >= 2**63:
                 raise ValueError("more than 64 bits")
             return value
-        except (RecipeError, yaml.YAMLError):
+        except RecipeError:
             raise
         # Possible causes: day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
-            line = node.start_mark.line + 1
-            raise RecipeError(f"line {line}: the value cannot be read") from None
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        # For other nodes, such as the list in `!!set [a]`, the parent class raises an
-        # error.
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key_node.tag == _MERGE:  # `<<: *anchor`
-                continue
-            key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            if not isinstance(key, str):
-                raise RecipeError(
-                    f"line {line}: a key must be a string. Received: {key!r}"
-                )
-            if key in seen:
-                raise RecipeError(f"line {line}: the key {key} is given twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+            _refuse(node, "the value cannot be read")
 
 
-def _count_values(node, counted):
-    """Returns the number of values in a YAML node, with aliases expanded.
+def _check_keys(mapping):
+    keys = set()
+    for key, _ in mapping.value:
+        if not isinstance(key, ScalarNode):
+            _refuse(key, "a key must be a string")
+        if key.tag not in _KEY_TAGS:
+            _refuse(key, f"a key must be a string. Received: {key.value}")
+        if key.value in keys:
+            _refuse(key, f"the key {key.value} is given twice")
+        keys.add(key.value)
 
-    Args:
-        node: Node of PyYAML.
-        counted: Mapping of nodes to their counts, filled in here. The count of a node
-            that is being counted is `None`.
 
-    Raises:
-        RecipeError: If there are too many values, or a value contains itself.
-    """
-    if node in counted:
-        count = counted[node]
-    else:
-        counted[node] = None
-        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in parts for part in pair]
-        counts = [_count_values(part, counted) for part in parts]
-        counted[node] = count = 1 + sum(counts)
-    if count is None or count > _MAX_VALUES:
-        line = node.start_mark.line + 1
-        raise RecipeError(f"line {line}: more than {_MAX_VALUES:,} values")
-    return count
+def _refuse(node, problem):
+    raise RecipeError(f"line {node.start_mark.line + 1}: {problem}") from None
 
 
 def read_yaml(text):
-    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number; `no` and 010 are strings.
+    """Parses YAML 1.2 text, in which 1e-9 is a number and `no` is a string.
 
     Raises:
         RecipeError: If the text is not valid YAML, is nested too deeply or is too
             large, or if a value cannot be read. The message begins with the line.
     """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
+    yaml.composer.warn_double_anchors = False
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text)
     except RecursionError:
         raise RecipeError("line 1: nested too deeply") from None
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         line, problem = error.problem_mark.line + 1, error.problem
-    except yaml.reader.ReaderError as error:
+    except ReaderError as error:
         line, problem = text.count("\n", 0, error.position) + 1, error.reason
+    except (AssertionError, KeyError, NotImplementedError):  # `%YAML 1.9`
+        line, problem = 1, "unknown version"
     raise RecipeError(f"line {line}: not valid YAML: {problem}")
 
 
-# PyYAML follows YAML 1.1, in which yes, no, on and off are booleans, 010 is 8, and 1:30
-# is 90. Here, they are strings. In YAML 1.1, only numbers with a dot may have an
-# exponent. Here, 1e-9 is a number, too.
-_TAG = "tag:yaml.org,2002:"
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in (f"{_TAG}int", f"{_TAG}float")
-        and (tag != f"{_TAG}bool" or first in "tTfF")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    f"{_TAG}float",
-    re.compile(
-        r"""^[-+]?(\.[0-9][0-9_]* | [0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?$
-        | ^[-+]?[0-9]+[eE][-+]?[0-9]+$
-        | ^[-+]?\.(inf|Inf|INF)$
-        | ^\.(nan|NaN|NAN)$""",
-        re.VERBOSE,
-    ),
-    list("-+0123456789."),
-)
+class _Resolver(VersionedResolver):
+    """Makes the dumper quote strings that YAML 1.2 or 1.1 reads as another type."""
+
+    versioned_resolver: ClassVar = {}
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes strings that `read_yaml` or YAML 1.1 would read as another type."""
+for _, _tag, _pattern, _first in implicit_resolvers:
+    for _character in _first:
+        _Resolver.versioned_resolver.setdefault(_character, []).append((_tag, _pattern))
 
 
-_Dumper.yaml_implicit_resolvers = {
-    first: [*resolvers, *_Loader.yaml_implicit_resolvers.get(first, ())]
-    for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
-}
+class _Representer(SafeRepresenter):
+    """Writes numbers such as 1.0e-09, which YAML 1.1 requires instead of 1e-09."""
+
+    def represent_float(self, data):
+        node = super().represent_float(data)
+        node.value = re.sub(r"^(-?\d+)e", r"\1.0e", node.value)
+        return node
 
 
-def dump_yaml(value, **options):
+_Representer.add_representer(float, _Representer.represent_float)
+
+
+def dump_yaml(value, flow_style=False):
     """Returns a value as YAML text, with the keys in their order.
 
     Args:
         value: A value of mappings, lists, strings, numbers, booleans and `None`.
-        **options: Options of `yaml.dump`.
+        flow_style: Whether to write it on one line, with braces and brackets.
     """
-    return yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options
-    )
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Resolver, yaml.Representer = _Resolver, _Representer
+    yaml.default_flow_style, yaml.width = flow_style, 10**6
+    yaml.sort_base_mapping_type_on_output = False
+    with io.StringIO() as stream:
+        yaml.dump(value, stream)
+        return stream.getvalue()

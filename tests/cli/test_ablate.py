@@ -6,7 +6,7 @@ tests/experiments/table3 tests the trainings and the table.
 import pytest
 
 from keras_transformer.experiments import table3
-from keras_transformer.experiments.table3.rows import PAPER
+from keras_transformer.experiments.report import PAPER
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.saving.names import CONFIG
 

@@ -30,43 +30,41 @@ def train(run_command, monkeypatch, tmp_path, trained):
     return lambda *arguments: run_command("train", *arguments)
 
 
-def commands_after(result):
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == "steps: 7\n"
-    return result.stderr.partition("next:\n")[2].splitlines()
+FILES = [
+    "data={train: {source: a.en, target: a.de}, max_length: 99}",
+    "data.validation={source: [v.en, w.en], target: [v.de, w.de]}",
+    "data.test={source: t.en, target: /else where/t.de}",
+]
+TREES = "data={kind: trees, train: {trees: a.trees}, validation: {trees: v.trees}}"
 
 
-def test_train_prints_the_next_commands_with_files_of_the_recipe(train):
-    result = train(
-        *("files", "--output", "runs/my run", "--set", "data.max_length=99"),
-        *("--set", "data.train={source: a.en, target: a.de}"),
-        *("--set", "data.validation={source: [v.en, w.en], target: [v.de, w.de]}"),
-        *("--set", "data.test={source: t.en, target: /else where/t.de}"),
-    )
-    assert commands_after(result) == [
-        "  keras-transformer evaluate 'runs/my run' --source t.en "
-        "--reference '/else where/t.de'",
-        "  echo \"TEXT\" | keras-transformer translate 'runs/my run'",
-        "  keras-transformer export 'runs/my run' 'saved_models/my run'",
-    ]
-
-
-def test_train_prints_the_next_commands_for_parsers(train):
-    trees = "data={kind: trees, train: {trees: a.trees}, validation: {trees: v.trees}}"
-    result = train("craft_parsing", "--output", "run", "--set", trees)
-    assert commands_after(result) == [
-        "  keras-transformer evaluate run --metric f1 --reference v.trees",
-        '  echo "The dog barks ." | keras-transformer parse run',
-    ]
-
-
-def test_train_prints_the_next_commands_without_test_files(train):
-    """No command names a file that does not exist."""
-    lines = commands_after(train("phrases", "--output", "run"))
-    assert lines == [
-        '  echo "TEXT" | keras-transformer translate run',
-        "  keras-transformer export run saved_models/run",
-    ]
+@pytest.mark.parametrize(
+    ("recipe", "settings", "run", "commands"),
+    [
+        (
+            *("files", FILES, "runs/my run"),
+            [
+                "evaluate 'runs/my run' --source t.en --reference '/else where/t.de'",
+                "translate 'runs/my run'",
+                "export 'runs/my run' 'saved_models/my run'",
+            ],
+        ),
+        (
+            *("craft_parsing", [TREES], "run"),
+            ["evaluate run --metric f1 --reference v.trees", "parse run"],
+        ),
+        # No command names a file that does not exist.
+        ("phrases", [], "run", ["translate run", "export run saved_models/run"]),
+    ],
+)
+def test_train_prints_the_next_commands(train, recipe, settings, run, commands):
+    result = train(recipe, "--output", run, *(f"--set={each}" for each in settings))
+    assert (result.exit_code, result.stdout) == (0, "steps: 7\n"), result.stderr
+    lines = result.stderr.partition("next:\n")[2].splitlines()
+    inputs = {"translate": 'echo "TEXT" | ', "parse": 'echo "The dog barks ." | '}
+    for line, command in zip(lines, commands, strict=True):
+        start = inputs.get(command.split()[0], "")
+        assert line == f"  {start}keras-transformer {command}"
 
 
 def test_quiet_training_prints_results_only(train):

@@ -16,9 +16,9 @@ from benchmark_scripts import FOLDER, load_script
 from phrases_run import SMALL
 from waiting import wait_until
 
-from keras_transformer.errors import RecipeError, UserError
+from keras_transformer.errors import RecipeError
+from keras_transformer.experiments.machine import Gpu, Machine
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.machine import Gpu, Machine
 
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
 script = load_script("data_diversification")
@@ -41,11 +41,6 @@ def test_diversified_pairs_match_hand_computed_pairs():
         (("a2", "A"), "backward-1"),
         (("a3", "A"), "backward-2"),
     ]
-
-
-def test_diversified_pairs_need_a_translation_of_each_text():
-    with pytest.raises(UserError, match=r"forward-1: .* 2 sources, 1 targets"):
-        script.diversified_pairs(["a", "b"], ["A", "B"], {"forward-1": ["A"]})
 
 
 @pytest.fixture
@@ -155,7 +150,9 @@ def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch
     settings = [f"--set={each}" for each in text_settings(tmp_path)]
     for gpus in ((), (Gpu(24 << 30, 8.6),)):
         machine = functools.partial(Machine, 4, 8 << 30, gpus)
-        monkeypatch.setattr("keras_transformer.recipes.load.find_machine", machine)
+        monkeypatch.setattr(
+            "keras_transformer.experiments.machine.find_machine", machine
+        )
         script.main(["files", *settings, f"--output={output}"])
         recipe = load_recipe(output / "forward.yaml")
         assert recipe.training.mixed_precision is None
@@ -163,27 +160,6 @@ def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch
     assert [each[0] for each in commands] == ["train"] * 2 + ["translate"] * 2 + [
         "train"
     ]
-
-
-def test_script_names_the_settings_that_differ(commands, tmp_path):
-    output = tmp_path / "runs"
-    arguments = ["phrases", *(f"--set={each}" for each in SMALL), f"--output={output}"]
-    script.main([*arguments, "--set-final=training.steps=9"])
-    del commands[:]
-    for changes, names in (
-        (["--set=model.d_ff=8", "--set-final=training.steps=9"], r"model\.d_ff"),
-        (["--set-final=training.steps=10"], r"training\.steps \(--set-final\)"),
-        (
-            ["--seeds=2,3", "--ensemble", "--set-final=training.steps=9"],
-            "--seeds, --ensemble",
-        ),
-    ):
-        with pytest.raises(SystemExit, match=rf"another value of {names}\. Choose"):
-            script.main([*arguments, *changes])
-    assert commands == []
-    (output / "settings.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"settings\.json: 'recipe' is wrong"):
-        script.main([*arguments, "--set-final=training.steps=9"])
 
 
 @pytest.mark.parametrize("has_validation", [True, False])
@@ -236,15 +212,6 @@ def test_forward_models_translate_together_and_are_continued(commands, tmp_path)
     assert recipe.training.initial_path == str(output / "forward-4")
 
 
-@pytest.mark.parametrize("has_test", [True, False])
-def test_command_for_the_test_set_needs_one(has_test, commands, tmp_path, capsys):
-    settings = [f"--set={each}" for each in text_settings(tmp_path)]
-    if not has_test:
-        settings = [*settings[:-2], "--set=data.test=null"]
-    script.main(["files", *settings, f"--output={tmp_path / 'runs'}"])
-    assert ("keras-transformer evaluate" in capsys.readouterr().out) == has_test
-
-
 # Stands in for `train`. After Ctrl-C, it needs a second to save.
 TRAINING = """#!{python}
 import pathlib, signal, sys, time
@@ -292,48 +259,18 @@ def test_interrupted_training_saves_before_the_script_ends(tmp_path):
     assert (output / "forward-1" / "saved").exists()
 
 
-@pytest.mark.parametrize(("code", "error"), [(130, KeyboardInterrupt), (2, UserError)])
-def test_run_raises_an_error_for_the_exit_code(tmp_path, monkeypatch, code, error):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexit {code}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(error):
-        script.run(["train"])
-
-
-def test_repeated_seeds_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match=r"seeds must be distinct\. Received: 1,1"):
-        script.main(["phrases", "--seeds=1,1", f"--output={tmp_path / 'runs'}"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_trees_are_refused(tmp_path):
-    trees = "data={kind: trees, train: {trees: a}}"
-    recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
-    with pytest.raises(RecipeError, match="must name a corpus of plain text pairs"):
-        script.diversify(script.Plan(recipe, recipe, [1]), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("data.train.directions=both", r"directions must be forward.* both"),
         ("tokenizer.shared=false", r"shared must be true to train backward models"),
+        ("data.test=null", r"--final-seeds needs a test set"),
     ],
 )
-def test_recipe_without_backward_models_is_refused(tmp_path, setting, message):
+def test_unsuitable_recipe_is_refused(tmp_path, setting, message):
     recipe = load_recipe("files", [*text_settings(tmp_path), setting])
-    with pytest.raises(RecipeError, match=message):
-        script.diversify(script.Plan(recipe, recipe, [1]), tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_final_seeds_need_a_test_set(commands, tmp_path):
-    settings = [*text_settings(tmp_path)[:-2], "data.test=null"]
-    recipe = load_recipe("files", settings)
     plan = script.Plan(recipe, recipe, [1], final_seeds=[1, 2])
-    with pytest.raises(RecipeError, match=r"--final-seeds needs a test set"):
+    with pytest.raises(RecipeError, match=message):
         script.diversify(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
-from keras_transformer.errors import DataError
+from keras_transformer.errors import DataError, RunError
 from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import load_recipe
 
@@ -79,6 +79,14 @@ def test_report_names_finished_seeds_that_it_omits(tmp_path):
     assert "\nFinished seeds that this report omits: 2, 10. " in report.read_text()
     repeat(recipe, [10, 2, 4], output)
     assert "omits" not in report.read_text()
+
+
+def test_damaged_result_is_named(tmp_path):
+    folder = tmp_path / "seeds" / "seed-1"
+    write_finished_seed(folder)
+    (folder / "result.json").write_text('{"seed": "1"}')
+    with pytest.raises(RunError, match=r"seed-1/result\.json"):
+        repeat(recipe_of(tmp_path), [1], tmp_path / "seeds")
 
 
 def test_compare_refuses_seeds_with_different_references(tmp_path):

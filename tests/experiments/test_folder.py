@@ -12,7 +12,13 @@ import sys
 
 import pytest
 
-from keras_transformer.errors import DataError, RunBusy, RunError, WorkerLost
+from keras_transformer.errors import (
+    CheckpointError,
+    DataError,
+    RunBusy,
+    RunError,
+    WorkerLost,
+)
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 
@@ -219,6 +225,19 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
     add_checkpoint(tmp_path)
     run_folder.claim(tmp_path, recipe())
+
+
+def test_claim_keeps_the_vocabulary_of_lost_checkpoints(tmp_path):
+    """Checkpoints that the user restores need the vocabulary."""
+    run_folder.claim(tmp_path, recipe())
+    before = (tmp_path / "config.yaml").read_bytes()
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "saved.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"none is left\. Restore them"):
+        run_folder.claim(tmp_path, recipe("model.d_model=32"), allow_changes=True)
+    assert (tmp_path / "tokenizer").is_dir()
+    assert (tmp_path / "config.yaml").read_bytes() == before
 
 
 @pytest.mark.fault("F23", "a symbolic link as the lock file: its target is unchanged")

@@ -64,21 +64,45 @@ def test_plan_measures_with_automatic_bfloat16(recipe, monkeypatch):
     assert found == [False, True]
 
 
+STAGES = "training.stages=[{{steps: 10{}}}, {{steps: 5, batch_tokens: 128{}}}]"
+SIMCUT = ", consistency: {kind: simcut}"
+STEPS = "15 (stages: 10 + 5), about {} epochs"
+TIME = "about {} min, without validation"
+
+
 @pytest.mark.parametrize(
-    ("steps", "parts", "text"),
+    ("settings", "expected"),
     [
-        (1, 1, "64 tokens per side"),
-        (4, 1, "64 tokens per side, split into 4 sequential parts"),
-        (4, 2, "64 tokens per side, split into 4 sequential x 2 parallel parts"),
+        (["training.parallel_parts=1"], {"batch": "64 tokens per side"}),
+        (
+            ["training.gradient_accumulation_steps=4", "training.parallel_parts=2"],
+            {"batch": "64 tokens per side, split into 4 sequential x 2 parallel parts"},
+        ),
+        # 10 steps of 64 tokens and 5 of 128 are 16 epochs of 80 tokens. At 8 tokens/s,
+        # they take 160 s.
+        ([STAGES.format("", "")], {"steps": STEPS.format(16), "time": TIME.format(3)}),
+        # SimCut needs two passes per batch. The speed is measured with one pass, so the
+        # second stage takes twice as long.
+        ([STAGES.format("", SIMCUT)], {"time": TIME.format(4)}),
+        # The speed is measured with two passes, so the second stage takes half as long.
+        ([STAGES.format(SIMCUT, "")], {"time": TIME.format(2)}),
+        # 10 x 64 tokens are 4 epochs of 160 tokens, and 5 x 128 tokens 8 of 80.
+        ([STAGES.format(", directions: both", "")], {"steps": STEPS.format(12)}),
     ],
 )
-def test_plan_describes_the_parts_of_a_batch(recipe, monkeypatch, steps, parts, text):
-    settings = {"gradient_accumulation_steps": steps, "parallel_parts": parts}
-    changed = recipe.training.model_copy(update=settings)
+def test_plan_describes_batches_and_stages(recipe, monkeypatch, settings, expected):
     monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
     monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
-    found = plan_training(recipe.model_copy(update={"training": changed}))
-    assert found["batch"] == text
+    train = recipe.data.train
+    data = f"data.train={{source: {train.source}, target: {train.target}}}"
+    found = plan_training(load_recipe("files", [data, *SMALL, *settings]))
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    assert plan_training(recipe)["data"].startswith("15 pairs, ")
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
@@ -120,52 +144,6 @@ def test_plan_reports_the_error_of_training(tmp_path, kind, lines, problem):
     data = f"data={{kind: {kind}, train: {train}}}"
     with pytest.raises(DataError, match=problem):
         plan_training(load_recipe(name, [data, *settings]))
-
-
-def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, monkeypatch):
-    (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
-    assert plan_training(recipe)["data"].startswith("15 pairs, ")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "seconds"),
-    [
-        # 10 steps of 64 tokens and 5 of 128, at 8 tokens/s.
-        ("", "", 160),
-        # SimCut needs two passes per batch. The speed is measured with one pass, so the
-        # second stage takes twice as long.
-        ("", ", consistency: {kind: simcut}", 240),
-        # The speed is measured with two passes, so the second stage takes half as long.
-        (", consistency: {kind: simcut}", "", 120),
-    ],
-)
-def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
-    stages = f"[{{steps: 10{first}}}, {{steps: 5, batch_tokens: 128{second}}}]"
-    paths = (
-        f"{{source: {recipe.data.train.source}, target: {recipe.data.train.target}}}"
-    )
-    settings = [f"data.train={paths}", *SMALL, "training.steps=15"]
-    staged = load_recipe("files", [*settings, f"training.stages={stages}"])
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
-    found = plan_training(staged)
-    # 10 x 64 + 5 x 128 tokens are 16 epochs of 80 tokens.
-    assert found["steps"] == "15 (stages: 10 + 5), about 16 epochs"
-    expected = f"{seconds / 60:.0f} min"
-    assert found["time"] == f"about {expected}, without validation"
-
-
-def test_plan_counts_epochs_of_both_directions(recipe, monkeypatch):
-    paths = (
-        f"{{source: {recipe.data.train.source}, target: {recipe.data.train.target}}}"
-    )
-    stages = "[{steps: 10, directions: both}, {steps: 5}]"
-    settings = [f"data.train={paths}", *SMALL, "training.steps=15"]
-    staged = load_recipe("files", [*settings, f"training.stages={stages}"])
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
-    # 10 x 64 tokens are 4 epochs of 160 tokens, and 5 x 64 tokens 4 epochs of 80.
-    expected = "15 (stages: 10 + 5), about 8 epochs"
-    assert plan_training(staged)["steps"] == expected
 
 
 @pytest.mark.timeout(60)

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import console
 from keras_transformer.cli.app import app
-from keras_transformer.errors import DataError, RecipeError, RunError
+from keras_transformer.errors import RecipeError, RunError
 from keras_transformer.evaluation import bleu
+from keras_transformer.experiments import machine
 from keras_transformer.experiments.repeat import LOG, read_translations, repeat
 from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.recipes import load_recipe, machine
+from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import final_scores_of_run
 
 JOBS = min(2, machine.find_machine().cores)
@@ -29,6 +30,7 @@ TINY = [
     *("training.warmup_steps=1", "training.cooldown_steps=0"),
     *("training.validation_bleu=false", "decoding.extra_length=5"),
 ]
+TREES = "{kind: trees, train: {trees: a}, validation: {trees: b}}"
 
 
 @pytest.fixture(scope="module")
@@ -107,28 +109,6 @@ def test_repeat_reports_diverged_models(tmp_path):
     lines = (tmp_path / "results.md").read_text().splitlines()
     assert [line.split(" | ")[-2] for line in lines[2:5]] == ["-"] * 3
     assert len(read_translations(tmp_path)[0]) == 2
-
-
-def test_repeat_reports_an_empty_test_set_before_training(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("a cat sat on it\n" * 20)
-        (tmp_path / f"empty.{name}").write_text("\n\n")
-    splits = {
-        "train": f"{{source: {tmp_path}/a, target: {tmp_path}/b}}",
-        "test": f"{{source: {tmp_path}/empty.a, target: {tmp_path}/empty.b}}",
-    }
-    recipe = load_recipe("files", [f"data.{key}={splits[key]}" for key in splits])
-    with pytest.raises(DataError, match=r"data\.test must contain at least one pair"):
-        repeat(recipe, [1], tmp_path / "seeds")
-    assert not (tmp_path / "seeds").exists()
-
-
-def test_repeat_names_a_damaged_result(repeated, tmp_path):
-    copy = tmp_path / "seeds"
-    shutil.copytree(repeated[0], copy)
-    (copy / "seed-1" / "result.json").write_text('{"seed": "1"}')
-    with pytest.raises(RunError, match=r"seed-1/result\.json"):
-        repeat(load_recipe("phrases", TINY), [1], copy)
 
 
 def test_repeat_refuses_another_recipe(repeated):
@@ -211,15 +191,6 @@ def test_repeat_logs_a_single_job_unless_a_terminal_shows_it(
         assert log.read_text() == "summary\nreason\n"
 
 
-def test_failed_repeat_leaves_no_folder(tmp_path):
-    files = f"data={{train: {{source: {tmp_path}/a, target: {tmp_path}/b}}}}"
-    test = f"data.test={{source: {tmp_path}/a, target: {tmp_path}/b}}"
-    command = ["repeat", "files", "--seeds=1", "-o", str(tmp_path / "new" / "seeds")]
-    found = CliRunner().invoke(app, [*command, "--set", files, "--set", test])
-    assert found.exit_code == 2, found.output
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
 def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch):
     """They fit the GPUs, which only TensorFlow finds, as with `train`."""
@@ -239,47 +210,29 @@ def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch):
     assert "training.mixed_precision: bfloat16 (" in found.stderr
 
 
-def test_repeat_needs_test_data(tmp_path):
-    (tmp_path / "a").write_text("a\n")
-    text = f"{{source: {tmp_path / 'a'}, target: {tmp_path / 'a'}}}"
-    recipe = load_recipe("files", [f"data.train={text}"])
-    with pytest.raises(RecipeError, match=r"data\.test"):
-        repeat(recipe, [1], tmp_path / "seeds")
-
-
-def test_repeat_refuses_trees(tmp_path):
-    trees = "data={kind: trees, train: {trees: a}}"
-    recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
-    with pytest.raises(RecipeError, match=r"cannot be used with data\.kind: trees"):
-        repeat(recipe, [1], tmp_path / "seeds")
-
-
-def test_compare_tests_the_means_of_two_folders(repeated):
-    output, _ = repeated
-    # The second folder is a link to the first, so there is no difference.
-    other = output.parent / "link"
-    other.symlink_to(output, target_is_directory=True)
-    found = CliRunner().invoke(app, ["compare", str(output), str(other)])
-    assert found.exit_code == 0, found.output
-    seeds = len(json.loads((output / "results.json").read_text())["seeds"])
-    assert f"mean over seeds (number per system: {seeds}, {seeds})" in found.output
-    assert "p = 1.0000" in found.output
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-def test_repeat_limits_jobs_to_the_number_of_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3})
-    command = ["repeat", "phrases", "--jobs=3", "-o", str(tmp_path / "x")]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2
-    assert "--jobs 3: must be at most the number of cores, 2" in found.output
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1", "1,4294967296"])
-def test_repeat_refuses_wrong_seeds(seeds, tmp_path):
-    found = CliRunner().invoke(
-        app, ["repeat", "phrases", f"--seeds={seeds}", "-o", str(tmp_path / "x")]
-    )
-    assert found.exit_code == 2
-    assert f"--seeds {seeds}" in found.output
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            (["phrases", f"--seeds={seeds}"], f"--seeds {seeds}")
+            for seeds in ("1,x", "1,1", "-1", "1,4294967296")
+        ),
+        (["phrases", "--jobs=3"], "--jobs 3: must be at most the number of cores, 2"),
+        (["phrases", "--set=data=" + TREES], "cannot be used with data.kind: trees"),
+        (["files"], "data.test must be given"),
+        (["files", "--set=data.test={source: b, target: b}"], "b: no such file"),
+        (["files", "--set=data.test={source: c, target: c}"], "data.test must contain"),
+    ],
+)
+def test_mistakes_are_reported_before_the_training(
+    tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda process: {0, 3})
+    (tmp_path / "a").write_text("a cat sat on it\n" * 20)
+    (tmp_path / "c").write_text("\n\n")
+    if arguments[0] == "files":
+        arguments = [*arguments, "--set=data.train={source: a, target: a}"]
+    found = CliRunner().invoke(app, ["repeat", *arguments, "-o", "new/seeds"])
+    assert found.exit_code == 2 and message in found.output
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "c"}

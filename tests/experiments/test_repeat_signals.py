@@ -10,7 +10,7 @@ import psutil
 import pytest
 from waiting import newest_step, wait_until
 
-from keras_transformer.recipes.machine import find_machine
+from keras_transformer.experiments.machine import find_machine
 
 # Stands in for the training of a seed. It records signals that are not ignored and,
 # after SIGTERM, needs a second to save. With `hangs` in the environment, it never ends
@@ -108,45 +108,40 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("jobs", "number", "exit_code"), [(1, signal.SIGINT, 130), (2, signal.SIGHUP, 129)]
+    ("jobs", "signals", "exit_code", "is_saved"),
+    [
+        (1, [signal.SIGINT], 130, True),
+        (2, [signal.SIGHUP], 129, True),
+        # Ctrl-Z pauses all processes.
+        (2, [signal.SIGTSTP, signal.SIGINT], 130, True),
+        # A second signal kills the trainings.
+        (2, [signal.SIGINT, signal.SIGINT], 130, False),
+    ],
 )
-def test_trainings_receive_one_signal_and_save(start, jobs, number, exit_code):
-    repeat = start(jobs)
-    repeat.trainings()
-    repeat.send(number)
-    code, log = repeat.wait()
-    assert code == exit_code, log
-    for folder in repeat.seeds:
-        assert json.loads((folder / "saved").read_text()) == [signal.SIGTERM]
-    if number == signal.SIGINT:
-        assert "interrupted; run the same command again to complete" in log
-
-
-def test_second_signal_kills_the_trainings(start):
-    repeat = start(2, hangs="1")
-    trainings = repeat.trainings()
-    repeat.send(signal.SIGINT)
-    repeat.wait_for("stopping")
-    repeat.send(signal.SIGINT)
-    code, log = repeat.wait()
-    assert code == 130, log
-    assert not any(each.is_running() for each in trainings)
-    assert "Traceback" not in log
-
-
-def test_ctrl_z_pauses_the_trainings(start):
-    repeat = start(2)
+def test_trainings_receive_one_signal_and_save(
+    start, jobs, signals, exit_code, is_saved
+):
+    repeat = start(jobs, **({} if is_saved else {"hangs": "1"}))
     trainings = repeat.trainings()
     processes = [psutil.Process(repeat.process.pid), *trainings]
-    repeat.send(signal.SIGTSTP)
-    wait_until(
-        lambda: {each.status() for each in processes} == {psutil.STATUS_STOPPED},
-        "the pause of all processes",
-    )
-    repeat.send(signal.SIGCONT)
-    repeat.send(signal.SIGINT)
+    for number in signals:
+        repeat.send(number)
+        if number == signal.SIGTSTP:
+            wait_until(
+                lambda: all(p.status() == psutil.STATUS_STOPPED for p in processes),
+                "the pause of all processes",
+            )
+            repeat.send(signal.SIGCONT)
+        elif not is_saved:
+            repeat.wait_for("stopping")
     code, log = repeat.wait()
-    assert code == 130, log
+    assert code == exit_code, log
+    assert "Traceback" not in log
+    assert not any(each.is_running() for each in trainings)
+    for folder in repeat.seeds if is_saved else ():
+        assert json.loads((folder / "saved").read_text()) == [signal.SIGTERM]
+    if code == 130 and is_saved:
+        assert "interrupted; run the same command again to complete" in log
 
 
 @pytest.mark.slow

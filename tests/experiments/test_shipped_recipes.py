@@ -15,7 +15,6 @@ SCRIPT = pathlib.Path(__file__).with_name("first_batches.py")
 @pytest.fixture(scope="module")
 def first_batches(tmp_path_factory):
     """Dict from recipe to the shape of its first batch, or to the text of an error."""
-    pytest.importorskip("packaging", reason="part of the extra [dev]")
     folder = tmp_path_factory.mktemp("data")
     done = subprocess.run(
         [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=300

@@ -11,13 +11,12 @@ import pytest
 import tensorflow as tf
 from phrases_run import small_recipe
 
-from keras_transformer.errors import DataError, RecipeError
+from keras_transformer.errors import DataError
 from keras_transformer.experiments.average import average_run
 from keras_transformer.experiments.cost import count_run_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus, steps_per_epoch
 from keras_transformer.recipes import dump_recipe, load_recipe
-from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import checkpoint_paths, path_in_model
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import metrics_of_run
@@ -85,15 +84,9 @@ def test_null_in_a_stage_overrides_training(tmp_path):
     )
     dump_recipe(recipe, tmp_path / "config.yaml")
     for each in (recipe, load_recipe(tmp_path / "config.yaml")):
-        first, second = (stage.settings.consistency for stage in stages_of(each))
+        first, second = (stage.settings.consistency for stage in each.stages)
         assert first.kind == "simcut"
         assert second is None
-
-
-def test_steps_default_to_the_sum_over_stages():
-    data = "data.train={source: a, target: b}"
-    recipe = load_recipe("files", [data, "training.stages=[{steps: 2}, {steps: 3}]"])
-    assert recipe.training.steps == 5
 
 
 def test_direction_both_stores_each_pair_in_both_directions(run):
@@ -195,7 +188,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     def cost(recipe, corpora, step, skipped=0.0):
         """Cost of a run in which a fraction of the tokens was skipped."""
         vocabulary_size, tokens = recipe.tokenizer.vocabulary_size, 0.0
-        for stage, corpus in zip(stages_of(recipe), corpora, strict=True):
+        for stage, corpus in zip(recipe.stages, corpora, strict=True):
             steps = max(0, min(step, stage.end) - stage.start)
             epoch = steps_per_epoch(corpus, stage.settings.batch_tokens)
             tokens += corpus.target_lengths.sum() * steps / epoch
@@ -213,31 +206,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
 
 def test_learning_rate_can_be_set_in_the_stages_only():
     settings = ("training.learning_rate=null", "training.steps=6")
-    stages = "training.stages=[{steps: 3, learning_rate: 0.1}, {steps: 3%s}]"
-    recipe = small_recipe(*settings, stages % ", learning_rate: 0.2")
-    rates = [stage.settings.learning_rate for stage in stages_of(recipe)]
+    stages = "[{steps: 3, learning_rate: 0.1}, {steps: 3, learning_rate: 0.2}]"
+    recipe = small_recipe(*settings, f"training.stages={stages}")
+    rates = [stage.settings.learning_rate for stage in recipe.stages]
     assert rates == [0.1, 0.2]
-    with pytest.raises(
-        RecipeError, match=r"stage 2: schedule: inverse_sqrt requires learning_rate"
-    ):
-        small_recipe(*settings, stages % "")
-
-
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        ("[{steps: 2}]", r"sum of the stages' steps.*steps=6, sum=2"),
-        ("[{steps: 6, cooldown_steps: 9}]", r"training\.stages: stage 1: cooldown"),
-        (
-            "[{steps: 6, word_drpout: 1}]",
-            r"stages: stage 1: unknown key word_drpout; did you mean word_dropout\?",
-        ),
-        ("[{steps: 5}, {steps: 0}]", r"stages: stage 2: steps must be greater than 0"),
-        ("[{steps: 6}, {}]", r"training\.stages: stage 2: steps must be given$"),
-        ("[{steps: 6}, 7]", r"training\.stages: stage 2 must be a section"),
-        ("[{steps: 6, schedule: paper}]", r"stage 1: schedule: paper computes"),
-    ],
-)
-def test_recipes_reject_invalid_stages(stages, message):
-    with pytest.raises(RecipeError, match=message):
-        small_recipe(f"training.stages={stages}", "training.steps=6")

@@ -55,9 +55,9 @@ def test_train_writes_run_folder(run):
     # the embedding and about 5,000 others. The bounds are wide, because batches are not
     # full.
     tokens = 8 * small_recipe().training.batch_tokens
-    counted = float(summary["training cost"].split(" FLOP counted; ")[0])
+    counted = float(summary["training cost"].split(" FLOP, ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
-    assert " on 1 device(s) at " in summary["training cost"]
+    assert summary["training cost"].endswith(" TFLOP/s per device")
     rows = [
         json.loads(line)
         for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -160,14 +160,6 @@ def test_train_resumes_with_more_steps(run, tmp_path):
     one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
-
-
-def test_train_rejects_other_recipe(run):
-    folder, _ = run
-    before = (folder / "config.yaml").read_bytes()
-    with pytest.raises(RunError, match=r"model\.d_ff, training\.seed"):
-        train(small_recipe("model.d_ff=30", "training.seed=5"), folder, progress=False)
-    assert (folder / "config.yaml").read_bytes() == before
 
 
 def test_train_retries_failed_start(tmp_path):
@@ -280,18 +272,6 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
     assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
     assert (corrected / "metrics.jsonl").read_text() == ""
     assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
-
-
-def test_failed_start_leaves_no_folder(tmp_path):
-    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
-        train(small_recipe("training.batch_tokens=3"), tmp_path / "a" / "b")
-    assert not list(tmp_path.iterdir())
-
-
-def test_train_rejects_invalid_model_before_reading_text(tmp_path):
-    with pytest.raises(ModelError, match=r"the recipe's model: .*rleu"):
-        train(small_recipe("model.activation=rleu"), tmp_path, progress=False)
-    assert not (tmp_path / "tokenizer").exists()
 
 
 @pytest.mark.slow

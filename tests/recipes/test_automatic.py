@@ -6,8 +6,9 @@ docs/how-to/train-on-your-data.md.
 
 import pytest
 
+from keras_transformer.experiments import machine as machines
+from keras_transformer.experiments.machine import Gpu, Machine
 from keras_transformer.recipes import RecipeError, automatic, dump_recipe, load_recipe
-from keras_transformer.recipes.machine import Gpu, Machine
 from keras_transformer.recipes.training_text import TextSize
 
 # A `Machine` has cores, bytes of memory and GPUs. A `Gpu` has bytes of memory and a
@@ -25,12 +26,8 @@ def load(monkeypatch):
     def load(pairs, machine=LAPTOP, *overrides, recipe="files", data=FILES, **options):
         # 70 bytes per pair, 100 distinct characters, and a distinct word per pair.
         text = TextSize(pairs, 70 * pairs, 100, pairs) if pairs else None
-        monkeypatch.setattr(
-            "keras_transformer.recipes.load.measure_training_text", lambda _: text
-        )
-        monkeypatch.setattr(
-            "keras_transformer.recipes.load.find_machine", lambda: machine
-        )
+        monkeypatch.setattr(automatic, "measure_training_text", lambda _: text)
+        monkeypatch.setattr(machines, "find_machine", lambda: machine)
         overrides = [*([data] if data else []), *overrides]
         return load_recipe(recipe, overrides, **options)
 
@@ -86,15 +83,6 @@ def test_both_directions_double_the_text_of_an_epoch(load):
     double = load(2_000, LAPTOP).training
     assert both.batch_tokens == double.batch_tokens == 2_048
     assert both.steps == double.steps == 1_700
-
-
-def test_started_run_keeps_checkpoints_in_minutes(load, tmp_path):
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "checkpoints" / "ckpt-1.index").touch()
-    started = load(29_000, LAPTOP, "training.checkpoint_minutes=10")
-    dump_recipe(started, run / "config.yaml")
-    assert load(29_000, run=run) == started
 
 
 def test_report_gives_a_reason_for_each_value(load):
@@ -198,31 +186,41 @@ def test_recipe_without_a_model_extends_the_files_recipe_for_any_text(
     assert recipe.model_dump(exclude="data") == load(29_000).model_dump(exclude="data")
 
 
-def test_recipe_with_a_model_has_the_defaults_of_the_paper(load, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "data: {train: {source: a, target: b}}\nmodel: {dropout: 0.2}",
+            "seed must be",
+        ),
+        ("data: {kind: phrases}", r"training.steps: auto requires text"),
+    ],
+)
+def test_other_recipes_have_the_defaults_of_the_paper(load, tmp_path, text, error):
     path = tmp_path / "mine.yaml"
-    path.write_text("data: {train: {source: a, target: b}}\nmodel: {dropout: 0.2}")
-    recipe = load(29_000, recipe=path)
+    path.write_text(text)
+    recipe = load(29_000, recipe=path, data=None)
     assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
+    key = "seed" if "seed" in error else "steps"
+    with pytest.raises(RecipeError, match=error):
+        load(29_000, LAPTOP, f"training.{key}=auto", recipe=path, data=None)
 
 
-def test_other_data_has_the_defaults_of_the_paper(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("data: {kind: phrases, source_locale: en, target_locale: de}")
-    recipe = load_recipe(path)
-    assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
-    with pytest.raises(RecipeError, match=r"training.steps: auto requires text"):
-        load_recipe(path, ["training.steps=auto"])
+def test_automatic_size_leaves_room_for_both_vocabularies(load):
+    """Half of the 100 characters and 1,000 words are counted for each vocabulary."""
+    sizes = []
+    for shared in ("true", "false"):
+        recipe = load(1_000, LAPTOP, f"tokenizer.shared={shared}")
+        sizes.append(recipe.tokenizer.vocabulary_size)
+        assert recipe.tokenizer.source_vocabulary_size in (None, sizes[-1])
+    # 260 ids are special or single bytes.
+    assert sizes == [260 + 100 + 1_000, 260 + 550]
 
 
 @pytest.mark.parametrize("kind", ["fils", "5", "null", "[files]"])
 def test_unknown_kind_is_named_before_auto(kind):
     with pytest.raises(RecipeError, match=r"data\.kind must be one of files, "):
         load_recipe("files", [f"data.kind={kind}"])
-
-
-def test_auto_is_an_error_for_other_keys(load):
-    with pytest.raises(RecipeError, match=r"training.seed must be a valid integer"):
-        load(29_000, LAPTOP, "training.seed=auto")
 
 
 @pytest.mark.parametrize(
@@ -260,18 +258,6 @@ def test_started_run_keeps_its_values(load, tmp_path, folder):
     longer = load(4_500_000, GPU, "training.steps=20000", **options)
     assert longer.training.steps == 20_000
     assert longer.training.warmup_steps == started.training.warmup_steps
-
-
-def test_started_run_without_a_model_section_resumes(load, tmp_path):
-    """Earlier versions gave such recipes the paper's defaults, which the run keeps."""
-    path, run = tmp_path / "mine.yaml", tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "checkpoints" / "ckpt-1.index").touch()
-    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
-    started = load(29_000, recipe=path)
-    dump_recipe(started, run / "config.yaml")
-    path.write_text("data: {train: {source: a.en, target: a.de}}")
-    assert load(29_000, recipe=path, run=run) == started
 
 
 def test_stored_recipe_provides_automatic_and_missing_values(load, tmp_path):

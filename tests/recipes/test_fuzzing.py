@@ -18,101 +18,41 @@ model: {preset: tiny, dropout: 0.3}
 training: {steps: 10, seed: 1}
 decoding: {beam_size: 4}
 """
+
+
+def words(text):
+    return text.split()
+
+
 # Keys of recipes, some of them invalid.
-KEYS = [
-    *("data.kind", "data.train", "data.train.source", "data.max_length", "data.size"),
-    *("data.train.trees", "data.validation", "data.words", "data.name", "data"),
-    *("tokenizer.kind", "tokenizer.dropout", "tokenizer", "model.preset", "model"),
-    *("model.d_model", "model.activation", "model.score_mode", "model.max_length"),
-    *("training.steps", "training.seed", "training.early_stopping", "training"),
-    *(
-        "training.checkpoint_minutes",
-        "training.checkpoint_steps",
-        "training.average_checkpoints",
-    ),
-    *("training.early_stopping.metric", "decoding.beam_size", "evaluation.tokenize"),
-    *(
-        "decoding.length_penalty",
-        "",
-        ".",
-        "a.b.c",
-        "data.train.source.x",
-        "<<",
-        "__class__",
-    ),
-]
+KEYS = words("""
+data.kind data.train data.train.source data.max_length data.size data.train.trees
+data.validation data.words data.name data tokenizer.kind tokenizer.dropout tokenizer
+model.preset model model.d_model model.activation model.score_mode model.max_length
+training.steps training.seed training.early_stopping training a.b.c . << __class__
+training.checkpoint_minutes training.checkpoint_steps training.average_checkpoints
+training.early_stopping.metric decoding.beam_size evaluation.tokenize
+decoding.length_penalty data.train.source.x
+""")
 # YAML values, many of which are invalid.
-WORDS = [
-    *(
-        "",
-        "~",
-        "null",
-        "true",
-        "no",
-        "1",
-        "-1",
-        "0",
-        "1e9",
-        "1e-9",
-        ".inf",
-        ".nan",
-        "0x1f",
-    ),
-    *(
-        "9" * 30,
-        "9" * 5000,
-        "0o17",
-        "1:30",
-        "2001-01-01",
-        "2001-99-99",
-        "1_000",
-        "=",
-        "<<",
-    ),
-    *(
-        "[]",
-        "{}",
-        "[1, 2]",
-        "{a: 1}",
-        "{a: 1, a: 2}",
-        "[" * 200,
-        "{a: " * 200,
-        "&a [*a]",
-    ),
-    *("*a", "&a 1", "!!int x", "!!float x", "!!bool x", "!!timestamp x", "!!binary ä"),
-    *(
-        "!!python/object/apply:os.system [id]",
-        "!!python/name:os.system",
-        "!x y",
-        "!!set {a}",
-    ),
-    *(
-        "|\n a",
-        ">\n a",
-        "- a",
-        "? a",
-        "%TAG",
-        "---",
-        "...",
-        "# a",
-        "'",
-        '"\\ud800"',
-        "@",
-        "`",
-    ),
-    *("files", "tfds", "phrases", "trees", "tags", "bpe", "word_piece", "tiny", "base"),
-    *(
-        "${HOME}",
-        "${NOWHERE}",
-        "${",
-        "~/x",
-        "a.en",
-        "\\0",
-        '"\\0"',
-        "paper",
-        "inverse_sqrt",
-    ),
+WORDS = words("""
+~ null true no 1 -1 0 1e9 1e-9 .inf .nan 0x1f 0o17 1:30 2001-01-01 2001-99-99 1_000 = <<
+[] {} *a %TAG --- ... ' @ ` !!binary files tfds phrases trees tags bpe word_piece tiny
+base auto ${HOME} ${NOWHERE} ${ ~/x a.en paper inverse_sqrt
+""")
+WORDS += [
+    "",
+    "9" * 30,
+    "9" * 5000,
+    "[1, 2]",
+    "{a: 1}",
+    "{a: 1, a: 2}",
+    "&a [*a]",
+    "&a 1",
 ]
+WORDS += ["[" * 200, "{a: " * 200, "!!int x", "!!float x", "!!bool x", "!!timestamp x"]
+WORDS += ["!!binary ä", "!!python/object/apply:os.system [id]", "!x y", "!!set {a}"]
+WORDS += ["|\n a", ">\n a", "- a", "? a", "# a", '"\\ud800"', "\\0", '"\\0"']
 VALUES = (
     st.sampled_from(WORDS) | ANY_TEXT | st.integers().map(str) | st.floats().map(str)
 )
@@ -123,15 +63,10 @@ OVERRIDES = st.lists(
 # Lists of overrides, many of which are valid.
 PLAUSIBLE = st.lists(
     st.sampled_from(
-        [
-            *(
-                "training.steps=",
-                "training.seed=",
-                "training.keep_checkpoints=",
-                "data.max_length=",
-            ),
-            *("decoding.beam_size=", "decoding.extra_length=", "model.d_ff="),
-        ]
+        words(
+            "training.steps= training.seed= training.keep_checkpoints= model.d_ff= "
+            "decoding.beam_size= decoding.extra_length= data.max_length="
+        )
     ).flatmap(lambda key: st.integers(-1, 10**12).map(lambda value: f"{key}{value}"))
     | st.text(st.characters(), min_size=1).map(
         lambda name: f'data.train.source=["{name}"]'

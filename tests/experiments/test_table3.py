@@ -12,10 +12,9 @@ import pytest
 from keras_transformer.errors import RecipeError, RunBusy
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import table3
-from keras_transformer.experiments.table3.rows import row_recipe
-from keras_transformer.experiments.table3.table import write_tables
+from keras_transformer.experiments.report import write_table3
+from keras_transformer.experiments.table3 import row_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.stages import stages_of
 
 SMALL = [
     "data.size=900",
@@ -90,10 +89,10 @@ def test_row_recipe_applies_to_every_stage():
     assert big.training.steps == 15
     assert [stage.steps for stage in big.training.stages] == [6, 9]
     smoothed = table3.row_recipe(staged, "D4", scale=4)
-    found = [stage.settings.label_smoothing for stage in stages_of(smoothed)]
+    found = [stage.settings.label_smoothing for stage in smoothed.stages]
     assert found == [0.2, 0.2]
     base = table3.row_recipe(staged, "base", scale=4)
-    assert [stage.settings.label_smoothing for stage in stages_of(base)] == [0.3, 0.1]
+    assert [stage.settings.label_smoothing for stage in base.stages] == [0.3, 0.1]
 
 
 def test_row_recipe_rejects_indivisible_scale():
@@ -182,41 +181,36 @@ def test_ablate_skips_rows_of_other_processes(tmp_path):
     assert text.count("\n| C") == 2
 
 
-def test_table_states_runs_per_row(tmp_path):
-    recipes = {row: row_recipe(recipe(), row, 32) for row in ("C1", "C2")}
-    results = [
+def write(folder, *results):
+    """Writes the tables of `(row, perplexity, BLEU)` and returns the Markdown."""
+    common = {"seed": 1, "parameters": 1, "signature": ""}
+    rows = [
         {
-            **{"row": row, "seed": seed, "parameters": 1, "signature": ""},
-            **{"perplexity": float(seed), "bleu": 10.0 * seed},
-            "recipe": recipes[row].model_dump(mode="json"),
+            **{"row": row, "perplexity": perplexity, "bleu": bleu, **common},
+            "recipe": row_recipe(recipe(), row, 32).model_dump(mode="json"),
         }
-        for row, seed in (("C1", 1), ("C1", 3), ("C2", 2))
+        for row, perplexity, bleu in results
     ]
-    write_tables(results, tmp_path, 32)
-    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    write_table3(rows, folder, 32)
+    return (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_table_states_runs_per_row(tmp_path):
+    text = write(tmp_path, ("C1", 1.0, 10.0), ("C1", 3.0, 30.0), ("C2", 2.0, 20.0))
     assert "Each row is the mean of 1 to 2 run(s)" in text
     # C1: the means of perplexity and BLEU over two seeds, and the paper's perplexity.
     assert "| 2.0 | 20.0 | 6.11 |" in text
-    write_tables(results[:2], tmp_path, 32)
-    assert "the mean of 2 run(s)" in (tmp_path / "table.md").read_text()
+    text = write(tmp_path, ("C1", 1.0, 10.0), ("C1", 3.0, 30.0))
+    assert "the mean of 2 run(s)" in text
 
 
 def test_table_has_an_empty_cell_for_a_diverged_row(tmp_path):
-    results = [
-        {
-            **{"row": row, "seed": 1, "parameters": 1, "signature": ""},
-            **{"perplexity": perplexity, "bleu": 10.0},
-            "recipe": row_recipe(recipe(), row, 32).model_dump(mode="json"),
-        }
-        for row, perplexity in (("base", 2.5), ("C1", None))
-    ]
-    for shown in (results, results[1:], results[::-1]):
-        write_tables(shown, tmp_path, 32)
+    base, diverged = ("base", 2.5, 10.0), ("C1", None, 10.0)
+    for rows in ((base, diverged), (diverged,), (diverged, base)):
+        assert "None" not in write(tmp_path, *rows)
         with open(tmp_path / "table.csv", encoding="utf-8") as file:
             cells = {row["row"]: row["PPL"] for row in csv.DictReader(file)}
-        assert cells.pop("C1") == ""
-        assert cells in ({}, {"base": "2.5"})
-        assert "None" not in (tmp_path / "table.md").read_text(encoding="utf-8")
+        assert cells == {name: str(value or "") for name, value, _ in rows}
 
 
 def test_ablate_requires_validation_data(tmp_path):

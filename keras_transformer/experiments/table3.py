@@ -1,4 +1,8 @@
-"""Trains and evaluates the rows of the paper's Table 3."""
+"""Trains the model variations of the paper's Table 3 on any translation data.
+
+The paper labels its groups of rows with the letters A to E. Here, the rows of a group
+are also numbered, such as `C2`. Group E has a single row, `E`.
+"""
 
 import os
 import pathlib
@@ -9,13 +13,89 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 from keras_transformer.errors import RecipeError, RunBusy, require_tensorflow
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
-from keras_transformer.experiments.scoring import RESULT, score_model, write_result
-from keras_transformer.experiments.table3.rows import row_recipe
-from keras_transformer.experiments.table3.table import write_tables
+from keras_transformer.experiments.report import (
+    PAPER,
+    RESULT,
+    write_result,
+    write_table3,
+)
 from keras_transformer.experiments.train import train
+from keras_transformer.experiments.validation import score_model
+from keras_transformer.presets import PRESETS, TRAINING_PRESETS, WIDTHS
 from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.untrusted import read_json
+
+# The big model is trained for 300,000 steps instead of 100,000.
+_BIG_STEPS_FACTOR = 3
+
+
+def expand_rows(names):
+    """Returns row names in the order of the table.
+
+    `names` are separated by commas, such as `"base,A,C2"`. A letter such as `A` selects
+    all rows of its group.
+    """
+    wanted = set()
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        is_group = len(name) == 1
+        found = [row for row in PAPER if row == name or (is_group and row[:-1] == name)]
+        if not found:
+            raise RecipeError(
+                f"rows must be names in Table 3 ({', '.join(PAPER)}) or letters of its "
+                f"groups, such as A. Received: {name!r}."
+            )
+        wanted.update(found)
+    if not wanted:
+        raise RecipeError("rows must name at least one row of Table 3.")
+    return [row for row in PAPER if row in wanted]
+
+
+def row_recipe(recipe, row, scale=1, seed=1):
+    """Returns the recipe with the model and training of a row.
+
+    Data, tokenizer, schedule, normalization and activation are unchanged. As in the
+    paper, the model is the last checkpoint, without averaging. The search uses beam
+    size 4 and length penalty 0.6. The row `big` is trained for three times as many
+    steps as the others.
+
+    Args:
+        recipe: A `Recipe`.
+        row: Name of the row.
+        scale: Divisor of all widths, for smaller models. Heads, layers and dropout are
+            unchanged.
+        seed: Seed of the initial weights, the dropout and the data order.
+
+    Raises:
+        RecipeError: If `scale` does not divide a width.
+    """
+    sizes = dict(PRESETS[row])
+    for name in WIDTHS:
+        if sizes[name] % scale:
+            raise RecipeError(
+                f"row {row}: {name}={sizes[name]} is not divisible by --scale {scale}"
+            )
+        sizes[name] //= scale
+    values = recipe.model_dump()
+    kept = {name: values["model"][name] for name in ("normalization", "activation")}
+    # `sizes` replaces every value in which the row differs from this preset.
+    values["model"] = {**sizes, **kept, "preset": "base"}
+    changes = TRAINING_PRESETS.get(row, {})
+    training = {
+        **values["training"],
+        **changes,
+        "average_checkpoints": 1,
+        "ema_momentum": None,
+        "seed": seed,
+    }
+    # A stage's own settings must not hide the changes of the row.
+    stages = [{**stage, **changes} for stage in training["stages"] or ()]
+    if row == "big":
+        for settings in (training, *stages):
+            settings["steps"] *= _BIG_STEPS_FACTOR
+    values["training"] = {**training, "stages": stages or None}
+    values["decoding"] = {"beam_size": 4, "length_penalty": 0.6}
+    return Recipe.model_validate(values)
 
 
 class _Result(BaseModel):
@@ -96,22 +176,18 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         except RunBusy as error:
             busy = error
             continue
-        write_tables(_read_results(jobs), output, scale)
+        write_table3(_read_results(jobs), output, scale)
         if on_row is not None:
             on_row(job.row, job.seed, result)
     results = _read_results(jobs)
     if busy is not None and not results:
         raise busy
-    write_tables(results, output, scale)
+    write_table3(results, output, scale)
     return results
 
 
 def _train_row(job, progress):
-    """Returns the stored result of a row, training it first if necessary.
-
-    Raises:
-        RunBusy: If another process is training it.
-    """
+    """Returns the stored result of a row, training it first if necessary."""
     result = _read_result(job.folder, job.recipe)
     if result is not None:
         return result
@@ -131,11 +207,7 @@ def _read_results(jobs):
 
 
 def _read_result(folder, recipe):
-    """Returns the stored result of a row, or `None`.
-
-    Raises:
-        RecipeError: If the result was computed with a different recipe.
-    """
+    """Returns the stored result of a row, or `None`."""
     path = folder / RESULT
     if not os.path.lexists(path):
         return None

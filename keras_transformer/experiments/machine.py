@@ -1,4 +1,4 @@
-"""Cores, memory and GPUs of this machine, for choosing automatic settings.
+"""Cores, memory and GPUs of this machine, and the memory that training takes.
 
 This module does not import TensorFlow. It finds GPUs only if TensorFlow has already
 been imported.
@@ -12,7 +12,20 @@ from typing import NamedTuple
 
 import psutil
 
+from keras_transformer.arguments import count_parameters
+
 _CGROUP = "/sys/fs/cgroup"
+# Bytes per weight for the weight, its gradient, and two slots of Adam, in float32.
+_WEIGHT_BYTES = 16
+_AVERAGE_BYTES = 4  # per weight, for the moving average of the weights
+# Activations that a training step stores per layer and per token of one side: the
+# number of vectors of width d_model, of vectors of width d_ff, and of rows of attention
+# scores per head. They come from measurements with benchmarks/training_memory.py.
+_VECTORS = 25
+_HIDDEN_VECTORS = 4
+_SCORE_ROWS = 3
+# Memory of TensorFlow, its compiled graphs and the program.
+_BASE_BYTES = 1_100 << 20
 
 
 class Gpu(NamedTuple):
@@ -88,7 +101,7 @@ def _container_cores():
         period = _read_number("cpu/cpu.cfs_period_us")
     try:
         return max(1, int(quota) // int(period))
-    except (TypeError, ValueError, ZeroDivisionError):
+    except (TypeError, ValueError):
         return None  # no quota
 
 
@@ -110,18 +123,15 @@ def _container_usage():
 
 def _read_number(*names):
     """Returns the number in the first file that contains one, or `None`."""
-    for name in names:
-        text = (_read(name) or "").strip()
-        if text.isdigit():
-            return int(text)
-    return None
+    texts = ((_read(name) or "").strip() for name in names)
+    return next((int(text) for text in texts if text.isdigit()), None)
 
 
 def _read(name):
     """Returns the text of a cgroup file (of version 2 or 1), or `None`."""
     try:
         with open(os.path.join(_CGROUP, name), encoding="utf-8") as file:
-            return file.read(1 << 16)
+            return file.read()
     except (OSError, ValueError):
         return None
 
@@ -134,9 +144,7 @@ def _find_gpus():
     for gpu in tensorflow.config.list_physical_devices("GPU"):
         details = tensorflow.config.experimental.get_device_details(gpu)
         capability = details.get("compute_capability")
-        if capability is not None:
-            capability = float("{}.{}".format(*capability))
-        capabilities.append(capability)
+        capabilities.append(capability and float("{}.{}".format(*capability)))
     memory = _smallest_gpu_memory() if capabilities else None
     return tuple(Gpu(memory, capability) for capability in capabilities)
 
@@ -155,3 +163,29 @@ def _smallest_gpu_memory():
         return None
     sizes = [int(line) for line in done.stdout.split("\n") if line.strip().isdigit()]
     return min(sizes) * 2**20 if sizes else None
+
+
+def recipe_memory(recipe, num_devices=1, num_parts=None):
+    """Estimates the bytes that training a recipe takes on each device, in float32.
+
+    Args:
+        recipe: A `Recipe`.
+        num_devices: Number of devices that share a batch.
+        num_parts: Number of parts of a batch that are processed one after another. If
+            `None`, `training.gradient_accumulation_steps`.
+    """
+    size = recipe.tokenizer.vocabulary_size
+    sizes = recipe.model.model_dump() | {"vocabulary_size": size}
+    floats = (
+        _VECTORS * sizes["d_model"]
+        + _HIDDEN_VECTORS * sizes["d_ff"]
+        + _SCORE_ROWS * sizes["num_heads"] * recipe.data.max_length
+    )
+    has_average = recipe.training.ema_momentum is not None
+    weight_bytes = _WEIGHT_BYTES + has_average * _AVERAGE_BYTES
+    weights = weight_bytes * count_parameters(sizes)
+    stages = [stage.settings for stage in recipe.stages]
+    # Consistency computes each batch twice.
+    tokens = max(each.batch_tokens * (2 if each.consistency else 1) for each in stages)
+    tokens /= num_devices * (num_parts or recipe.training.gradient_accumulation_steps)
+    return int(_BASE_BYTES + weights + 4 * tokens * sizes["num_layers"] * floats)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from keras_transformer.errors import RunError
-from keras_transformer.experiments.curves import draw_curves, has_metrics
+from keras_transformer.experiments.report import draw_curves, has_metrics
 
 TRAIN = [
     {"split": "train", "step": step, "seconds": 6.0 * step, "loss": 9 - step / 100}
