@@ -10,7 +10,7 @@ import importlib
 
 # Public classes and functions, and the modules that contain them.
 _NAMES = {
-    "BothDirections": "sources.directions",
+    "BothDirections": "sources.base",
     "CoreOpsBytePairTokenizer": "tokenizers.core_byte_pairs",
     "CsvFiles": "sources.tables",
     "EncodedCorpus": "encoded_corpus",

@@ -114,15 +114,8 @@ def sample_weighted_pairs(
 
     A pair with weight 2.3 occurs twice. In addition, 30% of the pairs whose weights
     have the fractional part 0.3 are drawn once more. Their number is rounded up, over
-    all leaves together. A leaf has the same number of pairs in every epoch.
-
-    Args:
-        leaf_of_pair: int array `[num_pairs]` (see `plan_buckets`).
-        weights: float array `[num_pairs]`, each pair's occurrences per epoch.
-        random: Generator that draws the pairs.
-
-    Returns:
-        int64 array of the pairs' indices, not shuffled.
+    all leaves together. A leaf has the same number of pairs in every epoch. Returns
+    the pairs' indices, not shuffled.
     """
     copies = np.floor(weights).astype(np.int64)
     fractions = weights - copies
@@ -239,11 +232,7 @@ def padding_fraction(
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:
-    """Sorts the corpus by length and splits it into batches within the token budget.
-
-    Returns:
-        List with an array of pair indices for each batch.
-    """
+    """Sorts the corpus by length and splits it into batches of pair indices."""
     check_budget(source_lengths, target_lengths, batch_tokens)
     order = np.lexsort((source_lengths, target_lengths))
     batches = []
@@ -267,7 +256,7 @@ def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndar
 def _bucket(
     cells: np.ndarray, counts: np.ndarray, batch_tokens: int, parent: int
 ) -> Bucket:
-    source_length, target_length = (int(length) for length in cells.max(axis=0))
+    source_length, target_length = map(int, cells.max(axis=0))
     batch_size = batch_tokens // max(source_length, target_length)
     return Bucket(source_length, target_length, batch_size, int(counts.sum()), parent)
 
@@ -277,16 +266,10 @@ def _best_split(
 ) -> tuple[int, int, int]:
     """Finds the split of a bucket that saves the most padding.
 
-    Args:
-        cells: int array `[num_cells, 2]`, distinct (source, target) lengths.
-        counts: int array `[num_cells]`, the number of pairs per cell.
-        batch_tokens: The token budget.
-
-    Returns:
-        saved: Number of padding ids saved, 0 if no split with at least `_MIN_BATCHES`
-            batches in each half saves any.
-        axis: 0 to split by source length, 1 to split by target length.
-        cut: Maximum length in the lower half.
+    `cells` are distinct (source, target) lengths `[num_cells, 2]`, and `counts` their
+    numbers of pairs. Returns the number of padding ids saved (0 if no split with at
+    least `_MIN_BATCHES` batches in each half saves any), the axis (0 for the source),
+    and the maximum length in the lower half.
     """
     best = (0, 0, 0)
     padded = int(counts.sum() * cells.max(axis=0).sum())

@@ -10,7 +10,6 @@ from keras_transformer.pipelines.batching import (
     Bucket,
     batches_per_epoch,
     epoch_order,
-    plan_buckets,
     sample_weighted_pairs,
     sorted_batches,
 )
@@ -65,7 +64,7 @@ def training_dataset(
             "training.seed and the start step must not be negative. "
             f"Received: seed={seed}, start_step={start_step}."
         )
-    buckets, leaf_of_pair = _plan(corpus, batch_tokens)
+    buckets, leaf_of_pair = corpus.plan(batch_tokens)
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
 
@@ -99,14 +98,9 @@ def batch_indices(
 ) -> np.ndarray:
     """Returns the pairs in a batch of `training_dataset`, of all workers together.
 
-    Args:
-        corpus, batch_tokens, seed: The arguments of `training_dataset`.
-        step: Number of the batch, counted from 1.
-
-    Returns:
-        int64 array of the pairs' indices in the corpus.
+    `step` is the number of the batch, counted from 1.
     """
-    buckets, leaf_of_pair = _plan(corpus, batch_tokens)
+    buckets, leaf_of_pair = corpus.plan(batch_tokens)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
     order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
     batches = _index_batches(*map(tf.constant, order), buckets)
@@ -117,9 +111,7 @@ def batch_indices(
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
     """Returns the rows of a corpus in an epoch of training, in no particular order.
 
-    Returns:
-        int64 array of row indices. If the corpus has weights, the rows are a sample of
-        about the size of an epoch.
+    If the corpus has weights, they are a sample of about the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
@@ -149,17 +141,8 @@ def evaluation_dataset(
 
 def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     """Returns the number of batches in each epoch of `training_dataset`."""
-    buckets, _ = _plan(corpus, batch_tokens)
+    buckets, _ = corpus.plan(batch_tokens)
     return batches_per_epoch(buckets)
-
-
-def _plan(corpus: EncodedCorpus, batch_tokens: int) -> tuple[list[Bucket], np.ndarray]:
-    return plan_buckets(
-        corpus.source_lengths,
-        corpus.target_lengths,
-        batch_tokens,
-        weights=corpus.weights,
-    )
 
 
 def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
@@ -177,8 +160,7 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
     """Converts a dataset of `(indices, bucket)` to batches of ids.
 
-    `padded_batch` is a NumPy function that converts the two values to the arrays of
-    `_batch`.
+    The NumPy function `padded_batch` converts the two values to the arrays of `_batch`.
     """
 
     def load(indices, bucket):

@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.batching import Bucket, plan_buckets
 from keras_transformer.untrusted import read_json, require_regular
 
 FACTS = "corpus.json"
@@ -90,13 +91,13 @@ class EncodedCorpus:
         num_dropped = facts["num_read"] - facts["num_pairs"]
         if len(self._dropped) != num_dropped or not _is_increasing(places):
             raise ValueError(f"{DROPPED} does not match {FACTS}")
-        self._ids = {}
-        self._offsets = {}
+        self._ids, self._offsets = {}, {}
         for side in SIDES:
             ids, offsets = side_files(side)
             self._ids[side] = self._load(ids, "u2", "i4")
             self._offsets[side] = self._load(offsets, "i8")
         self.source_lengths, self.target_lengths = map(self._lengths, SIDES)
+        self._plans = {}
         self.weights = None
         if weights is not None:
             self.weights = weights(self.numbers(np.arange(self.num_pairs)))
@@ -128,27 +129,31 @@ class EncodedCorpus:
             )
         return array
 
+    def plan(self, batch_tokens: int) -> tuple[list[Bucket], np.ndarray]:
+        """Returns the result of `plan_buckets`, which is computed once per budget."""
+        if batch_tokens not in self._plans:
+            self._plans[batch_tokens] = plan_buckets(
+                self.source_lengths,
+                self.target_lengths,
+                batch_tokens,
+                weights=self.weights,
+            )
+        return self._plans[batch_tokens]
+
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target ids of a row, int32, with end ids."""
         index = range(self.num_pairs)[index]
+        bounds = [self._offsets[side][index : index + 2] for side in SIDES]
         return tuple(
-            np.asarray(
-                self._ids[side][slice(*self._offsets[side][index : index + 2])],
-                np.int32,
-            )
-            for side in SIDES
+            np.asarray(self._ids[side][start:end], np.int32)
+            for side, (start, end) in zip(SIDES, bounds, strict=True)
         )
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """Returns the number of each row's pair: its position among all pairs read.
 
-        Dropped pairs count, too, so `Pairs.locate` accepts these numbers.
-
-        Args:
-            indices: int array of row indices, counted from 0.
-
-        Returns:
-            int64 array of pair numbers, counted from 1.
+        Rows are counted from 0, pairs from 1. Dropped pairs count, too, so
+        `Pairs.locate` accepts these numbers.
         """
         indices = indices // self._segmentations
         # dropped[i] - i pairs were kept before the i-th dropped pair.
@@ -156,14 +161,7 @@ class EncodedCorpus:
         return indices + np.searchsorted(kept_before, indices, side="right") + 1
 
     def check_ids(self, *sizes: int) -> None:
-        """Checks that all ids are in the vocabularies.
-
-        Args:
-            *sizes: Vocabulary sizes of source and target.
-
-        Raises:
-            DataError: If an id is outside of its vocabulary.
-        """
+        """Raises a `DataError` if an id is outside of its side's vocabulary size."""
         for side, size in zip(SIDES, sizes, strict=True):
             ids = self._ids[side]
             if ids.min() < 0 or ids.max() >= size:
@@ -177,13 +175,7 @@ class EncodedCorpus:
         return np.unique(np.searchsorted(self._offsets["target"], places, "right") - 1)
 
     def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
-        """Gathers padded rows: int32 array `[len(indices), length]`.
-
-        Args:
-            side: "source" or "target".
-            indices: int array of row indices.
-            length: Number of columns, at least the length of the longest row.
-        """
+        """Gathers rows of a side, padded to int32 `[len(indices), length]`."""
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
         rows = np.full((len(indices), length), self.pad_id, np.int32)

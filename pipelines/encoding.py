@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.files import temporary_name
-from keras_transformer.pipelines.chunks import chunks
 from keras_transformer.pipelines.encoded_corpus import (
     DROP_REASONS,
     DROPPED,
@@ -23,7 +22,6 @@ from keras_transformer.pipelines.encoded_corpus import (
     corpus_report,
     side_files,
 )
-from keras_transformer.pipelines.npy_writer import NpyWriter
 from keras_transformer.pipelines.sources.base import Pair, Pairs, as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
@@ -34,6 +32,7 @@ _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
 # Maximum number of dropped pairs per reason whose locations are stored.
 _MAX_LOCATIONS = 5
+_FILES = {FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))}
 
 
 def encode_corpus(
@@ -77,7 +76,16 @@ def encode_corpus(
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
             support dropout, or `folder` contains other files.
     """
-    _check_sampling(dropout, segmentations)
+    if not 0 <= dropout < 1 or segmentations < 1:
+        raise ValueError(
+            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
+            f"Received: dropout={dropout}, segmentations={segmentations}."
+        )
+    if not dropout and segmentations > 1:
+        raise ValueError(
+            "`segmentations` above 1 requires `dropout` above 0. "
+            f"Received: segmentations={segmentations}, dropout={dropout}."
+        )
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
     sampling = (dropout, segmentations, seed) if dropout else None
@@ -136,33 +144,12 @@ def _matching_corpus(folder, fingerprint, tokenizers) -> EncodedCorpus | None:
     return None
 
 
-def _check_sampling(dropout: float, segmentations: int) -> None:
-    if not 0 <= dropout < 1 or segmentations < 1:
-        raise ValueError(
-            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
-            f"Received: dropout={dropout}, segmentations={segmentations}."
-        )
-    if not dropout and segmentations > 1:
-        raise ValueError(
-            "`segmentations` above 1 requires `dropout` above 0. "
-            f"Received: segmentations={segmentations}, dropout={dropout}."
-        )
-
-
-def _corpus_files() -> list[str]:
-    return [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]
-
-
 def _replaceable_folder(folder: str | os.PathLike) -> str:
-    """Returns the path of `folder`, or of its target if it is a link.
-
-    Raises:
-        DataError: If it is a file or contains more than a corpus.
-    """
+    """Returns the path of `folder` (of its target, if a link) without other files."""
     folder = os.path.realpath(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise DataError(f"{folder}: must be a folder.")
-    if os.path.isdir(folder) and set(os.listdir(folder)) - {*_corpus_files()}:
+    if os.path.isdir(folder) and set(os.listdir(folder)) - _FILES:
         raise DataError(
             f"{folder}: contains other files. Choose an empty folder for the token ids."
         )
@@ -173,7 +160,7 @@ def _remove_corpus(folder: str) -> None:
     """Removes an older corpus and its folder, but no other files."""
     if not os.path.isdir(folder):
         return
-    for name in _corpus_files():
+    for name in _FILES:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(folder, name))
     os.rmdir(folder)
@@ -201,7 +188,8 @@ def _encode_texts(pairs, tokenizers, sampling):
             `[chunk, (length)]`.
     """
     num_read = 0
-    for chunk in chunks(pairs, _CHUNK_PAIRS):
+    pairs = iter(pairs)
+    while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):
         reasons = np.full(len(chunk), "", object)
         identical = np.array([source == target for source, target in chunk])
         sides = ([], [])
@@ -213,16 +201,11 @@ def _encode_texts(pairs, tokenizers, sampling):
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
-        yield (
-            identical,
-            reasons,
-            [
-                _segment(
-                    tokenizers[number], sides[number], sampling, [num_read, number]
-                )
-                for number in (0, 1)
-            ],
-        )
+        segmented = [
+            _segment(tokenizers[side], sides[side], sampling, [num_read, side])
+            for side in (0, 1)
+        ]
+        yield identical, reasons, segmented
         num_read += len(chunk)
 
 
@@ -239,7 +222,7 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = num_identical = 0
     with contextlib.ExitStack() as stack:
-        dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
+        dropped_pairs = _NpyFile(os.path.join(folder, DROPPED), np.int64)
         stack.callback(dropped_pairs.close)
         files = []
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
@@ -306,23 +289,19 @@ class _IdsFile:
     def __init__(self, folder: str, side: str, vocabulary_size: int):
         ids, offsets = (os.path.join(folder, name) for name in side_files(side))
         dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        self._ids = NpyWriter(ids, dtype)
-        self._offsets = NpyWriter(offsets, np.int64)
+        self._ids = _NpyFile(ids, dtype)
+        self._offsets = _NpyFile(offsets, np.int64)
         self._offsets.append(np.zeros(1, np.int64))
-        self._end = 0
         self._digest = hashlib.sha256()
 
     def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
         """Appends the rows for which the bool array `kept` is true, with end ids."""
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
-        ends = np.cumsum(lengths[kept])
-        ids = np.insert(ids, ends, end_id)
+        ids = np.insert(ids, np.cumsum(lengths[kept]), end_id)
+        self._offsets.append(self._ids.length + np.cumsum(lengths[kept] + 1))
         self._ids.append(ids)
         self._digest.update(ids.astype("<i4").tobytes())
-        offsets = self._end + np.cumsum(lengths[kept] + 1)
-        self._offsets.append(offsets)
-        self._end = int(offsets[-1]) if len(offsets) else self._end
 
     def hash(self) -> str:
         """Returns a hash of all ids, including end ids."""
@@ -331,3 +310,32 @@ class _IdsFile:
     def close(self) -> None:
         with contextlib.closing(self._offsets):
             self._ids.close()
+
+
+class _NpyFile:
+    """Writes a one-dimensional `.npy` file chunk by chunk.
+
+    Python writes the chunks, because an error of `ndarray.tofile` has no error code,
+    such as the one of a full disk.
+    """
+
+    def __init__(self, path: str, dtype: np.typing.DTypeLike):
+        self._dtype = np.dtype(dtype)
+        self.length = 0
+        self._file = open(path, "wb")  # noqa: SIM115
+        self._write_header()
+
+    def append(self, elements: np.ndarray) -> None:
+        self._file.write(elements.astype(self._dtype, copy=False).tobytes())
+        self.length += len(elements)
+
+    def close(self) -> None:
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
+
+    def _write_header(self):
+        # NumPy pads it to the same size for any length, so that `close` can replace it.
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype)}
+        header |= {"fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)

@@ -61,20 +61,13 @@ def _open_zstd(file):
     return zstd.ZstdFile(file)
 
 
-def _open_bzip2(file):
-    return _Streams(file, bz2.BZ2Decompressor)
-
-
-def _open_xz(file):
-    return _Streams(file, lzma.LZMADecompressor)
-
-
+_BZIP2 = "bzip2", lambda file: _Streams(file, bz2.BZ2Decompressor)
 # For each compressed format its first bytes, its name, and a function that opens it.
 # The opened files need not seek, and raise `EOFError` if their end is missing.
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
-    **{b"BZh%d1AY&SY" % n: ("bzip2", _open_bzip2) for n in range(1, 10)},
-    b"\xfd7zXZ\0": ("xz", _open_xz),
+    **{b"BZh%d1AY&SY" % n: _BZIP2 for n in range(1, 10)},
+    b"\xfd7zXZ\0": ("xz", lambda file: _Streams(file, lzma.LZMADecompressor)),
     b"\x28\xb5\x2f\xfd": ("zstd", _open_zstd),
 }
 # Names of other formats by their first bytes.
@@ -137,10 +130,6 @@ def decode_lines(
         lines: Any iterable of lines of bytes.
         name: Name of the text in messages, such as "standard input".
         errors: "raise", "drop" or "replace" (see `read_lines`).
-
-    Raises:
-        ValueError: If `errors` is unknown.
-        DataError: If `errors` is "raise" and a line is not UTF-8.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(
@@ -173,9 +162,7 @@ def decode_lines(
 def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines that `read_lines` would yield, without decoding them.
 
-    Raises:
-        DataError: If the file cannot be read, is not a text, or is a pipe or device,
-            which may not be readable a second time.
+    Pipes and devices are rejected, because they may not be readable a second time.
     """
     return measure_lines(path)[0]
 
@@ -238,15 +225,8 @@ def _raw_lines(file, path) -> Iterator[bytes]:
 def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes, int]]:
     """Yields the bytes of an open text file in chunks, decompressed and checked.
 
-    Args:
-        file: A binary file or pipe, at its start.
-        path: Its name in messages.
-
-    Yields:
-        A chunk, and the number of line ends from the start to the end of the chunk.
-
-    Raises:
-        DataError: If the file is damaged or no text (see `read_lines`).
+    With each chunk comes the number of line ends from the start of the file to the end
+    of the chunk. Damaged files, and files that are no text, are rejected.
     """
     if not hasattr(file, "peek"):
         file = io.BufferedReader(file)
@@ -296,7 +276,7 @@ def _decompress(file, path):
 
 
 def _read_problem(error, kind: str | None) -> str | None:
-    """Describes an error of reading a file, or returns `None` for a bug."""
+    """Describes an error of reading a file, or returns `None` for others."""
     reason = getattr(error, "strerror", None)
     if isinstance(error, DataError):
         return None

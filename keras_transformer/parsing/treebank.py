@@ -16,8 +16,7 @@ from keras_transformer.parsing.linearization import (
 )
 from keras_transformer.parsing.trees import Tree, read_trees
 from keras_transformer.pipelines.lines import content_hash, visible_files
-from keras_transformer.pipelines.sources.base import Pairs
-from keras_transformer.pipelines.sources.text_files import Path
+from keras_transformer.pipelines.sources.base import Pairs, Path
 
 
 class TreeFiles(Pairs):

@@ -1,13 +1,15 @@
-"""Base class of sources of sentence pairs."""
+"""Base class of sources of sentence pairs, and pairs in both directions."""
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import count_lines
 
 # Text is read without TensorFlow, whose import takes seconds.
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 Pair = tuple[str | None, str | None]
+Path = str | os.PathLike
 
 
 class Pairs:
@@ -31,11 +34,7 @@ class Pairs:
         raise NotImplementedError(f"{type(self).__name__} yields no texts.")
 
     def locate(self, number: int) -> str:
-        """Returns the location of a pair for messages, such as `file:line`.
-
-        Args:
-            number: Position of the pair in the source, counted from 1.
-        """
+        """Returns the location of pair `number`, from 1, such as `file:line`."""
         return f"pair {number}"
 
     def fingerprint(self) -> str | None:
@@ -74,14 +73,42 @@ class Pairs:
     ) -> "Iterator[list[tf.RaggedTensor]] | None":
         """Returns an iterator over encoded pairs, or `None` if the pairs are text.
 
-        Args:
-            tokenizer: The run's tokenizer. It must be the one that produced the ids.
-
-        Returns:
-            Iterator over chunks of pairs, `[source_ids, target_ids]`. Both are int32
-            RaggedTensors `[pairs, (length)]` without start and end ids.
+        It yields chunks of pairs `[source_ids, target_ids]`, both int32 RaggedTensors
+        `[pairs, (length)]` without start and end ids, which `tokenizer` produced.
         """
         return None
+
+
+class BothDirections(Pairs):
+    """Yields each pair, followed by the same pair with source and target swapped.
+
+    Args:
+        pairs: A `Pairs` that yields texts, not ids.
+    """
+
+    def __init__(self, pairs: Pairs):
+        self._pairs = pairs
+
+    def __iter__(self):
+        for source, target in self._pairs:
+            yield source, target
+            yield target, source
+
+    def locate(self, number):
+        return self._pairs.locate((number + 1) // 2)
+
+    def fingerprint(self):
+        fingerprint = self._pairs.fingerprint()
+        return fingerprint and f"{fingerprint}, both directions"
+
+    def weights(self, numbers):
+        return self._pairs.weights((np.asarray(numbers) + 1) // 2)
+
+    def sentences(self):
+        return self._pairs.sentences()
+
+    def symbols(self):
+        return self._pairs.symbols()
 
 
 # Methods that an iterable may define without inheriting from `Pairs`.
@@ -110,13 +137,39 @@ def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)
 
 
+def as_paths(paths: Path | Sequence[Path]) -> list[str]:
+    """Converts a path or a sequence of paths to a list of str."""
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    return [os.fspath(path) for path in paths]
+
+
+class LineCounts(dict):
+    """Number of lines by path, counted on first use."""
+
+    def __missing__(self, path):
+        self[path] = count_lines(path)
+        return self[path]
+
+
+def locate_in_files(
+    number: int, sizes: Iterable[tuple[str, int]], num_header_lines: int = 0
+) -> str:
+    """Returns the location of a pair as `file:line`, without counting header lines.
+
+    `sizes` has each file's number of pairs. `number` is counted from 1.
+    """
+    line = number
+    for path, num_pairs in sizes:
+        if line <= num_pairs:
+            return f"{path}:{line + num_header_lines}"
+        line -= num_pairs
+    raise IndexError(f"There is no pair {number}.")
+
+
 @contextlib.contextmanager
 def convert_dataset_errors(what: str):
-    """Converts the errors that TFDS and `datasets` raise for user mistakes.
-
-    Args:
-        what: Start of the message of the `DataError`.
-    """
+    """Converts the errors that TFDS and `datasets` raise to a `DataError` on `what`."""
     try:
         yield
     except DataError:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
-from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import Pairs, locate_in_files
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.untrusted import MAX_LOG_BYTES, read_json, require_regular
@@ -97,11 +97,7 @@ class RecordFolder(Pairs):
         require_regular([shard for shard, _ in self._shards], DataError)
 
     def tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer that produced the ids.
-
-        Raises:
-            DataError: If the tokenizer is missing or does not match the ids.
-        """
+        """Returns the tokenizer that produced the ids."""
         tokenizer = load_tokenizer(os.path.join(self.folder, "tokenizer"))
         self._check_tokenizer(tokenizer, "the one in the folder")
         return tokenizer
@@ -117,12 +113,9 @@ class RecordFolder(Pairs):
 
         Both are int32 RaggedTensors `[pairs, (length)]` without start and end ids.
 
-        Args:
-            tokenizer: The run's tokenizer. It must be the one that produced the ids.
-
         Raises:
-            DataError: If a shard is missing or damaged, or if the ids come from a
-                different tokenizer.
+            DataError: If a shard is missing or damaged, or if `tokenizer` did not
+                produce the ids.
         """
         self._check_tokenizer(tokenizer, "the run's")
         feature = tf.io.RaggedFeature(tf.int64)
@@ -154,12 +147,7 @@ class RecordFolder(Pairs):
                 )
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the shards and their order.
-
-        Raises:
-            DataError: If a shard is missing, or is not the one that `records.json`
-                describes.
-        """
+        """Returns a string that changes with the shards and their order."""
         facts = json.dumps(self.facts, sort_keys=True)
         hashes = [content_hash(path) for path, _ in self._shards]
         for (path, _), shard, found in zip(
@@ -174,12 +162,7 @@ class RecordFolder(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `shard file:record`."""
-        record = number
-        for path, num_pairs in self._shards:
-            if record <= num_pairs:
-                return f"{path}:{record}"
-            record -= num_pairs
-        raise IndexError(f"There is no pair {number}.")
+        return locate_in_files(number, self._shards)
 
 
 def describe_dropped(counts: dict[str, int]) -> str:

@@ -6,9 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
-from keras_transformer.pipelines.sources.base import Pair, Pairs
-from keras_transformer.pipelines.sources.text_files import Path, as_paths
+from keras_transformer.pipelines.lines import content_hash, read_lines
+from keras_transformer.pipelines.sources.base import (
+    LineCounts,
+    Pair,
+    Pairs,
+    Path,
+    as_paths,
+    locate_in_files,
+)
 from keras_transformer.untrusted import require_regular
 
 # A TSV file with quotes around all cells of so many lines is taken for CSV.
@@ -20,16 +26,6 @@ class PairLines(Pairs):
 
     Iteration yields `(source, target)`, `("", "")` for a blank line, and `(None, None)`
     for a line that is not UTF-8. Subclasses define `parse`.
-
-    Args:
-        paths: Path of a file, or list of paths.
-        source: Column or key of the source text in a line.
-        target: Column or key of the target text in a line.
-
-    Raises:
-        DataError: If `paths` is empty, or source and target are the same. Iteration
-            raises it if a file cannot be read or has no pair, or if a line lacks one of
-            the texts.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source, target):
@@ -37,17 +33,12 @@ class PairLines(Pairs):
         self.paths = as_paths(paths)
         self.source = source
         self.target = target
-        self._counts = {}
+        self._counts = LineCounts()
         if not self.paths:
             raise DataError("`paths` must contain at least one file. Received: none.")
 
     def parse(self, lines: Iterable[str | None], path: str) -> Iterator[Pair]:
-        """Yields the pair of each line of data.
-
-        Args:
-            lines: The lines of a file, `None` for a line that is not UTF-8.
-            path: Name of the file in messages.
-        """
+        """Yields the pair of each line, which is `None` if it is not UTF-8."""
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
     def _num_header_lines(self) -> int:
@@ -65,23 +56,10 @@ class PairLines(Pairs):
                 raise DataError(f"{path}: the file has no pairs.")
 
     def locate(self, number: int) -> str:
-        """Returns the location of a pair as `file:line`.
-
-        Args:
-            number: Position of the pair in the source, counted from 1.
-
-        Raises:
-            IndexError: If there is no such pair.
-        """
+        """Returns the location of pair `number`, from 1, as `file:line`."""
         head = self._num_header_lines()
-        rest = number
-        for path in self.paths:
-            if path not in self._counts:
-                self._counts[path] = count_lines(path) - head
-            if rest <= self._counts[path]:
-                return f"{path}:{rest + head}"
-            rest -= self._counts[path]
-        raise IndexError(f"There is no pair {number}.")
+        sizes = ((path, self._counts[path] - head) for path in self.paths)
+        return locate_in_files(number, sizes, head)
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the files, their order and the columns."""
@@ -111,7 +89,7 @@ class TsvFiles(PairLines):
                 "data.source and data.target must both be column numbers or both be "
                 f"names. Received: {source!r} and {target!r}."
             )
-        # Without this check, Python would count such a column from the end of the line.
+        # Python would count a column below 1 from the end of the line.
         if not isinstance(source, str) and min(source, target) < 1:
             raise DataError(
                 "data.source and data.target must be column numbers from 1 or names. "
@@ -263,16 +241,10 @@ def check_sides(source, target) -> None:
 
 
 def nested_text(value, dotted: str, key: str, place: str) -> str:
-    """Returns the text at a dotted key of nested mappings.
+    """Returns the text at a dotted key of nested mappings, such as "translation.en".
 
-    Args:
-        value: The outer mapping.
-        dotted: Keys separated by dots, from the outer mapping to the inner one.
-        key: Recipe key whose value is `dotted`, for the error message.
-        place: Location of `value`, for the error message.
-
-    Raises:
-        DataError: If the key is missing or its value is not text.
+    `key` is the recipe key whose value is `dotted`, and `place` the location of the
+    outer mapping `value`, both for messages.
     """
     for name in dotted.split("."):
         if not isinstance(value, dict) or name not in value:

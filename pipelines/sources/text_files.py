@@ -1,13 +1,17 @@
 """Source of sentence pairs: line-aligned text files."""
 
-import os
 from collections.abc import Iterator, Sequence
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
-from keras_transformer.pipelines.sources.base import Pairs
-
-Path = str | os.PathLike
+from keras_transformer.pipelines.sources.base import (
+    LineCounts,
+    Pair,
+    Pairs,
+    Path,
+    as_paths,
+    locate_in_files,
+)
 
 
 class TextFiles(Pairs):
@@ -29,7 +33,7 @@ class TextFiles(Pairs):
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
         self.source = as_paths(source)
         self.target = as_paths(target)
-        self._counts = {}
+        self._counts = LineCounts()
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target must have the same number of files, at least one. "
@@ -38,7 +42,7 @@ class TextFiles(Pairs):
                 f"({', '.join(self.target)})."
             )
 
-    def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
+    def __iter__(self) -> Iterator[Pair]:
         self._check_line_counts()
         for source, target in zip(self.source, self.target, strict=True):
             yield from zip(
@@ -49,15 +53,8 @@ class TextFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `source file:line`."""
-        line = number
-        for path in self.source:
-            if path not in self._counts:
-                self._counts[path] = count_lines(path)
-            count = self._counts[path]
-            if line <= count:
-                return f"{path}:{line}"
-            line -= count
-        raise IndexError(f"There is no pair {number}.")
+        sizes = ((path, self._counts[path]) for path in self.source)
+        return locate_in_files(number, sizes)
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the content and the order of the files."""
@@ -75,10 +72,3 @@ class TextFiles(Pairs):
                     f"{source} and {target} must have the same number of lines. "
                     f"Received: {counts[0]} and {counts[1]}."
                 )
-
-
-def as_paths(paths: Path | Sequence[Path]) -> list[str]:
-    """Converts a path or a sequence of paths to a list of str."""
-    if isinstance(paths, str | os.PathLike):
-        paths = [paths]
-    return [os.fspath(path) for path in paths]

@@ -1,10 +1,14 @@
 """Source of sentence pairs: TensorFlow Datasets, such as the paper's WMT 2014."""
 
-import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.sources.base import Pairs, convert_dataset_errors
+from keras_transformer.pipelines.sources.base import (
+    Pair,
+    Pairs,
+    Path,
+    convert_dataset_errors,
+)
 
 
 class TfdsPairs(Pairs):
@@ -39,7 +43,7 @@ class TfdsPairs(Pairs):
         split: str = "train",
         source_language: str | None = None,
         target_language: str | None = None,
-        data_dir: str | os.PathLike | None = None,
+        data_dir: Path | None = None,
     ):
         self.name = name
         self.split = split
@@ -48,7 +52,7 @@ class TfdsPairs(Pairs):
         self.data_dir = data_dir
         self._builder = None
 
-    def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
+    def __iter__(self) -> Iterator[Pair]:
         # The import takes seconds, so it waits until a dataset is read.
         import tensorflow_datasets as tfds
 
@@ -103,14 +107,11 @@ class TfdsPairs(Pairs):
         return self._builder
 
     def _languages(self, builder) -> tuple[str, str]:
-        languages = self.source_language, self.target_language
-        if None in languages and builder.info.supervised_keys:
-            languages = tuple(
-                given or default
-                for given, default in zip(
-                    languages, builder.info.supervised_keys, strict=True
-                )
-            )
+        default = builder.info.supervised_keys or (None, None)
+        languages = (
+            self.source_language or default[0],
+            self.target_language or default[1],
+        )
         if None in languages or languages[0] == languages[1]:
             raise DataError(
                 "data.source_language and data.target_language must be two different "
@@ -121,10 +122,7 @@ class TfdsPairs(Pairs):
 
 
 def _translation_key(features, source: str, target: str) -> str | None:
-    """Returns the key of the feature that contains both texts.
-
-    The result is `None` if each language is a feature of its own.
-    """
+    """Returns the feature with both texts, or `None` if each language is a feature."""
     languages = {None: _languages(features)}
     languages |= {key: _languages(feature) for key, feature in features.items()}
     for key, names in languages.items():

@@ -1,15 +1,13 @@
 """Base class of tokenizers."""
 
 import functools
+import hashlib
 import os
 
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.files import replace_file
-
-# Subword vocabularies write a space as this character.
-SPACE_MARK = "\u2581"
 
 
 class Tokenizer(tf.Module):
@@ -24,10 +22,15 @@ class Tokenizer(tf.Module):
             `detokenize` restores the text exactly.
         vocabulary_size: Number of ids, including special ids.
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
+        file_name: Name of the file that `save` writes.
     """
 
     kind: str
     vocabulary_size: int
+    file_name: str
+    # Limit of the file, which may come from anyone.
+    _max_bytes = 64 << 20
+    _content: bytes  # of the file
     pad_id = 0
     unknown_id = 1
     start_id = 2
@@ -116,11 +119,24 @@ class Tokenizer(tf.Module):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
+        write_atomically(os.path.join(folder, self.file_name), self._content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Tokenizer":
+        """Loads the tokenizer from the file that `save` wrote."""
+        with open(path, "rb") as file:
+            content = file.read(cls._max_bytes + 1)
+        if len(content) > cls._max_bytes:
+            raise DataError(f"the file exceeds the limit of {cls._max_bytes:,} bytes.")
+        return cls._parse(content)
+
+    @classmethod
+    def _parse(cls, content: bytes) -> "Tokenizer":
         raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Returns a hash. Tokenizers with equal hashes produce equal ids."""
-        raise NotImplementedError
+        return hashlib.sha256(self._content).hexdigest()
 
     def _join(self, ids):
         """Joins ids without special ids: RaggedTensor int32 to string `[batch]`.

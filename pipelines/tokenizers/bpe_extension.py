@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer, escape
+from keras_transformer.pipelines.tokenizers.model_check import SPACE_MARK
 
-_Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
+_Piece = ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
 # Class of combining marks that go with letters of any script, such as accents.
 _ANY = "any"
@@ -31,15 +31,10 @@ _MIN_COUNT = 2
 
 
 class ExtendedBpe(NamedTuple):
-    """An extended vocabulary and the composition of its new pieces.
+    """An extended vocabulary and the composition of its new pieces."""
 
-    Attributes:
-        tokenizer: `BytePairTokenizer` of the old pieces, followed by the new ones.
-        replaced: For each new piece, in the order of ids, the list of old ids that
-            together spell it.
-    """
-
-    tokenizer: BytePairTokenizer
+    tokenizer: BytePairTokenizer  # of the old pieces, followed by the new ones
+    # For each new piece, in the order of ids, the old ids that together spell it.
     replaced: list[list[int]]
 
 
@@ -61,7 +56,7 @@ def extend_bpe(
     """
     if not tokenizer.has_merges:
         raise DataError("only a SentencePiece model of type BPE can be extended.")
-    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    model = ModelProto.FromString(tokenizer.model)
     counts = Counter()
     for sentence in sentences:
         if sentence is not None:

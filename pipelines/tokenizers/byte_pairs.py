@@ -2,26 +2,23 @@
 
 import hashlib
 import io
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import (
-    SPACE_MARK,
-    Tokenizer,
-    write_atomically,
-)
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
 from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
+    SPACE_MARK,
     check_sentencepiece_model,
+    spelled_bytes,
 )
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
@@ -38,7 +35,55 @@ _MAX_PART = _MAX_TEXT_BYTES // 8  # characters
 _PARTS = re.compile(rf"(?s)(.{{1,{_MAX_PART}}})(?: |\Z)|(.{{1,{_MAX_PART}}})")
 
 
-class BytePairTokenizer(Tokenizer):
+class SentencePieceVocabulary(Tokenizer):
+    """Base class of tokenizers with the pieces of a checked SentencePiece model."""
+
+    kind = "bpe"
+    file_name = "tokenizer.model"
+    _max_bytes = MAX_MODEL_BYTES
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        self._content = model
+        surfaces = self.piece_bytes()
+        self.vocabulary_size = len(surfaces)
+        # SentencePiece also decodes the unknown id to U+2047 between spaces.
+        surfaces[self.unknown_id] = " \u2047 ".encode()
+        self._surfaces = tf.constant(surfaces)
+
+    @property
+    def model(self) -> bytes:
+        """Content of the SentencePiece model file."""
+        return self._content
+
+    @property
+    def has_merges(self) -> bool:
+        """Whether this is a BPE model, whose merges `sample` can skip."""
+        spec = self._proto().trainer_spec
+        return spec.model_type == spec.BPE
+
+    def _proto(self) -> ModelProto:
+        return ModelProto.FromString(self._content)
+
+    def _join(self, ids):
+        """Joins ids, and reverses `escape_tensor`."""
+        strings = super()._join(ids)
+        strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
+        return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
+
+    def pieces(self) -> list[str]:
+        return [piece.piece for piece in self._proto().pieces]
+
+    def num_symbols(self) -> int:
+        """Returns the number of special ids and `symbols`, which precede all others."""
+        pieces = enumerate(self._proto().pieces)
+        return next(number for number, piece in pieces if piece.type == piece.BYTE)
+
+    def piece_bytes(self) -> list[bytes]:
+        return [spelled_bytes(piece) for piece in self._proto().pieces]
+
+
+class BytePairTokenizer(SentencePieceVocabulary):
     """Tokenizer with a SentencePiece model and byte fallback: no input is unknown.
 
     The ids match the sentencepiece library for the same model file, except for texts
@@ -52,11 +97,7 @@ class BytePairTokenizer(Tokenizer):
             0 to 3 and byte fallback, or `check_sentencepiece_model` rejects it.
     """
 
-    kind = "bpe"
-    file_name = "tokenizer.model"
-
     def __init__(self, model: bytes):
-        super().__init__()
         check_sentencepiece_model(model, lossless=True)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -64,99 +105,67 @@ class BytePairTokenizer(Tokenizer):
         # raises a `ValueError`.
         except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
-        ids = (
-            processor.pad_id(),
-            processor.unk_id(),
-            processor.bos_id(),
-            processor.eos_id(),
-        )
-        expected_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
-        has_bytes = processor.is_byte(processor.piece_to_id("<0x41>"))
-        if ids != expected_ids or not has_bytes:
+        ids = processor.pad_id(), processor.unk_id()
+        ids += processor.bos_id(), processor.eos_id()
+        if ids != (self.pad_id, self.unknown_id, self.start_id, self.end_id):
             raise DataError(
-                "the SentencePiece model must have byte fallback and the ids 0 "
-                "(padding), 1 (unknown), 2 (start) and 3 (end). Received ids: "
-                f"{', '.join(map(str, ids))}."
+                "the SentencePiece model must have the ids 0 (padding), 1 (unknown), 2 "
+                f"(start) and 3 (end). Received ids: {', '.join(map(str, ids))}."
             )
-        self.vocabulary_size = processor.get_piece_size()
-        self._model = model
+        splitter = SentencePieceSplitter(model, tf.int32)
+        super().__init__(model)
+        self._split = splitter
         self._dropout = None
-        try:
-            self._load()
-        except tf.errors.OpError:
-            # tensorflow-text contains an older and stricter copy of the library.
-            raise DataError("tensorflow-text cannot read the model.") from None
-        surfaces = self.piece_bytes()
-        # SentencePiece also decodes the unknown id to U+2047 between spaces.
-        surfaces[self.unknown_id] = " \u2047 ".encode()
-        self._surfaces = tf.constant(surfaces)
 
-    @property
-    def model(self) -> bytes:
-        """Content of the SentencePiece model file."""
-        return self._model
-
-    @property
-    def has_merges(self) -> bool:
-        """Whether this is a BPE model, whose merges `sample` can skip."""
-        model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
-        return model.trainer_spec.model_type == model.trainer_spec.BPE
-
-    def _load(self):
-        with hide_normalizer_message():
-            self._sentencepiece = load_sentencepiece(self._model, tf.int32)
+    @classmethod
+    def _parse(cls, content):
+        return cls(content)
 
     def tokenize(self, strings):
-        strings = escape_tensor(strings)
-        try:
-            return self._sentencepiece.tokenize(strings)
-        except tf.errors.NotFoundError:
-            # `tf.random.set_seed` deletes the resources of eager operations, so the
-            # model is loaded again.
-            self._load()
-            return self._sentencepiece.tokenize(strings)
+        return self._split(escape_tensor(strings))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
         # The sampler is kept for later calls, because it caches the splits of words.
         if self._dropout is None:
-            self._dropout = BpeDropout(self._model)
+            self._dropout = BpeDropout(self._content)
         ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
-    def _join(self, ids):
-        return unescape_tensor(super()._join(ids))
 
-    def pieces(self) -> list[str]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
-        return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
+class SentencePieceSplitter(tf.Module):
+    """Splits texts by tensorflow-text's operation for a SentencePiece model.
 
-    def num_symbols(self) -> int:
-        """Returns the number of special ids and `symbols`, which precede all others."""
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
-        return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
+    The operation returns ids (`out_type` is `tf.int32`) or pieces (`tf.string`).
+    """
 
-    def piece_bytes(self) -> list[bytes]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
-        found = []
-        for number, piece in enumerate(self.pieces()):
-            if processor.is_byte(number):
-                found.append(bytes([int(piece[3:5], 16)]))
-            elif processor.is_control(number) or processor.is_unknown(number):
-                found.append(b"")
-            else:
-                found.append(piece.replace(SPACE_MARK, " ").encode())
-        return found
+    def __init__(self, model: bytes, out_type):
+        super().__init__()
+        self._model = model
+        self._out_type = out_type
+        try:
+            self._load()
+            self._operation.tokenize(["a"])
+        except tf.errors.OpError:
+            # tensorflow-text contains an older and stricter copy of the library.
+            raise DataError("tensorflow-text cannot read the model.") from None
 
-    def save(self, folder: str | os.PathLike) -> None:
-        write_atomically(os.path.join(folder, self.file_name), self._model)
+    def _load(self):
+        # In a loaded SavedModel, operations with the same name would share one model.
+        name = f"sentencepiece_{hashlib.sha256(self._model).hexdigest()[:16]}"
+        with hide_normalizer_message():
+            self._operation = tensorflow_text.SentencepieceTokenizer(
+                self._model, self._out_type, name=name
+            )
 
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
-        with open(path, "rb") as file:
-            return cls(file.read(MAX_MODEL_BYTES + 1))
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self._model).hexdigest()
+    def __call__(self, strings):
+        """Splits a string tensor `[batch]` into a RaggedTensor `[batch, (length)]`."""
+        try:
+            return self._operation.tokenize(strings)
+        except tf.errors.NotFoundError:
+            # `tf.random.set_seed` deletes the resources of eager operations, so the
+            # model is loaded again.
+            self._load()
+            return self._operation.tokenize(strings)
 
 
 def train_byte_pairs(
@@ -168,16 +177,8 @@ def train_byte_pairs(
 ) -> BytePairTokenizer:
     """Trains a BPE tokenizer on text (see `train_tokenizer`).
 
-    Args:
-        sentences: Texts to train on.
-        vocabulary_size: Number of ids, including special ids and single bytes.
-        split_digits: Whether every digit is a separate subword.
-        character_coverage: Fraction of the text's characters that have their own ids.
-            Rarer characters are encoded as bytes.
-        symbols: Words that have their own ids at the start of a text or after a space.
-
-    Raises:
-        DataError: If `vocabulary_size` is too small or too large for the text.
+    Characters beyond the fraction `character_coverage` of the text are encoded as
+    bytes. `symbols` have their own ids at the start of a text or after a space.
     """
     model = io.BytesIO()
     try:
@@ -213,20 +214,6 @@ def _short_texts(sentences: Iterable[str]) -> Iterator[str]:
             yield from (part[1] or part[2] for part in _PARTS.finditer(text))
 
 
-def load_sentencepiece(model: bytes, out_type):
-    """Returns the tokenizer of tensorflow-text for a SentencePiece model.
-
-    The name of its operation is different for each model. In a loaded SavedModel,
-    operations with the same name would share one model.
-
-    Args:
-        model: Content of a SentencePiece model file.
-        out_type: `tf.int32` to return ids, `tf.string` to return pieces.
-    """
-    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
-    return tensorflow_text.SentencepieceTokenizer(model, out_type, name=name)
-
-
 def escape(sentence: str) -> str:
     """Escapes U+2581, SentencePiece's space mark, and the escape character U+F8FE."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
@@ -237,12 +224,6 @@ def escape_tensor(strings):
     """Like `escape`, but takes a string tensor."""
     strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
     return tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
-
-
-def unescape_tensor(strings):
-    """Reverses `escape_tensor`."""
-    strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
-    return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
 
 def _training_error(message: str, vocabulary_size: int) -> DataError:

@@ -1,14 +1,16 @@
 """Byte-pair tokenizer for servers that have only TensorFlow's core operations."""
 
 import tensorflow as tf
-from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK, Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
+    SentencePieceVocabulary,
     escape_tensor,
-    unescape_tensor,
+)
+from keras_transformer.pipelines.tokenizers.model_check import (
+    SPACE_MARK,
+    spelled_bytes,
 )
 
 # Padding for shorter words, and the lookup result for missing keys. A character without
@@ -18,7 +20,7 @@ _NO_RANK = 2**31 - 1
 _USE_TEXT_OPS = "Export with `--tokenizer-ops text`."
 
 
-class CoreOpsBytePairTokenizer(Tokenizer):
+class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
     """`BytePairTokenizer` built from core TensorFlow operations, with the same ids.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
@@ -37,33 +39,27 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             that span spaces, or pieces with a character that is not itself a piece.
     """
 
-    kind = "bpe"
-
     def __init__(self, tokenizer: BytePairTokenizer):
-        super().__init__()
+        # If `tokenizer` were stored, an export would track its operations.
+        super().__init__(tokenizer.model)
         if not tokenizer.has_merges:
             raise DataError(
                 "Core TensorFlow operations need a SentencePiece model of type BPE. "
                 f"{_USE_TEXT_OPS}"
             )
-        self.vocabulary_size = tokenizer.vocabulary_size
-        # If `tokenizer` were stored, an export would track its operations.
-        self._model = tokenizer.model
-        model = sentencepiece_model_pb2.ModelProto()
-        model.ParseFromString(tokenizer.model)
-        piece_type = sentencepiece_model_pb2.ModelProto.SentencePiece
+        pieces = self._proto().pieces
         normal, byte_ids = {}, {}
-        for number, piece in enumerate(model.pieces):
-            if piece.type == piece_type.USER_DEFINED:
+        for number, piece in enumerate(pieces):
+            if piece.type == piece.USER_DEFINED:
                 raise DataError(
                     "the vocabulary has user-defined symbols such as "
                     f"{piece.piece!r}. Core TensorFlow operations cannot find them in "
                     f"a text. {_USE_TEXT_OPS}"
                 )
-            if piece.type == piece_type.NORMAL:
+            if piece.type == piece.NORMAL:
                 normal[piece.piece] = number
-            elif piece.type == piece_type.BYTE:
-                byte_ids[int(piece.piece[3:5], 16)] = number
+            elif piece.type == piece.BYTE:
+                byte_ids[spelled_bytes(piece)[0]] = number
         # Maps `left * vocabulary_size + right` to the id of the merged piece.
         merges = {}
         for piece, number in normal.items():
@@ -76,7 +72,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
             ord(piece): number for piece, number in normal.items() if len(piece) == 1
         }
         # Merges are applied in the order of their scores, highest first.
-        scores = {number: model.pieces[number].score for number in normal.values()}
+        scores = {number: pieces[number].score for number in normal.values()}
         order = sorted(set(scores.values()), reverse=True)
         rank_of_score = {score: rank for rank, score in enumerate(order)}
         ranks = [_NO_RANK] * self.vocabulary_size
@@ -86,7 +82,6 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
-        self._surfaces = tokenizer._surfaces
 
     def tokenize(self, strings):
         # SentencePiece prepends a space to each nonempty text.
@@ -112,11 +107,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         )
 
     def _merge(self, ids):
-        """Merges each row of `ids` until no merge applies.
-
-        Args:
-            ids: int32 tensor `[words, characters]`, padded with `_NO_ID`.
-        """
+        """Merges the rows of int32 ids `[words, characters]` until no merge applies."""
         positions = tf.range(tf.shape(ids)[1])[None]
 
         def merge(ids, _):
@@ -147,10 +138,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def _encode_bytes(self, ids, rows, num_rows):
         """Returns the ids of each text, with byte ids for characters without an id.
 
-        Args:
-            ids: int32 tensor `[pieces]`, ids or negated code points (see `_NO_ID`).
-            rows: int64 tensor `[pieces]`, the index of each piece's text.
-            num_rows: Number of texts.
+        `rows` is the index of each piece's text, int64 `[pieces]` as `ids`.
         """
         is_known = ids >= 0
         # Known ids are encoded as "A", a one-byte placeholder that is replaced below.
@@ -167,24 +155,6 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_value_rowids(
             found, tf.gather(rows, symbols), num_rows, validate=False
         )
-
-    def _join(self, ids):
-        return unescape_tensor(super()._join(ids))
-
-    def pieces(self):
-        return self._source().pieces()
-
-    def piece_bytes(self):
-        return self._source().piece_bytes()
-
-    def save(self, folder):
-        self._source().save(folder)
-
-    def fingerprint(self):
-        return self._source().fingerprint()
-
-    def _source(self):
-        return BytePairTokenizer(self._model)
 
 
 def _check_piece(piece, pieces):

@@ -7,13 +7,11 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import (
-    SPACE_MARK,
-    Tokenizer,
-    well_formed,
-)
+from keras_transformer.pipelines.tokenizers.base import Tokenizer, well_formed
+from keras_transformer.pipelines.tokenizers.model_check import spelled_bytes
 
 _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 
@@ -115,7 +113,8 @@ class KerasHubTokenizer(Tokenizer):
         from keras_hub import tokenizers
 
         if isinstance(self._hub, tokenizers.SentencePieceTokenizer):
-            spell = _sentencepiece_speller(self._hub.proto)
+            proto = ModelProto.FromString(self._hub.proto)
+            spell = {piece.piece: spelled_bytes(piece) for piece in proto.pieces}.get
         elif isinstance(self._hub, tokenizers.BytePairTokenizer):
             spell = _byte_level_speller()
         elif isinstance(self._hub, tokenizers.WordPieceTokenizer):
@@ -158,23 +157,6 @@ def _renumber(ids: tf.RaggedTensor, table: np.ndarray) -> tf.RaggedTensor:
     found = tf.gather(table, tf.where(in_range, flat_ids, 0))
     found = ids.with_flat_values(tf.where(in_range, found, -1))
     return tf.ragged.boolean_mask(found, found.with_flat_values(found.flat_values >= 0))
-
-
-def _sentencepiece_speller(proto: bytes):
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(proto)
-    types = {piece.piece: piece.type for piece in model.pieces}
-    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
-
-    def spell(piece):
-        if types.get(piece) == kinds.BYTE:
-            return bytes([int(piece[3:5], 16)])
-        if types.get(piece) in (kinds.NORMAL, kinds.USER_DEFINED):
-            return piece.replace(SPACE_MARK, " ").encode()
-        return b""
-
-    return spell
 
 
 def _byte_level_speller():

@@ -9,27 +9,24 @@ ids after the vocabulary.
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
+from typing import Literal
 
 import tensorflow as tf
 import tensorflow_text
+from pydantic import BaseModel, ConfigDict
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import (
-    SPACE_MARK,
-    Tokenizer,
-    write_atomically,
-)
-from keras_transformer.pipelines.tokenizers.byte_pairs import load_sentencepiece
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.byte_pairs import SentencePieceSplitter
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
-    byte_pieces,
+    SPACE_MARK,
     check_sentencepiece_model,
+    spelled_bytes,
 )
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
-_MAX_BYTES = 4 * MAX_MODEL_BYTES
 # Characters that Python's `str.strip` removes.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
 # Same replacements as in the preprocessing script of OPUS-MT, which turns even a
@@ -50,6 +47,31 @@ _OPUS = (
 NORMALIZATIONS = {"opus": _OPUS}
 
 
+class _Side(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    pieces: list[str]
+    model: str | None  # in Base64
+
+
+class _Target(_Side):
+    pieces: list[str] | None  # `None` for the source's vocabulary
+    model: str | None  # "source" for the source's model
+
+
+class _File(BaseModel):
+    """Content of a tokenizer file."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: Literal["marian"]
+    normalization: str | None
+    language: str | None
+    prefixes: bool
+    source: _Side
+    target: _Target
+
+
 class MarianSide(Tokenizer):
     """Tokenizer of one side: its splitter and its vocabulary.
 
@@ -57,23 +79,16 @@ class MarianSide(Tokenizer):
         pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
         model: Content of a SentencePiece model file. If `None`, texts are split at
             spaces.
-        num_pieces: Number of ids before padding and start, at least `len(pieces)`, and
-            the same for both sides. If `None`, `len(pieces)` is used.
+        num_pieces: Number of ids before padding and start, the same for both sides.
         normalization: A key of `NORMALIZATIONS`, the replacements to make in texts
             before they are split. If `None`, texts are not changed.
         reserved: Pieces of the other side. The names that `pieces` adds differ from
             them, so that they can be the same on both sides.
-
-    Raises:
-        DataError: If `</s>` or `<unk>` is missing, a piece is repeated, the
-            normalization is unknown, or the model cannot be read.
     """
 
     kind = "marian"
 
-    def __init__(
-        self, pieces, model=None, num_pieces=None, normalization=None, reserved=()
-    ):
+    def __init__(self, pieces, model, num_pieces, normalization, reserved):
         super().__init__()
         numbers = {piece: number for number, piece in enumerate(pieces)}
         if len(numbers) < len(pieces):
@@ -86,7 +101,6 @@ class MarianSide(Tokenizer):
                 f"normalization must be one of {', '.join(NORMALIZATIONS)}. "
                 f"Received: {normalization!r}."
             )
-        num_pieces = num_pieces or len(pieces)
         self.end_id, self.unknown_id = numbers[END_PIECE], numbers[UNKNOWN]
         self.pad_id, self.start_id = num_pieces, num_pieces + 1
         self.vocabulary_size = num_pieces + 2
@@ -113,22 +127,19 @@ class MarianSide(Tokenizer):
         )
         self._bytes = {}
         if model is not None:
-            check_sentencepiece_model(model)
-            self._bytes = byte_pieces(model)
-            self._load()
+            checked = check_sentencepiece_model(model)
+            self._splitter = SentencePieceSplitter(model, tf.string)
+            self._bytes = {
+                piece.piece: spelled_bytes(piece)
+                for piece in checked.pieces
+                if piece.type == piece.BYTE
+            }
         self._surfaces = tf.constant(self.piece_bytes())
 
     @property
     def model(self) -> bytes | None:
         """Content of the SentencePiece model file, or `None` to split at spaces."""
         return self._model
-
-    def _load(self):
-        try:
-            self._splitter = load_sentencepiece(self._model, tf.string)
-            self._splitter.tokenize(["a"])
-        except tf.errors.OpError:
-            raise DataError("tensorflow-text cannot read the model.") from None
 
     def tokenize(self, strings):
         return self._lookup(self._split(self._normalize(strings)))
@@ -143,13 +154,7 @@ class MarianSide(Tokenizer):
         """Splits a string tensor `[batch]` into a RaggedTensor `[batch, (length)]`."""
         if self._model is None:
             return tensorflow_text.regex_split(strings, " +")
-        try:
-            return self._splitter.tokenize(strings)
-        except tf.errors.NotFoundError:
-            # `tf.random.set_seed` deletes the resources of eager operations, so the
-            # model is loaded again.
-            self._load()
-            return self._splitter.tokenize(strings)
+        return self._splitter(strings)
 
     def _lookup(self, pieces):
         return pieces.with_flat_values(self._numbers.lookup(pieces.flat_values))
@@ -206,6 +211,7 @@ class MarianTokenizer(MarianSide):
     """
 
     file_name = "tokenizer.marian"
+    _max_bytes = 4 * MAX_MODEL_BYTES
 
     def __init__(
         self, source, target, normalization=None, language=None, prefixes=True
@@ -220,6 +226,8 @@ class MarianTokenizer(MarianSide):
             )
         self.language = language
         self._prefixes = prefixes and self._model is not None
+        fields = self._fields()
+        self._content = json.dumps(fields, ensure_ascii=False, indent=1).encode()
 
     @property
     def target(self):
@@ -247,9 +255,6 @@ class MarianTokenizer(MarianSide):
     def split_language_prefix(self, strings):
         """Splits off a known language prefix, such as `>>fra<<`, from each text.
 
-        Args:
-            strings: string tensor `[batch]`, UTF-8.
-
         Returns:
             prefixes: string `[batch]`, the language prefix and a space, or "".
             texts: string `[batch]`, the texts without their prefixes.
@@ -259,10 +264,6 @@ class MarianTokenizer(MarianSide):
         is_known = (rest != strings) & (self._numbers.lookup(prefix) != self.unknown_id)
         prefixes = tf.where(is_known, tf.strings.join([prefix, " "]), "")
         return prefixes, tf.where(is_known, rest, strings)
-
-    def save(self, folder: str | os.PathLike) -> None:
-        content = json.dumps(self._fields(), ensure_ascii=False, indent=1).encode()
-        write_atomically(os.path.join(folder, self.file_name), content)
 
     def _fields(self):
         # A shared vocabulary is stored once.
@@ -281,32 +282,20 @@ class MarianTokenizer(MarianSide):
         }
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "MarianTokenizer":
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise DataError(f"the file exceeds the limit of {_MAX_BYTES:,} bytes.")
+    def _parse(cls, content):
         try:
-            fields = json.loads(content)
-            sides = []
-            for name in ("source", "target"):
-                pieces, model = fields[name]["pieces"], fields[name]["model"]
-                pieces = sides[0][0] if pieces is None and sides else pieces
-                if not pieces or not all(type(piece) is str for piece in pieces):
-                    raise TypeError(name)
-                if model == "source" and sides:
-                    model = sides[0][1]
-                elif model is not None:
-                    model = base64.b64decode(model, validate=True)
-                sides.append((tuple(pieces), model))
-            options = [fields[name] for name in ("normalization", "language")]
-            if fields["kind"] != cls.kind or type(fields["prefixes"]) is not bool:
-                raise ValueError(fields["kind"])
-            if not all(each is None or type(each) is str for each in options):
-                raise TypeError(options)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            file = _File.model_validate_json(content)
+            source, target = file.source, file.target
+            model = _decode(source.model)
+            other = model if target.model == "source" else _decode(target.model)
+        except ValueError:
             raise DataError("not a Marian tokenizer.") from None
-        return cls(*sides, *options, fields["prefixes"])
+        sides = (source.pieces, model), (target.pieces or source.pieces, other)
+        return cls(*sides, file.normalization, file.language, file.prefixes)
+
+
+def _decode(model: str | None) -> bytes | None:
+    return None if model is None else base64.b64decode(model, validate=True)
 
 
 def languages(pieces: Sequence[str]) -> list[str]:

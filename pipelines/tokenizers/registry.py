@@ -1,10 +1,11 @@
 """Trains and loads tokenizers by kind."""
 
+import itertools
 import os
+import random
 from collections.abc import Iterable, Sequence
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.chunks import reservoir_sample
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
@@ -15,8 +16,10 @@ from keras_transformer.pipelines.tokenizers.separate import (
     SIDE_FOLDERS,
     SeparateTokenizers,
 )
-from keras_transformer.pipelines.tokenizers.word_piece_training import train_word_pieces
-from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
+from keras_transformer.pipelines.tokenizers.word_pieces import (
+    WordPieceTokenizer,
+    train_word_pieces,
+)
 
 _TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
 _SIDE_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
@@ -84,6 +87,21 @@ def _has_text(text: str | None) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def reservoir_sample(texts: Iterable[str], size: int, seed: int = 0) -> list[str]:
+    """Samples at most `size` texts uniformly without replacement, in one pass.
+
+    If there are at most `size` texts, all are returned in order.
+    """
+    texts = iter(texts)
+    drawn = list(itertools.islice(texts, size))
+    generator = random.Random(seed)
+    for seen, text in enumerate(texts, start=len(drawn) + 1):
+        place = generator.randrange(seen)
+        if place < size:
+            drawn[place] = text
+    return drawn
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:

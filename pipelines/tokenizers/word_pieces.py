@@ -6,23 +6,25 @@ UTF-8 bytes, each of which is a word. Every word can be built from the pieces, s
 input is unknown and `detokenize(tokenize(text))` returns the text.
 """
 
-import hashlib
 import json
-import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 import tensorflow as tf
 import tensorflow_text
-
-from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import (
-    SPACE_MARK,
-    Tokenizer,
-    write_atomically,
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tensorflow_text.tools.wordpiece_vocab import (
+    wordpiece_tokenizer_learner_lib as learner,
 )
 
-# Limits of a tokenizer file and of a piece in it.
-_MAX_BYTES = 64 << 20
-_MAX_PIECE_BYTES = 4_000
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.model_check import (
+    MAX_PIECE_LENGTH,
+    SPACE_MARK,
+)
+
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
 # Byte b is the private-use character U+E000 + b. If a text contains one of these
@@ -30,6 +32,25 @@ SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
 _BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
 _UNKNOWN_SURFACE = " \u2047 "
+
+_CHUNK_SENTENCES = 8192
+# Long and rare words are skipped, because the learner examines every substring of a
+# word.
+_MAX_WORD_LENGTH = 40
+_MAX_WORDS = 200_000
+# `_learn` stops at a threshold that gives enough pieces, but at most this multiple of
+# the required number. The rarest of them are then dropped.
+_SLACK = 1.1
+
+
+class _Fields(BaseModel):
+    """Content of a tokenizer file."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: Literal["word_piece"]
+    split_digits: bool
+    vocabulary: list[Annotated[str, Field(min_length=1, max_length=MAX_PIECE_LENGTH)]]
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -61,17 +82,10 @@ class WordPieceTokenizer(Tokenizer):
             )
         self.vocabulary_size = len(vocabulary)
         self._vocabulary = tuple(vocabulary)
-        fields = {
-            "kind": self.kind,
-            "split_digits": split_digits,
-            "vocabulary": list(vocabulary),
-        }
+        fields = {"kind": self.kind, "split_digits": split_digits}
+        fields["vocabulary"] = list(vocabulary)
         self._content = json.dumps(fields, ensure_ascii=False, indent=0).encode()
-        alphabet = {
-            piece
-            for piece in distinct
-            if len(piece) == 1 and SUFFIX + piece in distinct
-        }
+        alphabet = {p for p in distinct if len(p) == 1 and SUFFIX + p in distinct}
         self._split = WordSplitter(alphabet, split_digits)
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
@@ -102,32 +116,13 @@ class WordPieceTokenizer(Tokenizer):
         special = [b""] * len(SPECIAL_PIECES)
         return [*special, *map(_surface, self._vocabulary[len(special) :])]
 
-    def save(self, folder: str | os.PathLike) -> None:
-        write_atomically(os.path.join(folder, self.file_name), self._content)
-
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "WordPieceTokenizer":
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise DataError(f"the file exceeds the limit of {_MAX_BYTES:,} bytes.")
+    def _parse(cls, content):
         try:
-            fields = json.loads(content)
-            vocabulary = fields["vocabulary"]
-            split_digits = fields["split_digits"]
-            if fields["kind"] != cls.kind:
-                raise ValueError(fields["kind"])
-            if not isinstance(vocabulary, list) or type(split_digits) is not bool:
-                raise TypeError(fields)
-            for piece in vocabulary:
-                if not 0 < len(piece.encode()) <= _MAX_PIECE_BYTES:
-                    raise ValueError(piece)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            fields = _Fields.model_validate_json(content)
+        except ValidationError:
             raise DataError("not a WordPiece tokenizer.") from None
-        return cls(vocabulary, split_digits)
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self._content).hexdigest()
+        return cls(fields.vocabulary, fields.split_digits)
 
 
 class WordSplitter(tf.Module):
@@ -140,11 +135,8 @@ class WordSplitter(tf.Module):
     - a space mark alone,
     - one byte of a character outside the alphabet.
 
-    A text is split as if it began with a space.
-
-    Args:
-        alphabet: The characters that are not encoded as bytes.
-        split_digits: Whether every digit is a separate word, without a space mark.
+    A text is split as if it began with a space. Characters outside the alphabet are
+    encoded as bytes. With `split_digits`, a digit is a word without a space mark.
     """
 
     def __init__(self, alphabet: set[str], split_digits: bool):
@@ -153,7 +145,6 @@ class WordSplitter(tf.Module):
         self._known = _string_table([" ", *known], [SPACE_MARK, *known])
         self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
         bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
-        # With `split_digits`, a digit is a word without the preceding space mark.
         letters, digits, not_other = (
             (r"\p{L}\p{M}", r"|\p{N}", r"\p{N}")
             if split_digits
@@ -197,3 +188,110 @@ def _surface(piece: str) -> bytes:
         _BYTE_OF_PIECE.get(character) or character.replace(SPACE_MARK, " ").encode()
         for character in piece
     )
+
+
+def train_word_pieces(
+    sentences: Iterable[str],
+    vocabulary_size: int,
+    split_digits: bool = False,
+    character_coverage: float = 0.9999,
+) -> WordPieceTokenizer:
+    """Trains a WordPiece tokenizer on text (see `train_tokenizer`).
+
+    Characters beyond the fraction `character_coverage` of the text are encoded as
+    bytes.
+    """
+    sentences = list(sentences)
+    alphabet = _alphabet(sentences, character_coverage)
+    fixed = [*SPECIAL_PIECES, *BYTE_PIECES, SPACE_MARK, *alphabet]
+    fixed += [SUFFIX + character for character in alphabet]
+    if vocabulary_size < len(fixed):
+        raise DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
+            f"{len(fixed)}, the number of special ids, bytes and characters (each also "
+            "as a suffix)."
+        )
+    word_counts = _word_counts(sentences, WordSplitter(set(alphabet), split_digits))
+    learned = _learn(word_counts, set(fixed), vocabulary_size)
+    return WordPieceTokenizer((fixed + learned)[:vocabulary_size], split_digits)
+
+
+def _alphabet(sentences: list[str], coverage: float) -> list[str]:
+    """Returns the smallest set of characters that reaches the coverage, sorted."""
+    counts = Counter()
+    for sentence in sentences:
+        counts.update(sentence)
+    # Control characters are encoded as bytes. The splitter's regex would stop at a NUL.
+    for character in list(counts):
+        if character < "\x20" or character in {" ", SPACE_MARK, *BYTE_PIECES}:
+            del counts[character]
+    remaining = coverage * counts.total()
+    alphabet = []
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item)):
+        if remaining <= 0:
+            break
+        alphabet.append(character)
+        remaining -= count
+    return sorted(alphabet)
+
+
+def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str, int]]:
+    """Returns the most frequent words and their counts, without byte pieces."""
+    counts = Counter()
+    for start in range(0, len(sentences), _CHUNK_SENTENCES):
+        chunk = sentences[start : start + _CHUNK_SENTENCES]
+        counts.update(splitter(tf.constant(chunk)).flat_values.numpy().tolist())
+    words = ((word.decode(), count) for word, count in counts.items())
+    words = [
+        (word, count)
+        for word, count in words
+        if len(word) <= _MAX_WORD_LENGTH and word not in BYTE_PIECES
+    ]
+    return sorted(words, key=lambda item: (-item[1], item))[:_MAX_WORDS]
+
+
+def _learn(
+    word_counts: list[tuple[str, int]], fixed: set[str], vocabulary_size: int
+) -> list[str]:
+    """Learns enough pieces to fill the vocabulary, sorted by count.
+
+    The learner of tensorflow-text turns every substring whose count reaches a threshold
+    into a piece. A lower threshold gives more pieces, so a binary search finds a high
+    threshold that still gives enough.
+    """
+    params = learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=4,
+        max_input_tokens=-1,
+        max_token_length=_MAX_WORD_LENGTH,
+        max_unique_chars=1 << 21,
+        vocab_size=vocabulary_size,
+        slack_ratio=0.0,
+        include_joiner_token=True,
+        joiner=SUFFIX,
+        reserved_tokens=[],
+    )
+    room = vocabulary_size - len(fixed)
+    excluded = fixed | {SUFFIX + SPACE_MARK}
+    low, high = 1, max((count for _, count in word_counts), default=1)
+    learned, max_pieces = None, 0
+    while low <= high:
+        threshold = int((low * high) ** 0.5)
+        pieces = learner.learn_with_thresh(word_counts, threshold, params)
+        # A space mark occurs only at the start of a word, so it cannot be a suffix.
+        pieces = [piece for piece in pieces if piece not in excluded]
+        max_pieces = max(max_pieces, len(pieces))
+        if len(pieces) >= room:
+            learned = pieces
+            low = threshold + 1
+            if len(pieces) <= room * _SLACK:
+                break
+        else:
+            high = threshold - 1
+    if learned is None:
+        raise DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
+            f"The largest possible value is {len(fixed) + max_pieces}."
+        )
+    return learned

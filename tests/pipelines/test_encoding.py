@@ -4,7 +4,6 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import gzip
-import json
 import os
 import pathlib
 
@@ -13,12 +12,12 @@ import pytest
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import (
-    EncodedCorpus,
     TextFiles,
     encode_corpus,
     encoding,
     train_tokenizer,
 )
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 
 WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
 END = 3
@@ -69,16 +68,19 @@ def test_corpus_contains_every_pair_in_order(tokenizers, tmp_path, monkeypatch):
         corpus.pair(31)
 
 
-def test_rows_are_padded(tokenizers, tmp_path):
-    corpus = encode_corpus(
-        [("ein", "bike"), ("the Hund läuft .", "27")], *tokenizers, tmp_path / "ids"
-    )
-    rows = corpus.rows("source", np.array([1, 0, 1]), 29)
-    assert rows.shape == (3, 29)
-    assert rows.dtype == np.int32
-    for row, index in zip(rows, (1, 0, 1), strict=True):
-        ids = corpus.pair(index)[0].tolist()
-        assert row.tolist() == ids + [0] * (29 - len(ids))
+def test_arrays_are_those_of_numpy(tokenizers, tmp_path):
+    """The header of `source_ids.npy` is written before the number of ids is known."""
+    pairs = [("ein Mann", "27"), ("", "x"), ("Hund", "bike"), ("läuft .", "")]
+    folder = pathlib.Path(encode_corpus(pairs, *tokenizers, tmp_path / "ids").folder)
+    ids = [expected_ids(tokenizers[0], text) for text in ("ein Mann", "Hund")]
+    expected = {
+        "source_ids.npy": np.concatenate(ids).astype(np.uint16),
+        "source_offsets.npy": np.cumsum([0, *map(len, ids)]),
+        "dropped.npy": np.array([1, 3]),
+    }
+    for name, array in expected.items():
+        np.save(tmp_path / name, array)
+        assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_large_ids_are_stored_exactly(tokenizers, tmp_path):
@@ -275,7 +277,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path):
 
 
 def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
-    """If NumPy drew other numbers, equal `inputs` would have another `fingerprint`."""
+    """If SentencePiece drew others, equal `inputs` would have another `fingerprint`."""
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
     options = {"dropout": 0.2, "segmentations": 2}
@@ -286,20 +288,14 @@ def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
     first = encode("ids")
     assert encode("again").fingerprint == first.fingerprint
     assert encode("other", seed=2).inputs != first.inputs
-    draw = np.random.Philox
-    monkeypatch.setattr(np.random, "Philox", lambda seed: draw(seed + 1))
+    sample = BytePairTokenizer.sample
+    monkeypatch.setattr(
+        BytePairTokenizer, "sample", lambda *args: sample(*args[:-1], args[-1] + 1)
+    )
     assert encode("ids").fingerprint == first.fingerprint  # the cache is reused
     other = encode("drawn otherwise")
     assert other.inputs == first.inputs
     assert other.fingerprint != first.fingerprint
-
-
-def test_load_rejects_folder_without_corpus(tmp_path):
-    with pytest.raises(DataError, match="no readable encoded corpus"):
-        EncodedCorpus.load(tmp_path / "missing")
-    (tmp_path / "corpus.json").write_text(json.dumps({"a": 1}))
-    with pytest.raises(DataError, match="no readable encoded corpus"):
-        EncodedCorpus.load(tmp_path)
 
 
 @pytest.mark.parametrize("has_corpus", [False, True])
@@ -308,8 +304,9 @@ def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path, has_corpus):
         encode_corpus([("Mann", "Mann")], *tokenizers, tmp_path)
     (tmp_path / "thesis.tex").write_text("mine")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(DataError, match="contains other files"):
-        encode_corpus([("ein", "ein")], *tokenizers, tmp_path)
+    for folder, message in (("", "contains other files"), ("thesis.tex", "a folder")):
+        with pytest.raises(DataError, match=message):
+            encode_corpus([("ein", "ein")], *tokenizers, tmp_path / folder)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -328,33 +325,6 @@ def test_encode_corpus_rejects_arguments_out_of_range(
     with pytest.raises(ValueError, match=message):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids", **options)
     assert not (tmp_path / "ids").exists()
-
-
-def test_encode_corpus_rejects_a_file_as_folder(tokenizers, tmp_path):
-    path = tmp_path / "ids"
-    path.write_text("mine")
-    with pytest.raises(DataError, match="ids: must be a folder"):
-        encode_corpus([("ein", "ein")], *tokenizers, path)
-    assert path.read_text() == "mine"
-
-
-def test_replaced_corpus_is_not_open(tokenizers, tmp_path, monkeypatch):
-    texts = write(tmp_path / "a", [b"ein Mann", b"27"])
-    pairs = TextFiles(texts, texts)
-    folder = tmp_path / "ids"
-    encode_corpus(pairs, *tokenizers, folder)
-    texts.write_text("ein Hund\n27\n")
-    removed = []
-    remove = encoding._remove_corpus
-
-    def note_open_files(path):
-        with open("/proc/self/maps", encoding="utf-8") as maps:
-            removed.append([line for line in maps if str(folder) in line])
-        remove(path)
-
-    monkeypatch.setattr(encoding, "_remove_corpus", note_open_files)
-    encode_corpus(pairs, *tokenizers, folder)
-    assert removed == [[]]
 
 
 def test_corpus_of_a_linked_folder_is_replaced(tokenizers, tmp_path):

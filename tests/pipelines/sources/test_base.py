@@ -1,11 +1,11 @@
-"""`Pairs`, the base class of sources of text pairs, and its defaults for lists."""
+"""`Pairs`, its defaults for lists, and `BothDirections`."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from keras_transformer.pipelines import Pairs, as_pairs
+from keras_transformer.pipelines import BothDirections, Pairs, TextFiles, as_pairs
 
 # `None` stands for a text that cannot be read.
 PAIRS = [("ein", "one"), ("zwei", None)]
@@ -64,3 +64,34 @@ def test_as_pairs_returns_a_source_unchanged():
     places = Places()
     assert as_pairs(places) is places
     assert as_pairs(places).locate(7) == "place 7"
+
+
+def test_both_directions_yields_each_pair_and_its_swap():
+    pairs = BothDirections(as_pairs(PAIRS))
+    assert list(pairs) == [
+        *(("ein", "one"), ("one", "ein")),
+        *(("zwei", None), (None, "zwei")),
+    ]
+
+
+def test_both_directions_delegates_to_the_pairs(tmp_path):
+    for name, text in (("a.en", "one\ntwo\n"), ("a.de", "eins\nzwei\n")):
+        (tmp_path / name).write_text(text)
+    files = TextFiles(tmp_path / "a.en", tmp_path / "a.de")
+    pairs = BothDirections(files)
+    assert pairs.locate(1) == pairs.locate(2) == files.locate(1)
+    assert pairs.locate(3) == pairs.locate(4) == files.locate(2)
+    assert pairs.fingerprint() not in (None, files.fingerprint())
+    assert BothDirections(as_pairs(PAIRS)).fingerprint() is None
+
+
+def test_both_directions_has_the_same_weights_and_vocabulary():
+    class Weighted(type(as_pairs(PAIRS))):
+        def weights(self, numbers):
+            return np.array([0.5, 2.0])[numbers - 1]
+
+    pairs = BothDirections(Weighted(PAIRS))
+    np.testing.assert_array_equal(
+        pairs.weights(np.array([1, 2, 3, 4])), [0.5, 0.5, 2.0, 2.0]
+    )
+    assert list(pairs.sentences()) == ["ein", "one", "zwei", None]

@@ -6,7 +6,6 @@ CLDR data of Babel. A form is a pattern that writes one kind of phrase.
 
 import hashlib
 import json
-import subprocess
 import sys
 from collections import Counter
 from datetime import date, datetime
@@ -16,9 +15,10 @@ import babel
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.sources.phrase_forms import all_forms, hour_skeleton
 from keras_transformer.pipelines.sources.phrases import (
+    all_forms,
     count_words,
+    hour_skeleton,
     parse_locale,
     phrases,
     select_forms,
@@ -55,6 +55,10 @@ def test_phrases_splits_share_no_source_or_target(english_german):
                 assert not one & other
     sources = Counter(source for part in english_german for source, _ in part)
     assert max(sources.values()) == 1
+    # Each word of a held-out phrase occurs in training.
+    train, validation, test = english_german
+    seen = count_words(train)
+    assert all(seen[word] >= 10 for word in count_words([*validation, *test]))
 
 
 def test_phrases_match_translations_by_hand(english_german):
@@ -99,40 +103,6 @@ def values_by_hand(form):
     return ()
 
 
-def test_phrases_training_contains_held_out_words(english_german):
-    train, validation, test = english_german
-    seen = count_words(train)
-    assert len(seen) > 100
-    for pair in (*validation, *test):
-        for word in count_words([pair]):
-            assert seen[word] >= 10, (word, pair)
-
-
-def test_phrases_hold_out_every_kind(english_german):
-    held_out = " | ".join(source for source, _ in english_german.test)
-    for part in ("%", "€", "PM", "ago", "in ", "January", "million", "kilo", "–"):
-        assert part in held_out
-
-
-def test_phrases_write_dates_in_both_orders():
-    """The phrases contain British and ISO dates as well as American ones."""
-    source = parse_locale("source_locale", "en")
-    target = parse_locale("target_locale", "ja")
-    written = {
-        write_pair(form, date(2021, 9, 3), source, target)
-        for form in select_forms(source, target)
-        if form.kind == "date"
-    }
-    assert {
-        ("September 3, 2021", "2021年9月3日"),
-        ("3 September 2021", "2021年9月3日"),
-        ("Friday, September 3, 2021", "2021年9月3日金曜日"),
-        ("Friday, 3 September 2021", "2021年9月3日金曜日"),
-        ("3 September", "9月3日"),
-        ("2021-09-03", "2021/09/03"),
-    } <= written
-
-
 @pytest.mark.parametrize(
     ("locale", "skeleton"), [("fr_CA", "Hm"), ("nds", "Hm"), ("en", "hm"), ("ja", "Hm")]
 )
@@ -140,66 +110,19 @@ def test_hour_skeleton_ignores_literal_text(locale, skeleton):
     assert hour_skeleton(babel.Locale.parse(locale)) == skeleton
 
 
-def test_phrases_add_no_second_order_to_other_languages():
-    source = parse_locale("source_locale", "de")
-    target = parse_locale("target_locale", "en")
-    forms = select_forms(source, target)
-    pairs = [
-        write_pair(form, date(2021, 9, 3), source, target)
-        for form in forms
-        if form.kind == "date"
-    ]
-    assert sum(text == "3. September 2021" for text, _ in pairs) == 1
-
-
 @pytest.mark.parametrize(
-    "locales",
-    [
-        ("en", "de"),
-        ("de", "en"),
-        ("en", "fr"),
-        ("en", "ja"),
-        ("ja", "en"),
-        ("ar", "en"),
-        ("th", "fa"),
-        ("hi", "zh-Hant"),
-    ],
+    "locales", [("en", "de"), ("ja", "en"), ("th", "fa"), ("hi", "zh-Hant")]
 )
 def test_phrases_have_one_target_per_source_for_all_seeds(locales):
     targets = {}
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         splits = phrases(*locales, size=4_001, seed=seed, held_out=101)
         assert (len(splits.validation), len(splits.test)) == (101, 101)
         for source, target in (pair for part in splits for pair in part):
             assert targets.setdefault(source, target) == target
             assert source.strip() and target.strip()
             assert "\N{NO-BREAK SPACE}" not in source
-    assert sum(map(has_digit, targets)) > 9_000
-
-
-@pytest.mark.slow
-def test_phrases_repeat_in_another_process():
-    code = (
-        "from keras_transformer.pipelines.sources.phrases import phrases; "
-        "print(ascii(phrases(size=997, seed=7, held_out=23)))"
-    )
-    other = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONHASHSEED": "4321", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    same = phrases(size=997, seed=7, held_out=23)
-    assert other.stdout.strip() == ascii(same)
-    assert phrases(size=997, seed=8, held_out=23) != same
-
-
-def test_phrases_are_short(english_german):
-    longest = max(
-        len(text) for part in english_german for pair in part for text in pair
-    )
-    assert longest <= 40
+    assert sum(map(has_digit, targets)) > 6_000
 
 
 @pytest.mark.parametrize("name", ["xx", "no locale", "", "e"])

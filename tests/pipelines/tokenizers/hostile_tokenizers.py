@@ -1,10 +1,10 @@
 """Reads altered tokenizer files in a separate process, which they could crash.
 
-    python hostile_tokenizers.py FOLDER FIRST COUNT
+    python hostile_tokenizers.py FOLDER COUNT
 
-FOLDER contains a valid tokenizer. The script alters its file COUNT times, with seeds
-that start at FIRST. It prints how many altered files a `DataError` rejected and how
-many were used. Any other error ends the process.
+FOLDER contains a valid tokenizer. The script alters its file COUNT times. It prints how
+many altered files a `DataError` rejected and how many were used. Any other error ends
+the process.
 """
 
 import contextlib
@@ -21,18 +21,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines import load_tokenizer
 
 TEXTS = ["der Hund läuft", "", "a" * 50, "\u2581 x", "日本 😀\x00", "  ", "\u202e"]
-PIECES = [
-    "",
-    "a",
-    "\u2581" * 50,
-    "<0xZZ>",
-    "<0x1>",
-    "x" * 10_000,
-    "<s>",
-    "\x00",
-    "ä",
-    "##",
-]
+PIECES = ["", "a", "\u2581" * 50, "<0xZZ>", "<0x1>", "x" * 10_000, "<s>", "\x00", "ä"]
 SCORES = [float("nan"), float("inf"), -float("inf"), 1e38, 0.0]
 NUMBERS = [-1, 0, 1, 2, 3, 299, 300, 10**6, 2**31 - 1, -(2**31)]
 
@@ -142,13 +131,13 @@ def use(tokenizer):
 
 
 def main():
-    folder, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    folder, count = sys.argv[1], int(sys.argv[2])
     (good,) = pathlib.Path(folder).iterdir()
     content = good.read_bytes()
     outcomes = Counter()
     with tempfile.TemporaryDirectory() as other:
         path = pathlib.Path(other) / good.name
-        for seed in range(first, first + count):
+        for seed in range(count):
             path.write_bytes(altered(content, random.Random(seed)))
             try:
                 tokenizer = load_tokenizer(other)

@@ -8,9 +8,9 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.pipelines import load_tokenizer, train_tokenizer
-from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
+from keras_transformer.pipelines import train_tokenizer
 from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
+from keras_transformer.pipelines.tokenizers.model_check import SPACE_MARK
 
 OLD = ["der Hund läuft und schläft", "die Katze schläft nie", "im Jahr 1987 war es so"]
 STEMS = [
@@ -111,34 +111,6 @@ def test_texts_without_new_pieces_keep_their_split(old, extension, text):
     )
 
 
-def test_learner_splits_like_sentencepiece(old):
-    """While learning, `extend_bpe` splits words as sentencepiece does afterwards."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    from keras_transformer.pipelines.tokenizers import bpe_extension
-
-    learners = []
-
-    class RecordingLearner(bpe_extension._Learner):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            learners.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe_extension, "_Learner", RecordingLearner)
-        grown = extend_bpe(old, NEW, 60).tokenizer
-    (learner,) = learners
-    processor = sentencepiece.SentencePieceProcessor(model_proto=grown.model)
-    words = ["".join(word) for word in learner._words]
-    assert len(words) > 50
-    for word, pieces in zip(words, learner._words, strict=True):
-        split = processor.encode(word[1:], out_type=str)
-        joined = bpe_extension._joined_bytes(split)
-        assert joined == pieces
-    proto = sentencepiece_model_pb2.ModelProto.FromString(grown.model)
-    assert proto.trainer_spec.vocab_size == 390
-
-
 def test_most_frequent_pair_is_learned_first():
     old = train_tokenizer("bpe", ["a b c d ab"], 267, split_digits=True)
     assert "▁ab" not in old.pieces()
@@ -184,10 +156,3 @@ def test_words_become_one_piece_like_in_sentencepiece(old, word):
 def test_text_without_new_pieces_adds_none(old):
     assert extend_bpe(old, ["x"], 5).replaced == []
     assert extend_bpe(old, [], 5).tokenizer.vocabulary_size == 330
-
-
-def test_extended_tokenizer_saves_and_loads(extension, tmp_path):
-    extension.tokenizer.save(tmp_path)
-    again = load_tokenizer(tmp_path)
-    assert again.fingerprint() == extension.tokenizer.fingerprint()
-    assert ids(again, NEW[:5]) == ids(extension.tokenizer, NEW[:5])

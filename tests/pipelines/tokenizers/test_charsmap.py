@@ -14,7 +14,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.charsmap import check_charsmap
+from keras_transformer.pipelines.tokenizers.model_check import check_charsmap
 
 
 def table_of(rule):

@@ -17,34 +17,23 @@ CHILD = pathlib.Path(__file__).with_name("hostile_tokenizers.py")
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
 
 
-def run(folder, kind, first, count):
+def run(folder, kind, count):
     """Returns {"refused": count, "used": count} of the script hostile_tokenizers.py."""
     train_tokenizer(kind, SENTENCES, 300).save(folder / "good")
-    arguments = (folder / "good", first, count)
+    arguments = (folder / "good", count)
     done = prepared.run(prepared.script(CHILD), *arguments, folder=folder, limit=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
-def describe(kind, outcomes):
-    return f"{kind}: {outcomes['refused']} refused, {outcomes['used']} used"
-
-
 @pytest.mark.fault("F24", "one line that names the file, no crash")
+@pytest.mark.parametrize("count", [120, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_altered_files_are_rejected_or_used(tmp_path, kind, record_property):
-    outcomes = run(tmp_path, kind, 0, 120)
-    record_property("happened", describe(kind, outcomes))
-    assert sum(outcomes.values()) == 120
-    assert min(outcomes.values()) > 5 and len(outcomes) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_ten_thousand_altered_files_do_not_crash(tmp_path, kind, record_property):
-    outcomes = run(tmp_path, kind, 1000, 10_000)
-    record_property("happened", describe(kind, outcomes))
-    assert sum(outcomes.values()) == 10_000
+def test_altered_files_are_rejected_or_used(tmp_path, kind, count, record_property):
+    outcomes = run(tmp_path, kind, count)
+    refused, used = outcomes["refused"], outcomes["used"]
+    record_property("happened", f"{kind}: {refused} refused, {used} used")
+    assert refused + used == count and min(refused, used) > 5
 
 
 def change(content, alter):
@@ -86,14 +75,3 @@ def test_piece_that_is_not_utf8_is_rejected(tmp_path):
     path.write_bytes(content.replace(b"QZ", b"\xf4Z"))
     with pytest.raises(DataError, match=r"model: piece 270 .* is not valid UTF-8"):
         load_tokenizer(tmp_path)
-
-
-def test_too_large_file_is_rejected(tmp_path):
-    for kind in ("bpe", "word_piece"):
-        folder = tmp_path / kind
-        tokenizer = train_tokenizer(kind, SENTENCES, 300)
-        tokenizer.save(folder)
-        with open(folder / tokenizer.file_name, "r+b") as file:
-            file.truncate(65 << 20)
-        with pytest.raises(DataError, match="exceeds the limit of 67,108,864 bytes"):
-            load_tokenizer(folder)
