@@ -4,9 +4,9 @@
 
 Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cells, and
 comments with hints for tests are removed. Notebooks are executed in a folder with
-small text files, as in the tests of the pages (tests/guides.py). Training is shortened,
-unless its block has the hint `as written`. After shortened training, the notebook
-stores no outputs.
+small text files, as in the tests of the pages (tests/docs/pages.py). Training is
+shortened, unless its block has the hint `as written`. After shortened training, the
+notebook stores no outputs.
 """
 
 import base64
@@ -23,9 +23,9 @@ from nbclient import NotebookClient
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "docs")]
+sys.path.insert(0, str(ROOT / "tests" / "docs"))
 
-import guides  # noqa: E402 (found through sys.path)
+import pages  # noqa: E402 (found through sys.path)
 
 # A cell that starts or calls a server would not end, so these blocks stay text.
 SERVER = re.compile(r"keras-transformer serve|127\.0\.0\.1|docker run")
@@ -46,8 +46,8 @@ jupyter:
 # A `keras-transformer` that shortens training, as the tests of the pages do.
 COMMAND = """#!{python}
 import os, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/docs"]
-from run_guide import shorten_training
+sys.path.insert(0, {tests!r} + "/docs")
+from pages import shorten_training
 if not os.environ.get("AS_WRITTEN"):
     sys.argv[1:] = shorten_training(sys.argv[1:])
 from keras_transformer.cli import main
@@ -55,20 +55,15 @@ main()
 """
 
 
-def pages():
-    """Returns the Markdown files that have a notebook."""
-    return sorted(TUTORIALS.glob("*.md"))
-
-
 def read_blocks(text):
     """Returns the blocks that become cells, in their order."""
-    return [block for block in guides.blocks(text) if _is_cell(block)]
+    return [block for block in pages.blocks(text) if _is_cell(block)]
 
 
 def expected_outputs(text):
     """Returns each cell's output as the page shows it, or `None` if it shows none."""
     expected = []
-    for block in guides.blocks(text):
+    for block in pages.blocks(text):
         if _is_cell(block):
             expected.append(None)
         elif "output" in block.hints and expected:
@@ -77,18 +72,15 @@ def expected_outputs(text):
 
 
 def _is_cell(block):
-    if any(hint.startswith(("skip, ", "file ")) for hint in block.hints):
-        return False
-    if block.language == "python":
-        return True
-    return block.language in guides.SHELLS and not SERVER.search(block.code)
+    is_server = block.language == "bash" and SERVER.search(block.code)
+    return bool(block.to_run()) and not is_server
 
 
 def build_notebook(text):
     """Converts a page to a notebook without outputs."""
     parts, end = [], 0
-    for match in guides.FENCE.finditer(text):
-        block = guides.Block(match, text)
+    matches = pages.FENCE.finditer(text)
+    for match, block in zip(matches, pages.blocks(text), strict=True):
         parts.append(_visible(text[end : match.start()]))
         end = match.end()
         if any(hint.startswith(("output", "not compared")) for hint in block.hints):
@@ -96,8 +88,8 @@ def build_notebook(text):
             # would become a cell.
             parts[-1] = parts[-1].rstrip("\n")
             continue
-        fence = match[0]
-        if block.language in {"python", *guides.SHELLS} and not _is_cell(block):
+        fence = match["fence"]
+        if block.language in ("python", "bash") and not _is_cell(block):
             fence = fence.replace(block.language, f"{block.language} .noeval", 1)
         parts.append(fence)
     parts.append(_visible(text[end:]))
@@ -205,7 +197,7 @@ def _environment(folder):
 def make(page, folder):
     """Returns a page's notebook, executed in `folder`."""
     text = page.read_text(encoding="utf-8")
-    guides.write_corpus(folder)
+    pages.write_corpus(folder)
     return execute(build_notebook(text), read_blocks(text), folder)
 
 
@@ -229,7 +221,7 @@ def _describe(output):
 
 
 def main(names):
-    for page in pages():
+    for page in sorted(TUTORIALS.glob("*.md")):
         if names and page.stem not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:
