@@ -333,8 +333,6 @@ def main():
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(RESULTS.glob("*.json"))
-        # The tests write faults.md themselves.
-        if path.stem != "faults"
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
     texts["summary"] = summary.table_of(results)

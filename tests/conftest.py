@@ -16,11 +16,6 @@ from fault_table import (
     pytest_addoption,  # noqa: F401, a hook
     pytest_configure,  # noqa: F401, a hook
 )
-from hanging import (
-    pytest_sessionstart,  # noqa: F401, a hook
-    pytest_timeout_cancel_timer,  # noqa: F401, a hook
-    pytest_timeout_set_timer,  # noqa: F401, a hook
-)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A background job of a script starts with Ctrl-C ignored. Tests that send it, and the
@@ -80,7 +75,7 @@ LONGEST = (
     "decoding/test_translator.py",
     "frozen/test_frozen.py",
     "test_transformer.py",
-    "test_readme.py",
+    "docs/test_pages.py",
 )
 
 

@@ -1,6 +1,6 @@
-"""Collects the results of tests marked `fault` for docs/results/reliability.md.
+"""Writes the results of tests marked `fault` for docs/results/reliability.md.
 
-    python -m pytest -m fault --write-faults     # with the slow tests
+    python -m pytest -m "fault" --write-faults    # all of them, also the slow ones
     python benchmarks/readme.py                   # copies the table to the page
 
 A test names the failure that it injects and the expected result:
@@ -8,15 +8,13 @@ A test names the failure that it injects and the expected result:
     @pytest.mark.fault("F04", "warns with the file's name, uses the one before")
 
 It may record a measurement with `record_property("happened", "20 of 20 identical")`;
-the default is "as expected". A run replaces the rows of the tests that ran and drops
-rows of removed tests, so the table can be filled by several runs.
+the default is "as expected".
 """
 
-import ast
-import json
+import collections
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+TABLE = pathlib.Path(__file__).resolve().parents[1] / "benchmarks/results/faults.md"
 # Failures by id, in the order of the table.
 FAULTS = {
     "F01": "SIGKILL at random times while checkpoints are written",
@@ -74,118 +72,55 @@ def pytest_configure(config):
         "docs/results/reliability.md",
     )
     if config.getoption("--write-faults"):
-        config.pluginmanager.register(FaultTable(config.rootpath), "fault-table")
+        config.pluginmanager.register(FaultTable(), "fault-table")
 
 
 class FaultTable:
     """Collects the results of marked tests and writes them at the end."""
 
-    def __init__(self, root):
-        self._root = root
-        self._faults = {}
-        self._slow = {}
-        self._ran = {}
+    def __init__(self):
+        self._tests = collections.defaultdict(lambda: {"slow": True, "faults": {}})
+        self._outcomes = collections.defaultdict(list)
 
     def pytest_collection_modifyitems(self, items):
         for item in items:
-            name = item.nodeid.partition("[")[0]
             for marker in item.iter_markers("fault"):
-                fault, expected = marker.args
-                self._faults.setdefault(name, {})[fault] = expected
-            # A test is slow if none of its cases runs by default.
-            slow = item.get_closest_marker("slow") is not None
-            self._slow[name] = slow and self._slow.get(name, True)
+                test = self._tests[item.nodeid.partition("[")[0]]
+                test["faults"].update([marker.args])
+                # A test is slow if none of its cases runs by default.
+                test["slow"] &= item.get_closest_marker("slow") is not None
 
     def pytest_runtest_logreport(self, report):
-        name = report.nodeid.partition("[")[0]
-        if name not in self._faults:
-            return
-        row = self._ran.setdefault(
-            name, {"passed": 0, "failed": 0, "skipped": [], "happened": []}
-        )
+        found = self._outcomes[report.nodeid.partition("[")[0]]
         if report.failed:
-            row["failed"] += 1
+            found.append("**failed**")
         elif report.skipped:
-            row["skipped"].append(str(report.longrepr[2]).removeprefix("Skipped: "))
+            reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+            found.append(f"skipped: {reason}")
         elif report.when == "call":
-            row["passed"] += 1
-            for key, value in report.user_properties:
-                if key == "happened" and value not in row["happened"]:
-                    row["happened"].append(value)
+            happened = [v for k, v in report.user_properties if k == "happened"]
+            found.append("; ".join(happened) or "as expected")
 
     def pytest_sessionfinish(self):
-        for name, row in self._ran.items():
-            row["slow"] = self._slow[name]
-            row["faults"] = self._faults[name]
-        rows = {**stored_rows(self._root), **self._ran}
-        marked = {(path, name) for path, name, _, _ in marked_tests(self._root)}
-        rows = {
-            name: row
-            for name, row in sorted(rows.items())
-            if tuple(name.split("::", 1)) in marked
-        }
-        path = stored(self._root)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        path.with_suffix(".md").write_text(table(rows), "utf-8")
+        rows = ["| # | fault | expected | outcome | test |", "| --- " * 5 + "|"]
+        for fault, what in FAULTS.items():
+            for name, test in sorted(self._tests.items()):
+                if fault in test["faults"]:
+                    path, function = name.split("::", 1)
+                    link = f"[{function}](../../{path})" + " (slow)" * test["slow"]
+                    cells = (
+                        fault,
+                        what,
+                        test["faults"][fault],
+                        self._outcome(name),
+                        link,
+                    )
+                    cells = (cell.replace("|", "\\|") for cell in cells)
+                    rows.append(f"| {' | '.join(cells)} |")
+        TABLE.write_text("\n".join(rows) + "\n", "utf-8")
 
-
-def stored(root=ROOT):
-    """Returns the path of the stored rows, next to the table."""
-    return root / "benchmarks" / "results" / "faults.json"
-
-
-def stored_rows(root=ROOT):
-    """Returns the rows of earlier runs: {"file::test": row}."""
-    path = stored(root)
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
-
-
-def table(rows):
-    """Returns `stored_rows` as a Markdown table, sorted by failure, then by test."""
-    lines = [
-        "| # | fault | expected | outcome | test |\n",
-        "| --- | --- | --- | --- | --- |\n",
-    ]
-    for fault, what in FAULTS.items():
-        for name, row in sorted(rows.items()):
-            if fault not in row["faults"]:
-                continue
-            path, test = name.split("::", 1)
-            shown = f"[{test}](../../{path})" + (" (slow)" if row["slow"] else "")
-            cells = (fault, what, row["faults"][fault], happened(row), shown)
-            cells = (cell.replace("|", "\\|") for cell in cells)
-            lines.append(f"| {' | '.join(cells)} |\n")
-    return "".join(lines)
-
-
-def happened(row):
-    """Returns the cell "outcome" of a row."""
-    if row["failed"]:
-        return "**failed**"
-    if not row["passed"]:
-        return "skipped: " + "; ".join(sorted(set(row["skipped"])))
-    text = "; ".join(row["happened"]) or "as expected"
-    if row["passed"] > 1:
-        text += f" ({row['passed']} cases)"
-    return text
-
-
-def marked_tests(root=ROOT):
-    """Yields (file, test, fault, expected) of every marker in the sources."""
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        source = path.read_text("utf-8")
-        if "mark.fault(" not in source:
-            continue
-        for function in ast.walk(ast.parse(source)):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            for decorator in function.decorator_list:
-                for call in ast.walk(decorator):
-                    if (
-                        isinstance(call, ast.Call)
-                        and getattr(call.func, "attr", None) == "fault"
-                    ):
-                        fault, expected = map(ast.literal_eval, call.args)
-                        file = path.relative_to(root).as_posix()
-                        yield file, function.name, fault, expected
+    def _outcome(self, name):
+        found = self._outcomes[name]
+        ran = [each for each in found if not each.startswith("skipped")]
+        text = "; ".join(dict.fromkeys(ran or found))
+        return text + f" ({len(ran)} cases)" * (len(ran) > 1)

@@ -18,9 +18,8 @@ for path in readme.pages():
 REFORMAT = """
 import json, formatting, tables
 for path in sorted(formatting.RESULTS.glob("*.json")):
-    if path.stem != "faults":
-        text = tables.markdown(path.stem, json.loads(path.read_text("utf-8")))
-        assert path.with_suffix(".md").read_text("utf-8") == text, path.stem
+    text = tables.markdown(path.stem, json.loads(path.read_text("utf-8")))
+    assert path.with_suffix(".md").read_text("utf-8") == text, path.stem
 for name in ("ablation", "experiments"):
     path = formatting.RESULTS / f"{name}.csv"
     text = getattr(tables, name)(path)

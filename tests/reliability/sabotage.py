@@ -228,8 +228,7 @@ _SAVER_IO = _module("tensorflow.python.ops.io_ops")
 # Points of the command `train`, by name.
 POINTS = {
     "before the tokenizer is written": _before(
-        _module("keras_transformer.pipelines.tokenizers.byte_pairs"),
-        "write_atomically",
+        _module("keras_transformer.pipelines.tokenizers.base"), "write_atomically"
     ),
     "before the ids file is closed": _before(
         _class("keras_transformer.pipelines.encoding", "_IdsFile"), "close"
