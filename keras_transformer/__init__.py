@@ -4,6 +4,8 @@ import importlib
 import os
 import sys
 
+from keras_transformer._imports import lazy_names
+
 __version__ = "0.2.0.dev0"
 
 # In a clone, the folder of `keras_transformer.pipelines` is next to this package.
@@ -46,19 +48,7 @@ _SERIALIZABLE = ("fused_adam", "losses", "metrics", "schedules")
 
 __all__ = [*_MODULES, *_NAMES]
 
-
-def __getattr__(name):
-    if name in _NAMES:
-        module = importlib.import_module(f"{__name__}.{_NAMES[name]}")
-        return getattr(module, name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
-
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, _NAMES)
 
 # Keras loads only registered classes, and importing their modules registers them. The
 # command line does without them, and so without TensorFlow, until it needs a model.

@@ -1,25 +1,28 @@
-"""Lazy submodules."""
+"""Lazy names of packages."""
 
 import importlib
 import sys
 
 
-def lazy_modules(package, names):
-    """Returns the `__getattr__` and `__dir__` of a package with lazy submodules.
+def lazy_names(package, modules, names=()):
+    """Returns the `__getattr__` and `__dir__` of a package that loads names on use.
 
-    Importing one of the submodules then does not load the others.
+    Importing one of its submodules then does not load the others.
 
     Args:
         package: Full name of the package.
-        names: Names of the submodules to import on first use.
+        modules: Names of submodules.
+        names: Mapping of names to the submodules that contain them.
     """
 
-    def import_module(name):
+    def load(name):
         if name in names:
+            return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+        if name in modules:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def list_names():
-        return sorted({*vars(sys.modules[package]), *names})
+        return sorted({*vars(sys.modules[package]), *modules, *names})
 
-    return import_module, list_names
+    return load, list_names

@@ -6,7 +6,7 @@ Sources yield pairs of texts. `encode_corpus` tokenizes the pairs once, and
 Names are imported on first use, so that text can be read without TensorFlow.
 """
 
-import importlib
+from keras_transformer._imports import lazy_names
 
 # Public classes and functions, and the modules that contain them.
 _NAMES = {
@@ -40,13 +40,4 @@ _NAMES = {
 
 __all__ = [*_NAMES]
 
-
-def __getattr__(name):
-    if name in _NAMES:
-        module = importlib.import_module(f"{__name__}.{_NAMES[name]}")
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, (), _NAMES)

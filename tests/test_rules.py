@@ -15,6 +15,7 @@ LIBRARY = "keras_transformer"
 ALLOWED = {
     "errors": set(),
     "progress": set(),
+    "signals": set(),
     "arguments": set(),
     "presets": {"arguments"},
     "numerics": set(),
@@ -22,7 +23,7 @@ ALLOWED = {
     "files": {"errors"},
     "untrusted": {"errors"},
     "native_output": set(),
-    "pipelines": {"errors", "files", "untrusted", "native_output"},
+    "pipelines": {"errors", "files", "untrusted", "native_output", "_imports"},
     "layers": {"arguments", "numerics"},
     "transformer": {"arguments", "layers", "numerics", "presets"},
     # Searches receive the model as an argument and never import it.
@@ -39,13 +40,19 @@ ALLOWED = {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
         "errors",
     },
-    "training": {"saving", "files", "progress", "untrusted", "errors"},
-    "distributed": {"training", "saving", "pipelines", "files", "errors", "_imports"},
+    "training": {
+        *("saving", "recipes", "files", "progress", "signals", "untrusted", "errors"),
+        "_imports",
+    },
+    "distributed": {
+        *("training", "saving", "pipelines", "files", "signals", "errors"),
+        "_imports",
+    },
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
         *("conversion", "errors", "untrusted"),
     },
-    "serving": {"saving", "errors", "untrusted"},
+    "serving": {"saving", "signals", "errors", "untrusted"},
     "experiments": {
         *("distributed", "training", "saving", "recipes", "pipelines", "parsing"),
         *("evaluation", "decoding", "transformer", "presets", "files", "errors"),
@@ -61,7 +68,15 @@ EXCEPTIONS = {("presets", "saving"), ("saving", "export"), ("recipes", "experime
 
 # These modules use keras.ops only, so that they run on every Keras backend.
 WITHOUT_TENSORFLOW = (
-    *("errors", "files", "native_output", "progress", "untrusted", "arguments"),
+    *(
+        "errors",
+        "files",
+        "native_output",
+        "progress",
+        "signals",
+        "untrusted",
+        "arguments",
+    ),
     *("presets", "numerics", "layers", "transformer", "decoding.alignment"),
     *("decoding.batches", "experiments.machine", "experiments.report"),
     *("decoding.beam_search", "decoding.cache", "decoding.constraints"),

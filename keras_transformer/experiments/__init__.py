@@ -1,8 +1,8 @@
 """Training runs from recipes (files of settings), and runs of the paper's Table 3."""
 
-from keras_transformer._imports import lazy_modules
+from keras_transformer._imports import lazy_names
 
-__getattr__, __dir__ = lazy_modules(
+__getattr__, __dir__ = lazy_names(
     __name__,
     (
         "average",

@@ -1,6 +1,6 @@
 """Losses, metrics, schedules and the training loop (section 5 of the paper)."""
 
-import importlib
+from keras_transformer._imports import lazy_names
 
 _NAMES = {
     "Consistency": "consistency",
@@ -25,9 +25,5 @@ _NAMES = {
 
 __all__ = list(_NAMES)
 
-
-def __getattr__(name):
-    # Imported on first use, so that losses, metrics and schedules need no TensorFlow.
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Losses, metrics and schedules need no TensorFlow.
+__getattr__, __dir__ = lazy_names(__name__, (), _NAMES)
