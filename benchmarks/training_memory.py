@@ -1,4 +1,4 @@
-"""Compares the peak memory of training with the estimate of `experiments.machine`.
+"""Compares the peak memory of training with the estimate of `machine`.
 
     python benchmarks/training_memory.py
 
@@ -69,7 +69,7 @@ def main():
     if case is not None:
         print(measure_peak(*case))
         return
-    from keras_transformer.experiments.machine import recipe_memory
+    from keras_transformer.machine import recipe_memory
 
     print("| preset | vocabulary | tokens | length | peak | estimate |")
     print("| --- | --- | --- | --- | --- | --- |")

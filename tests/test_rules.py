@@ -18,6 +18,7 @@ ALLOWED = {
     "signals": set(),
     "arguments": set(),
     "presets": {"arguments"},
+    "machine": {"arguments"},
     "numerics": set(),
     "_imports": set(),
     "files": {"errors"},
@@ -28,7 +29,15 @@ ALLOWED = {
     "transformer": {"arguments", "layers", "numerics", "presets"},
     # Searches receive the model as an argument and never import it.
     "decoding": {"numerics", "layers", "errors"},
-    "recipes": {"arguments", "presets", "pipelines", "errors", "files", "untrusted"},
+    "recipes": {
+        "arguments",
+        "machine",
+        "presets",
+        "pipelines",
+        "errors",
+        "files",
+        "untrusted",
+    },
     "evaluation": {"decoding", "errors"},
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},
@@ -41,7 +50,7 @@ ALLOWED = {
         "errors",
     },
     "training": {
-        *("saving", "recipes", "files", "progress", "signals", "untrusted", "errors"),
+        *("saving", "machine", "files", "progress", "signals", "untrusted", "errors"),
         "_imports",
     },
     "distributed": {
@@ -56,15 +65,15 @@ ALLOWED = {
     "experiments": {
         *("distributed", "training", "saving", "recipes", "pipelines", "parsing"),
         *("evaluation", "decoding", "transformer", "presets", "files", "errors"),
-        *("untrusted", "arguments", "_imports"),
+        *("untrusted", "arguments", "machine", "_imports"),
     },
 }
 # The command line may import everything.
 ALLOWED["cli"] = {*ALLOWED, LIBRARY}
 ALLOWED["__main__"] = {"cli"}
 # The preset methods of the model, named as in KerasHub, read and write files.
-# `open_model` opens exports, too. A recipe's automatic settings fit the machine.
-EXCEPTIONS = {("presets", "saving"), ("saving", "export"), ("recipes", "experiments")}
+# `open_model` opens exports, too.
+EXCEPTIONS = {("presets", "saving"), ("saving", "export")}
 
 # These modules use keras.ops only, so that they run on every Keras backend.
 WITHOUT_TENSORFLOW = (
@@ -78,7 +87,7 @@ WITHOUT_TENSORFLOW = (
         "arguments",
     ),
     *("presets", "numerics", "layers", "transformer", "decoding.alignment"),
-    *("decoding.batches", "experiments.machine", "experiments.report"),
+    *("decoding.batches", "machine", "experiments.report"),
     *("decoding.beam_search", "decoding.cache", "decoding.constraints"),
     *("decoding.ensemble", "decoding.forbidden", "decoding.incremental"),
     *("decoding.loop", "decoding.options"),

@@ -15,8 +15,8 @@ from typer import Option
 from typer.core import TyperCommand
 
 from keras_transformer.cli import common, console
-from keras_transformer.cli.exit_signals import exit_on_signals
 from keras_transformer.errors import UserError
+from keras_transformer.signals import exit_on_signals
 
 # Exit codes. The last two are 128 plus the number of a signal, as in a shell.
 _USER_ERROR = 2

@@ -255,11 +255,10 @@ def open_translator(
         warn_unsafe(source, *ensemble)
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer.experiments.machine import find_cores
         from keras_transformer.saving.open import open_model
         from keras_transformer.training import configure_threads
 
-        configure_threads(parallel_parts, find_cores())
+        configure_threads(parallel_parts)
         opened = open_model(
             source,
             ensemble=ensemble,

@@ -26,7 +26,7 @@ class AdaptiveRecipe:
 
     def adapt(self):
         """Loads TensorFlow, prints the chosen settings and returns the `Recipe`."""
-        from keras_transformer.experiments.machine import find_machine
+        from keras_transformer.machine import find_machine
 
         console.load_tensorflow()
         # The values of keys that are `auto` depend on the GPUs. These are found only

@@ -128,7 +128,7 @@ def train(
 
 def _warn_of_recipe(recipe):
     """Warns of too little memory, and of warm-ups that are longer than their stage."""
-    from keras_transformer.experiments.machine import (
+    from keras_transformer.machine import (
         find_machine,
         format_bytes,
         free_memory,

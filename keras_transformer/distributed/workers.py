@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.errors import WorkerLost, WorkersError
+from keras_transformer.signals import handle_signals
 from keras_transformer.training.replicas import default_strategy
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ class Workers:
         # process. The chief's wait has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
-            with _restore_default_signals():
+            # Ctrl-C and SIGTERM end the process at once, without Python's handlers.
+            # TensorFlow installs a handler that ignores SIGTERM.
+            with handle_signals(dict.fromkeys(_SIGNALS, signal.SIG_DFL)):
                 self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise WorkerLost(
@@ -198,25 +201,6 @@ class Workers:
         if self.is_chief:
             values[:] = np.frombuffer(message, np.uint8)
         return bytes(self.all_reduce_sum(values))
-
-
-@contextlib.contextmanager
-def _restore_default_signals():
-    """Makes Ctrl-C and SIGTERM end the process at once, without Python's handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {each: signal.getsignal(each) for each in _SIGNALS}
-    # A process may start with ignored signals, such as SIGINT in the background.
-    for number, handler in previous.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        # TensorFlow has installed a handler that ignores SIGTERM.
-        for number, handler in previous.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _call_interruptibly(function):

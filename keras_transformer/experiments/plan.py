@@ -15,7 +15,7 @@ from keras_transformer.experiments.corpora import (
     load_pairs,
     nonempty_pairs,
 )
-from keras_transformer.experiments.machine import (
+from keras_transformer.machine import (
     find_machine,
     format_bytes,
     free_memory,

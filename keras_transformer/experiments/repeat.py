@@ -21,10 +21,10 @@ from keras_transformer.errors import (
 )
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_scored_pairs
-from keras_transformer.experiments.machine import find_cores
 from keras_transformer.experiments.report import RESULT, write_result, write_seeds
 from keras_transformer.experiments.validation import score_model
 from keras_transformer.files import remove_link, replace_file
+from keras_transformer.machine import find_cores
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.saving.names import (
     CONFIG,

@@ -26,13 +26,13 @@ from keras_transformer.experiments.corpora import (
     training_pairs,
 )
 from keras_transformer.experiments.cost import training_cost
-from keras_transformer.experiments.machine import find_cores
 from keras_transformer.experiments.report import draw_curves, has_metrics
 from keras_transformer.experiments.validation import (
     build_validator,
     validation_settings,
 )
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.machine import find_cores
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.stages import default_text_options

@@ -92,7 +92,7 @@ def _batch_tokens(recipe, text, machine):
 
 
 def _gradient_accumulation_steps(recipe, text, machine):
-    from keras_transformer.experiments.machine import format_bytes, recipe_memory
+    from keras_transformer.machine import format_bytes, recipe_memory
 
     memory = machine.gpus[0].memory if machine.gpus else machine.memory
     if memory is None:
@@ -242,7 +242,7 @@ def _pop_auto(values, key):
 
 
 def _choose(values, keys, recipe, report):
-    from keras_transformer.experiments import machine as machines
+    from keras_transformer import machine as machines
 
     machine, text = machines.find_machine(), measure_training_text(recipe.data)
     if report is not None:

@@ -1,7 +1,6 @@
 """The uvicorn server, which runs the application until a signal stops it."""
 
 import asyncio
-import contextlib
 import errno
 import signal
 import socket
@@ -14,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.protocol import error_body
+from keras_transformer.signals import handle_signals
 
 # Minimum number of seconds to send responses at shutdown.
 _RESPONSE_SECONDS = 2.0
@@ -46,7 +46,9 @@ def serve(
     limits = limits or Limits()
     listening = listening or listen(host, port)
     server = build_server(model, limits, {host, *hosts})
-    with listening, _ignore_repeated_signal():
+    # uvicorn raises the signal that stops it again.
+    ignore = dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: None)
+    with listening, handle_signals(ignore):
         asyncio.run(_run(server, listening, host, started))
 
 
@@ -167,17 +169,3 @@ async def _run(server, listening, host, started):
     await server.serve(sockets=[listening])
     if reporting is not None:
         reporting.cancel()
-
-
-@contextlib.contextmanager
-def _ignore_repeated_signal():
-    """Ignores the signal that stops uvicorn, because uvicorn raises it again."""
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

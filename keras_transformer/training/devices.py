@@ -6,6 +6,8 @@ import os
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from keras_transformer.machine import find_cores
+
 _OPTION = "auto_mixed_precision_onednn_bfloat16"
 
 
@@ -23,8 +25,8 @@ def configure_threads(parallel_parts, cores=None):
     Args:
         parallel_parts: Number of parts that are computed in parallel, as in
             `TrainingModel`.
-        cores: Number of cores to use, such as a container's quota. If `None`, all cores
-            of the process are used.
+        cores: Number of cores to use. If `None`, all cores that the process may use, at
+            most a container's quota.
 
     Returns:
         Whether the thread pools suit `parallel_parts`. With several parts, the result
@@ -38,7 +40,7 @@ def configure_threads(parallel_parts, cores=None):
     try:
         tf.config.threading.set_inter_op_parallelism_threads(parallel_parts)
         tf.config.threading.set_intra_op_parallelism_threads(
-            max(1, (cores or _num_cores()) // parallel_parts)
+            max(1, (cores or find_cores()) // parallel_parts)
         )
     except RuntimeError:
         return False
@@ -75,13 +77,6 @@ def allocate_gpu_memory_on_demand():
         # the program has split the GPU into logical devices.
         with contextlib.suppress(RuntimeError, ValueError):
             tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def _num_cores():
-    """Returns the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

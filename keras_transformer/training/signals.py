@@ -2,10 +2,10 @@
 
 import contextlib
 import signal
-import threading
 
 import keras
 
+from keras_transformer.signals import handle_signals
 from keras_transformer.training.replicas import SingleProcess
 
 # Handlers for a second signal. A second Ctrl-C raises `KeyboardInterrupt`, so that
@@ -13,6 +13,7 @@ from keras_transformer.training.replicas import SingleProcess
 # The kernel and the shell both send SIGHUP when a terminal is closed.
 _SECOND_SIGNAL_HANDLERS = {
     signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_IGN,
 }
 
@@ -33,11 +34,7 @@ class SaveOnSignal(keras.callbacks.Callback):
     `save`, and SIGTERM ends the process at once. A signal to one of several workers
     stops all of them at the same step.
 
-    A closed terminal sends SIGHUP, often twice, so the second one is ignored. Signals
-    that were already ignored stay ignored, such as SIGHUP under `nohup`.
-
-    Pass the callback to `fit`, and use it as a context manager around `fit`. On entry,
-    the context sets the signal handlers. On exit, it restores the previous ones.
+    Pass the callback to `fit`, and use it as a context manager around `fit`.
 
     Args:
         save: Function without arguments that writes a checkpoint.
@@ -45,26 +42,23 @@ class SaveOnSignal(keras.callbacks.Callback):
             alone.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    SIGNALS = tuple(_SECOND_SIGNAL_HANDLERS)
 
     def __init__(self, save, workers=None):
         super().__init__()
         self.save = save
         self.workers = workers or SingleProcess()
         self._received = None
-        self._previous = {}
+        self._handling = handle_signals(dict.fromkeys(self.SIGNALS, self._receive))
+        self._handled = []
         self._may_raise = False
 
     def __enter__(self):
-        # In Python, only the main thread can handle signals.
-        if threading.current_thread() is threading.main_thread():
-            for number in self.SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self._receive)
+        self._handled = self._handling.__enter__()
         return self
 
     def __exit__(self, error, *_):
-        self._restore()
+        self._handling.__exit__(None, None, None)
         # The signal may arrive after the last step or at the end of `interruptible`.
         if error is None or issubclass(error, _Stop):
             self._stop_if_requested()
@@ -90,16 +84,11 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     def _receive(self, number, frame):
         self._received = number
-        for each in self._previous:
-            signal.signal(each, _SECOND_SIGNAL_HANDLERS.get(each, signal.SIG_DFL))
+        for each in self._handled:
+            signal.signal(each, _SECOND_SIGNAL_HANDLERS[each])
         if self._may_raise:
             self._may_raise = False
             raise _Stop
-
-    def _restore(self):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
 
     def on_train_batch_end(self, batch, logs=None):
         self._stop_if_requested()

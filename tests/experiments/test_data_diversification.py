@@ -17,7 +17,7 @@ from phrases_run import SMALL
 from waiting import wait_until
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.experiments.machine import Gpu, Machine
+from keras_transformer.machine import Gpu, Machine
 from keras_transformer.recipes import load_recipe
 
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
@@ -150,9 +150,7 @@ def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch
     settings = [f"--set={each}" for each in text_settings(tmp_path)]
     for gpus in ((), (Gpu(24 << 30, 8.6),)):
         machine = functools.partial(Machine, 4, 8 << 30, gpus)
-        monkeypatch.setattr(
-            "keras_transformer.experiments.machine.find_machine", machine
-        )
+        monkeypatch.setattr("keras_transformer.machine.find_machine", machine)
         script.main(["files", *settings, f"--output={output}"])
         recipe = load_recipe(output / "forward.yaml")
         assert recipe.training.mixed_precision is None

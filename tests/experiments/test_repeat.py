@@ -12,11 +12,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from keras_transformer import machine
 from keras_transformer.cli import console
 from keras_transformer.cli.app import app
 from keras_transformer.errors import RecipeError, RunError
 from keras_transformer.evaluation import bleu
-from keras_transformer.experiments import machine
 from keras_transformer.experiments.repeat import LOG, read_translations, repeat
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe

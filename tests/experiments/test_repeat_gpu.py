@@ -12,7 +12,7 @@ SCRIPT = """
 import os, subprocess, sys
 import tensorflow as tf
 from keras_transformer.cli import main
-from keras_transformer.experiments import machine
+from keras_transformer import machine
 
 def can_be_configured():
     try:

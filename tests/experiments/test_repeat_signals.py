@@ -10,7 +10,7 @@ import psutil
 import pytest
 from waiting import newest_step, wait_until
 
-from keras_transformer.experiments.machine import find_machine
+from keras_transformer.machine import find_machine
 
 # Stands in for the training of a seed. It records signals that are not ignored and,
 # after SIGTERM, needs a second to save. With `hangs` in the environment, it never ends

@@ -6,8 +6,8 @@ docs/how-to/train-on-your-data.md.
 
 import pytest
 
-from keras_transformer.experiments import machine as machines
-from keras_transformer.experiments.machine import Gpu, Machine
+from keras_transformer import machine as machines
+from keras_transformer.machine import Gpu, Machine
 from keras_transformer.recipes import RecipeError, automatic, dump_recipe, load_recipe
 from keras_transformer.recipes.training_text import TextSize
 

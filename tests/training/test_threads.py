@@ -16,6 +16,8 @@ import os, sys
 os.sched_getaffinity = lambda process: set(range(6))
 import tensorflow as tf
 from keras_transformer import training
+from keras_transformer import machine
+machine._CGROUP = "/nowhere"  # no quota of a container
 parts, computed, cores = map(int, sys.argv[1:])
 if computed:
     tf.constant(1.0) + 1.0

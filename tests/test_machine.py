@@ -5,9 +5,9 @@ Containers use cgroup v1 or v2. The estimates are of parameters and of memory.
 
 import pytest
 
+from keras_transformer import machine as machines
 from keras_transformer.arguments import count_parameters
-from keras_transformer.experiments import machine as machines
-from keras_transformer.experiments.machine import (
+from keras_transformer.machine import (
     Gpu,
     Machine,
     recipe_memory,

@@ -1,0 +1,48 @@
+"""Handlers of signals."""
+
+import contextlib
+import signal
+import sys
+import threading
+
+
+@contextlib.contextmanager
+def handle_signals(handlers):
+    """Sets handlers of signals inside the context.
+
+    Signals that are ignored stay ignored, such as SIGHUP under `nohup`. In a thread
+    other than the main one, which Python does not allow to set handlers, the context
+    changes nothing.
+
+    Args:
+        handlers: Mapping of numbers of signals to handlers.
+
+    Yields:
+        The numbers of the signals whose handlers are set.
+    """
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.getsignal(number) for number in handlers}
+    handled = [each for each in previous if previous[each] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, handlers[number])
+    try:
+        yield handled
+    finally:
+        for number, handler in previous.items():
+            # Python does not know a handler that a library has set.
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def exit_on_signals():
+    """Makes SIGTERM and SIGHUP raise `SystemExit`, so that temporary files are removed.
+
+    A closed terminal sends SIGHUP.
+    """
+    return handle_signals(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _exit))
+
+
+def _exit(number, _):
+    # The kernel and the shell both send SIGHUP when a terminal is closed.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)
