@@ -89,23 +89,22 @@ class ProgressBar:
             with contextlib.suppress(OSError):
                 self._bar.stop()
 
-    def is_due(self, done):
-        """Returns whether enough time has passed to show that `done` units are done.
+    @property
+    def seconds_since_shown(self):
+        """Seconds since the last call of `show`, or since the start."""
+        return time.monotonic() - self._shown
 
-        Call it after each unit or group of units.
-        """
-        now = time.monotonic()
+    def is_due(self, done):
+        """Returns whether to call `show`. To be called after each group of units."""
         if self._first is None:
-            self._first = now, done
-        return now - self._shown >= self._interval
+            self._first = time.monotonic(), done
+        return self.seconds_since_shown >= self._interval
 
     def show(self, done, details, line):
         """Shows that `done` units are done.
 
-        Args:
-            done: Number of units.
-            details: Text behind the bar, in a terminal.
-            line: Text of the line otherwise, to which the time left is appended.
+        In a terminal, `details` is the text behind the bar. Otherwise, `line` is
+        printed, with the time left at its end.
         """
         self._shown = now = time.monotonic()
         if self._bar is not None:

@@ -321,28 +321,35 @@ class Transformer(PresetMixin, keras.Model):
         )
         return self.token_embedding(decoder_output, reverse=True)
 
-    def decoder_output(self, inputs, training=None, return_attention_scores=False):
+    def decoder_output(
+        self,
+        inputs,
+        training=None,
+        return_attention_scores=False,
+        source_factors=None,
+        target_factors=None,
+    ):
         """Like `call`, but returns the vectors before the projection to logits.
 
         Args:
-            inputs: The inputs of `call`. The dict may also contain `"source_factors"`
-                and `"target_factors"` (see `token_factors` of `embed_source`).
+            inputs: The inputs of `call`.
             training: Whether dropout is applied.
             return_attention_scores: Whether to also return the decoder's attention
                 scores.
+            source_factors: Factors of source embeddings (see `token_factors` of
+                `embed_source`).
+            target_factors: Factors of target embeddings.
 
         Returns:
             `[batch, target_length, d_model]`. With `return_attention_scores`, a pair of
             this output and the scores, a list of `(self_scores, cross_scores)` per
             layer.
         """
-        encoder_output = self.encode(
-            inputs["source_ids"], training, inputs.get("source_factors")
-        )
+        encoder_output = self.encode(inputs["source_ids"], training, source_factors)
         target = self.embed_target(
             inputs["target_ids"],
             training=training,
-            token_factors=inputs.get("target_factors"),
+            token_factors=target_factors,
         )
         return self.decoder(
             target,

@@ -1,6 +1,7 @@
 """Runs of Apache Beam pipelines, and files on any of Beam's filesystems."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import uuid
@@ -13,19 +14,14 @@ from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import opened_lines
 
+_MISSING = object()
+
 
 def run_beam(build, beam_options=()):
-    """Runs a pipeline with the steps that `build` adds, and waits until it ends.
+    """Runs a pipeline with the steps that `build(pipeline)` adds, to its end.
 
-    Args:
-        build: Called with a `beam.Pipeline`, to which it adds steps.
-        beam_options: Command-line options of Beam and its runner, a sequence of str.
-
-    Returns:
-        Beam's `PipelineResult`, with the counters of all workers.
-
-    Raises:
-        DataError: If an option is invalid, or if a worker raised a `DataError`.
+    `beam_options` are command-line options of Beam and its runner. Returns Beam's
+    `PipelineResult`, with the counters of all workers.
     """
     try:
         # Later options override earlier ones, so a caller can request more messages.
@@ -57,15 +53,9 @@ def run_beam(build, beam_options=()):
 def output_folder(path, kept=()):
     """Creates a folder, and removes it again if the `with` block fails.
 
-    Only a local folder that did not exist before is removed. Object stores report that
-    a folder does not exist even if it contains files.
-
-    Args:
-        path: The folder, on any of Beam's filesystems.
-        kept: Names of files. If the folder contains one of them, it is not removed.
-
-    Raises:
-        DataError: If the folder cannot be created.
+    Only a local folder is removed that did not exist before and contains none of the
+    files `kept`. Object stores report that a folder does not exist even if it contains
+    files.
     """
     existed = make_folder(path)
     try:
@@ -78,14 +68,7 @@ def output_folder(path, kept=()):
 
 
 def make_folder(path):
-    """Creates a folder on any of Beam's filesystems, unless it exists.
-
-    Returns:
-        Whether the folder already existed.
-
-    Raises:
-        DataError: If it cannot be created.
-    """
+    """Creates a folder on any of Beam's filesystems. Returns whether it existed."""
     if os.path.isfile(path):
         raise DataError(f"{path}: is a file, not a folder.")
     try:
@@ -99,17 +82,37 @@ def make_folder(path):
 
 
 def open_lines(path, errors="drop"):
-    """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems.
-
-    Raises:
-        DataError: If the file cannot be read, or is not a text.
-    """
+    """Like `pipelines.lines.read_lines`, but reads from any of Beam's filesystems."""
     try:
         file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}).") from None
     with file:
         yield from opened_lines(file, path, errors)
+
+
+def check_same_number(sources, targets):
+    """Raises a `DataError` unless each source has a target, and there is a source."""
+    if not sources or len(sources) != len(targets):
+        raise DataError(
+            "source and target must have the same number of files, at least one. "
+            f"Received: {len(sources)} source files and {len(targets)} target files."
+        )
+
+
+def line_pairs(source, target, errors="drop"):
+    """Reads two files with `open_lines`. Yields (line from 1, source, target)."""
+    sides = itertools.zip_longest(
+        open_lines(source, errors), open_lines(target, errors), fillvalue=_MISSING
+    )
+    for number, pair in enumerate(sides, start=1):
+        if _MISSING in pair:
+            shorter = source if pair[0] is _MISSING else target
+            raise DataError(
+                f"{source} and {target} must have the same number of lines. "
+                f"{shorter} ends after line {number - 1}."
+            )
+        yield number, *pair
 
 
 def write_file(path, chunks):

@@ -12,7 +12,6 @@ and end ids.
 """
 
 import hashlib
-import itertools
 import json
 import os
 import tempfile
@@ -24,8 +23,9 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from keras_transformer.distributed.beam_run import (
+    check_same_number,
+    line_pairs,
     make_folder,
-    open_lines,
     output_folder,
     run_beam,
     write_file,
@@ -45,8 +45,6 @@ from keras_transformer.pipelines.sources.records import (
 )
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
-
-_MISSING = object()
 
 
 def encode_with_beam(
@@ -89,11 +87,7 @@ def encode_with_beam(
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output = os.fspath(output)
-    if not sources or len(sources) != len(targets):
-        raise DataError(
-            "source and target must have the same number of files, at least one. "
-            f"Received: {len(sources)} source files and {len(targets)} target files."
-        )
+    check_same_number(sources, targets)
     if shards < 1:
         raise DataError(f"shards must be at least 1. Received: {shards}.")
     tokenizer = load_tokenizer(tokenizer_folder)
@@ -171,25 +165,6 @@ def _write_shards(pairs, counts, encode, output, shards):
         | "list counts" >> beam.combiners.ToDict()
     )
     return written, totals
-
-
-def line_pairs(source, target, errors="drop"):
-    """Reads two files with `open_lines`. Yields `(line number from 1, source, target)`.
-
-    Raises:
-        DataError: If one file has more lines than the other.
-    """
-    sides = itertools.zip_longest(
-        open_lines(source, errors), open_lines(target, errors), fillvalue=_MISSING
-    )
-    for number, pair in enumerate(sides, start=1):
-        if _MISSING in pair:
-            shorter = source if pair[0] is _MISSING else target
-            raise DataError(
-                f"{source} and {target} must have the same number of lines. "
-                f"{shorter} ends after line {number - 1}."
-            )
-        yield number, *pair
 
 
 class _ReadPairs(beam.DoFn):

@@ -16,12 +16,13 @@ from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, RunInference
 
 from keras_transformer.distributed.beam_run import (
+    check_same_number,
+    line_pairs,
     open_lines,
     output_folder,
     run_beam,
     write_file,
 )
-from keras_transformer.distributed.corpus import line_pairs
 from keras_transformer.errors import DataError
 from keras_transformer.saving.saved_model import limit_batch_size, load_saved_model
 
@@ -37,14 +38,8 @@ class SavedModelHandler(ModelHandler):
     """Runs lines through a SavedModel that `export_saved_model` wrote.
 
     Elements are texts to translate, or (text, translation) pairs to score. The result
-    for an element is the text of its output line.
-
-    Args:
-        path: Folder with `saved_model.pb`, visible to every worker.
-        task: `TRANSLATE` or `SCORE`.
-        batch_size: Maximum number of lines per batch.
-        allow_unsafe: Whether to load the SavedModel unchecked. It can then run any
-            code.
+    for an element is the text of its output line. The folder `path` must be visible to
+    every worker.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64, allow_unsafe=False):
@@ -65,7 +60,7 @@ class SavedModelHandler(ModelHandler):
             sources, targets = (list(side) for side in zip(*batch, strict=True))
             found = run(inputs=tf.constant(sources), targets=tf.constant(targets))
             outputs = [f"{log_prob:.6f}" for log_prob in found["log_probs"].numpy()]
-        # Exports made before release 0.1 do not report truncated lines.
+        # Exports of other programs may not report truncated lines.
         num_cut = np.count_nonzero(found.get("truncated", []))
         Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
         return outputs
@@ -147,12 +142,9 @@ def run_with_beam(
 
 def _output_names(task, sources, targets):
     """Checks the paths of the input files and returns the names of the outputs."""
-    if task == SCORE and len(sources) != len(targets):
-        raise DataError(
-            "source and target must have the same number of files. "
-            f"Received: {len(sources)} source files and {len(targets)} target files."
-        )
-    if task == TRANSLATE and targets:
+    if task == SCORE:
+        check_same_number(sources, targets)
+    elif targets:
         raise DataError("target files are for scoring only. Remove them to translate.")
     names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
     if not names or len(set(names)) < len(names):

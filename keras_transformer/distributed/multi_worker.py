@@ -58,7 +58,7 @@ def patch_fit():
 
 
 def watch_workers(jobs, timeout_seconds, start_seconds):
-    """Makes TensorFlow detect lost workers. Call it before creating the strategy.
+    """Makes TensorFlow detect lost workers. To be called before creating the strategy.
 
     Args:
         jobs: Number of tasks by job name, with the chief's job first.

@@ -17,7 +17,7 @@ _ATTEMPT = 2.0
 
 
 def wait_for_workers(addresses, index, seconds):
-    """Waits until a process answers at the address of each worker.
+    """Waits at most `seconds` until a process answers at the address of each worker.
 
     This worker listens at its own address until all others have answered or the time is
     up. TensorFlow's server then uses the same address, so slower workers still get an
@@ -30,10 +30,6 @@ def wait_for_workers(addresses, index, seconds):
 
     Returns:
         Indices of the workers that did not answer in time.
-
-    Raises:
-        OSError: If this worker cannot listen on its port, or another process still uses
-            it after `seconds`.
     """
     missing = {*range(len(addresses))} - {index}
     deadline = time.monotonic() + seconds

@@ -29,11 +29,11 @@ def build_training_model(recipe, tokenizer, initial=None):
         parallel_parts=settings.parallel_parts,
         guided_alignment=_guided_alignment(recipe, tokenizer),
     )
-    # `set_regularization` creates the random generators that a stage needs. Checkpoints
+    # `change_options` creates the random generators that a stage needs. Checkpoints
     # store all of them, so all stages are set here. The first stage is set last, since
     # training starts with it.
     for stage in reversed(stages):
-        training_model.set_regularization(**regularization(stage.settings))
+        training_model.change_options(**regularization(stage.settings))
     optimizer = _optimizer(settings, _schedule(stages, model.d_model))
     if settings.weight_decay:
         # Only matrices decay, not biases or normalization scales.
@@ -45,7 +45,7 @@ def build_training_model(recipe, tokenizer, initial=None):
 
 
 def regularization(settings):
-    """Returns a stage's arguments for `TrainingModel.set_regularization`."""
+    """Returns a stage's arguments for `TrainingModel.change_options`."""
     consistency = settings.consistency
     return {
         "label_smoothing": settings.label_smoothing,

@@ -32,7 +32,6 @@ from keras_transformer.experiments.validation import (
     validation_settings,
 )
 from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.machine import find_cores
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.stages import default_text_options
@@ -118,7 +117,7 @@ def train(
 @contextlib.contextmanager
 def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
-    training.configure_threads(recipe.training.parallel_parts, find_cores())
+    training.configure_threads(recipe.training.parallel_parts)
     training.fix_order_of_sums()
     workers = Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
@@ -270,7 +269,7 @@ class _Run:
         """Trains up to the last step of a stage."""
         settings = stage.settings
         corpus, pairs = self._training_text(data, stage.text_options)
-        trainer.model.set_regularization(**regularization(settings))
+        trainer.model.change_options(**regularization(settings))
         dataset = pipelines.training_dataset(
             corpus,
             settings.batch_tokens,

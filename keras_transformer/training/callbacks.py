@@ -1,24 +1,47 @@
 """Callbacks that count steps, report skipped steps, validate, and save checkpoints."""
 
 import contextlib
-import dataclasses
+import logging
 import math
 import time
+from typing import Annotated
 
 import keras
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+)
 
 from keras_transformer.errors import TrainingFault
 from keras_transformer.saving.checkpoints import SCHEDULE
+from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.training import step_check
 from keras_transformer.training.replicas import SingleProcess
 
+logger = logging.getLogger(__name__)
+
+# Maximum numbers of sentence pairs of a skipped batch whose locations, such as file and
+# line, appear in a message and in a line of `metrics.jsonl`.
+_MAX_LOCATIONS = 3
+_MAX_LOGGED_LOCATIONS = 100
 # Metrics by which the best model can be chosen, and whether higher values are better.
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "f1": True, "perplexity": False}
 
 
-@dataclasses.dataclass
-class Progress:
+# Number of variables of the metrics of a `TrainingModel`: three sums and their weights.
+_NUM_SUMS = 6
+
+
+def _check_sums(sums):
+    if len(sums) not in (0, _NUM_SUMS):
+        raise ValueError(f"must have {_NUM_SUMS} numbers")
+    return sums
+
+
+class Progress(BaseModel):
     """State of a run. Every checkpoint stores it under these names.
 
     Attributes:
@@ -58,7 +81,7 @@ class Progress:
     validations_since_best: NonNegativeInt = 0
     skipped: NonNegativeInt = 0
     skipped_in_a_row: NonNegativeInt = 0
-    metrics: list[float] = dataclasses.field(default_factory=list)
+    metrics: Annotated[list[float], AfterValidator(_check_sums)] = []
     validation_due: bool = False
     text: str | None = None
     validation_text: str | None = None
@@ -127,72 +150,75 @@ class SkippedUpdates(keras.callbacks.Callback):
     """Reports each skipped update. Stops training after too many in a row.
 
     Args:
-        progress: The run's `Progress`.
-        on_skip: Called with the reason after each skipped step. Reports the step and
-            returns the text of the report, which becomes the start of an error message.
+        trainer: The `Trainer`.
         allowed: Maximum number of consecutive skipped steps.
-        skip_nonfinite: Whether steps with a non-finite loss or gradient are allowed.
-
-    Raises:
-        TrainingFault: If more than `allowed` consecutive steps were skipped, or a
-            non-finite one that is not allowed.
+        locate_batch: Returns the locations of the pairs in a step's batch, or `None`.
     """
 
-    def __init__(self, progress, on_skip, allowed, skip_nonfinite=True):
+    def __init__(self, trainer, allowed, locate_batch):
         super().__init__()
-        self.progress = progress
-        self.on_skip = on_skip
+        self.trainer = trainer
         self.allowed = allowed
-        self.skip_nonfinite = skip_nonfinite
+        self.locate_batch = locate_batch
 
     def on_train_batch_end(self, batch, logs=None):
-        progress = self.progress
+        progress = self.trainer.progress
         fault = step_check.last_fault(self.model)
         if fault == step_check.OK:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        message = self.on_skip(step_check.FAULT_REASONS[fault])
-        is_forbidden = not self.skip_nonfinite and fault in step_check.NONFINITE
+        message = self._report(step_check.FAULT_REASONS[fault])
+        is_nonfinite = fault in step_check.NONFINITE
+        is_forbidden = is_nonfinite and not self.trainer.skip_nonfinite
         if is_forbidden or progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} "
                 "invalid step(s) in a row, which changed no weights"
             )
 
+    def _report(self, reason):
+        """Logs that the current step's update was skipped, and returns the message."""
+        step = self.trainer.progress.step
+        locations = self.locate_batch(step) if self.locate_batch else []
+        message = f"step {step}: {reason}"
+        if locations:
+            message += f". Pairs in its batch: {', '.join(locations[:_MAX_LOCATIONS])}"
+        if len(locations) > _MAX_LOCATIONS:
+            message += f" and {len(locations) - _MAX_LOCATIONS} more"
+        logged = locations[:_MAX_LOGGED_LOCATIONS]
+        self.trainer.log.note("skipped", {"reason": reason, "batch": logged})
+        if self.trainer.writes:
+            logger.warning("%s", message)
+        return message
+
 
 class Validation(keras.callbacks.Callback):
     """Validates every `every` steps, saves the best model and may stop early.
 
     Args:
-        progress: The run's `Progress`.
-        validate: Function without arguments that returns a mapping of metrics,
-            including `metric`.
+        trainer: The `Trainer`, whose average of the weights is validated.
+        validate: Function that returns a mapping of metrics, including `metric`.
         every: Number of steps between validations.
         metric: Metric that decides which model is best, a key of `HIGHER_IS_BETTER`.
-        on_result: Called after each validation with the metrics and whether the score
-            is the best so far.
-        on_best: Called without arguments after a new best score.
         patience: Number of validations without a better score after which training
             stops. If `None`, training never stops early.
-        interruptible: Function without arguments that returns a context manager. Inside
-            it, a signal ends `validate` at once.
-
-    Raises:
-        ValueError: If `metric` is unknown.
+        counter: `StepCounter`.
+        on_signal: `SaveOnSignal`.
+        progress_bar: `ProgressReport` or `None`.
     """
 
     def __init__(
         self,
-        progress,
+        trainer,
         validate,
         every,
         metric,
-        on_result,
-        on_best,
-        patience=None,
-        interruptible=contextlib.nullcontext,
+        patience,
+        counter,
+        on_signal,
+        progress_bar,
     ):
         super().__init__()
         if metric not in HIGHER_IS_BETTER:
@@ -200,14 +226,15 @@ class Validation(keras.callbacks.Callback):
                 f"`metric` must be one of {', '.join(HIGHER_IS_BETTER)}. "
                 f"Received: {metric!r}."
             )
-        self.progress = progress
+        self.trainer = trainer
+        self.progress = trainer.progress
         self.validate = validate
         self.every = every
         self.metric = metric
-        self.on_result = on_result
-        self.on_best = on_best
         self.patience = patience
-        self.interruptible = interruptible
+        self.counter = counter
+        self.on_signal = on_signal
+        self.progress_bar = progress_bar
 
     def on_train_batch_end(self, batch, logs=None):
         if self.progress.step % self.every == 0:
@@ -217,14 +244,21 @@ class Validation(keras.callbacks.Callback):
     def run(self):
         """Runs a validation, which `progress` marks as due until it is complete."""
         self.progress.validation_due = True
-        with self.interruptible():
+        with (
+            self.on_signal.interruptible(),
+            self.counter.paused(),
+            self.trainer.moving_average.use_average(),
+        ):
             metrics = self.validate()
         self.progress.validation_due = False
         score, perplexity = metrics[self.metric], metrics.get("perplexity")
         is_best = self.progress.record_score(self.metric, score, perplexity)
-        self.on_result(metrics, is_best)
+        labels = {"best_metric": self.progress.best_metric, "is_best": is_best}
+        self.trainer.log.write("validation", metrics, labels)
+        if self.progress_bar is not None:
+            self.progress_bar.show_validation(metrics)
         if is_best:
-            self.on_best()
+            self.trainer.save_model(BEST_MODEL)
 
     def is_over(self):
         """Returns whether training stops because of `patience`."""
@@ -236,18 +270,11 @@ class Validation(keras.callbacks.Callback):
 
 
 class PeriodicCheckpoint(keras.callbacks.Callback):
-    """Calls `save` at regular intervals.
+    """Calls `save` every `minutes` of training, or every `steps` steps if given.
 
     A checkpoint that becomes due while steps are skipped is written after the next
-    valid step, because skipped steps change no weights.
-
-    Args:
-        progress: The run's `Progress`.
-        save: Function without arguments that writes a checkpoint.
-        minutes: Minutes of training between checkpoints (paper: 10).
-        steps: Number of steps between checkpoints. If not `None`, `minutes` is ignored.
-        workers: The `Workers` that train together and save at the same step. If `None`,
-            this process trains alone.
+    valid step, because skipped steps change no weights. All `workers` that train
+    together save at the same step.
     """
 
     def __init__(self, progress, save, minutes=10.0, steps=None, workers=None):

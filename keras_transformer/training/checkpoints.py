@@ -12,7 +12,6 @@ from keras_transformer.files import (
     convert_disk_full_errors,
     remove_tree,
     replace_file,
-    sync,
 )
 from keras_transformer.saving.checkpoints import (
     DAMAGE,
@@ -34,6 +33,10 @@ logger = logging.getLogger(__name__)
 STATE = "checkpoint"
 # Beginning of the names of checkpoints that are being written.
 _TEMPORARY = ".new-"
+
+
+class _DamagedProgress(Exception):
+    """The progress in a checkpoint cannot be read."""
 
 
 class Checkpoints:
@@ -87,18 +90,14 @@ class Checkpoints:
     def save(self, step, progress):
         """Writes the checkpoint of `step` and deletes those that are no longer kept.
 
+        If the disk is full, older checkpoints are unchanged.
+
         Args:
             step: Number of completed steps.
             progress: Mapping with JSON values, which `restore` returns.
-
-        Returns:
-            The path of the checkpoint, or `None` if this process writes none.
-
-        Raises:
-            StorageError: If the disk is full. Older checkpoints are unchanged.
         """
         if not self._writes:
-            return None
+            return
         self._progress.assign(json.dumps(progress))
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"ckpt-{step}"
@@ -109,34 +108,26 @@ class Checkpoints:
             self._damaged.discard(str(path))
             self._delete_old(step, self._damaged)
             self._damaged.clear()
-        return str(path)
 
     def _write(self, path):
-        """Writes a checkpoint under a temporary name, and renames its files.
-
-        If writing fails, an existing checkpoint of the same step is unchanged.
-        """
-        temporary = path.with_name(f"{_TEMPORARY}{path.name}")
+        """Writes a checkpoint. After an error, one of the same step is unchanged."""
+        written = path.with_name(f"{_TEMPORARY}{path.name}")
+        groups = {name: states for name, states in self._seeds.items() if states}
         try:
-            groups = {name: states for name, states in self._seeds.items() if states}
-            tf.train.Checkpoint(**self._state, **groups).write(str(temporary))
+            tf.train.Checkpoint(**self._state, **groups).write(str(written))
             # The index comes last, because a checkpoint counts only with its index.
-            files = sorted(self.folder.glob(f"{temporary.name}.*"))
-            for file in files:
-                sync(file)
-            for file in files:
-                file.replace(file.with_name(file.name.removeprefix(_TEMPORARY)))
-            sync(self.folder)
+            for file in sorted(self.folder.glob(f"{written.name}.*")):
+                target = file.with_name(file.name.removeprefix(_TEMPORARY))
+                with replace_file(target) as temporary:
+                    file.replace(temporary)
         finally:
-            for file in self.folder.glob(f"{temporary.name}*"):
+            for file in self.folder.glob(f"{written.name}*"):
                 remove_tree(file)
 
     def _delete_old(self, step, delete_too=()):
-        """Deletes the checkpoints that are no longer kept.
+        """Deletes checkpoints that are no longer kept, and the paths in `delete_too`.
 
-        Args:
-            step: Step of the newest checkpoint.
-            delete_too: Paths of damaged checkpoints, which are deleted as well.
+        `step` is the step of the newest checkpoint.
         """
         # A checkpoint newer than `step` is damaged, unless training started without
         # `restore`. Then an earlier run wrote it, so it is kept, but not listed in the
@@ -158,8 +149,7 @@ class Checkpoints:
     def finish_rotation(self, step):
         """Deletes old checkpoints that a killed process has left.
 
-        Args:
-            step: Step of the checkpoint that `restore` found.
+        `step` is the step of the checkpoint that `restore` found.
         """
         if self._writes:
             self._delete_old(step)
@@ -186,10 +176,14 @@ class Checkpoints:
                 checkpoint = tf.train.Checkpoint(**self._state, **seeds)
                 check_shapes(checkpoint, path)
                 checkpoint.read(path).assert_existing_objects_matched()
-            except DAMAGE as error:
+                # The best perplexity of a poor model may be infinite.
+                stored = self._progress.numpy()
+                return parse_json(
+                    stored, schema, "progress", _DamagedProgress, finite=False
+                )
+            except (*DAMAGE, _DamagedProgress) as error:
                 warn_of_damage(path, error)
                 self._damaged.add(path)
-                continue
             except CheckpointError:
                 raise
             except (AssertionError, ValueError) as error:
@@ -197,20 +191,6 @@ class Checkpoints:
                 raise CheckpointError(
                     f"{path}: does not match the model: {reason}"
                 ) from None
-            try:
-                # The best perplexity of a poor model may be infinite.
-                progress = parse_json(
-                    self._progress.numpy(),
-                    schema,
-                    "progress",
-                    CheckpointError,
-                    finite=False,
-                )
-            except CheckpointError as error:
-                warn_of_damage(path, error)
-                self._damaged.add(path)
-                continue
-            return progress
         if paths:
             raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
         refuse_lost_checkpoints(self.folder)

@@ -40,11 +40,7 @@ class GuidedAlignment:
         self.head = head
 
     def layer_index(self, transformer):
-        """Returns the index of the guided decoder layer of a `Transformer`.
-
-        Raises:
-            ValueError: If `layer` or `head` is out of range for the model.
-        """
+        """Returns the index of the guided decoder layer of a `Transformer`."""
         num_layers = len(transformer.decoder.layers)
         num_heads = transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
@@ -61,12 +57,8 @@ class GuidedAlignment:
         Args:
             scores: `[batch, num_heads, target_length, source_length]`, float32, the
                 cross-attention scores (after the softmax) of the guided layer.
-            inputs: The argument of `aligned`, with `source_ids` and `target_ids`.
-            weights: `[batch, target_length]`, float32, the weights of the target
-                tokens, 0 for padding.
-
-        Returns:
-            Scalar, float32.
+            inputs: The argument of `aligned`.
+            weights: `[batch, target_length]`, float32, 0 for padding.
         """
         aligned = self.aligned(inputs)
         scores = tf.where(aligned, scores[:, self.head], 0.0)

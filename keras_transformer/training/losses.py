@@ -13,12 +13,9 @@ from keras_transformer.training.replicas import global_sum
 def replace_padding(labels, pad_id):
     """Replaces padding in the labels with id 0, because padding may have no logit.
 
-    Args:
-        labels: `[batch, target_length]`, integers.
-        pad_id: Label of the padding.
-
     Returns:
-        The labels as int32, and their weights as float32: 0 for padding, else 1.
+        The labels as int32, and their weights as float32: 0 for padding, else 1. Both
+        have the shape of the labels, `[batch, target_length]`.
     """
     labels = ops.cast(labels, "int32")
     is_token = ops.not_equal(labels, pad_id)
@@ -28,12 +25,8 @@ def replace_padding(labels, pad_id):
 def cross_entropy(labels, logits):
     """Computes the negative log-likelihood of each label, in nats.
 
-    Args:
-        labels: `[batch, target_length]`, integers.
-        logits: `[batch, target_length, vocabulary_size]`.
-
-    Returns:
-        `[batch, target_length]`, float32.
+    Labels and result `[batch, target_length]`, logits `[batch, target_length,
+    vocabulary_size]`. The result is float32.
     """
     logits = ops.cast(logits, "float32")
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -44,15 +37,7 @@ def smoothed_cross_entropy(labels, logits, label_smoothing):
 
     With e = `label_smoothing`, the loss is `(1 - e) * nll + e * (mean nll over the
     vocabulary)`. It is computed as `nll + e * (logit of the label - mean logit)`, which
-    is equivalent and needs no one-hot tensor.
-
-    Args:
-        labels: `[batch, target_length]`, integers.
-        logits: `[batch, target_length, vocabulary_size]`.
-        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
-
-    Returns:
-        `[batch, target_length]`, float32.
+    is equivalent and needs no one-hot tensor. Shapes are those of `cross_entropy`.
     """
     loss = cross_entropy(labels, logits)
     if not label_smoothing:

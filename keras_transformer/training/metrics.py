@@ -21,12 +21,12 @@ class TokenMean(keras.metrics.Metric):
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds the values of a batch.
+        """Adds the values of a batch. All tokens have the same weight.
 
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: Ignored, since every token has the same weight.
+            sample_weight: Ignored.
         """
         labels, weights = replace_padding(y_true, self.pad_id)
         values = self.token_values(labels, y_pred)

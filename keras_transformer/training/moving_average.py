@@ -11,15 +11,13 @@ class MovingAverage(keras.callbacks.Callback):
 
     A Keras optimizer with `use_ema=True` computes `average = ema_momentum * average +
     (1 - ema_momentum) * weight` after each update. The first average equals the weights
-    after the first update. Skipped updates leave the average unchanged.
+    after the first update. Skipped updates leave the average unchanged. Without
+    `use_ema`, this class changes nothing.
 
     When `fit` ends, Keras would replace the weights with their average. This class is
     also a callback that prevents this, because later calls of `fit` must continue with
-    the weights themselves.
-
-    Args:
-        model: A `TrainingModel` whose optimizer is built. Without `use_ema`, this class
-            changes nothing.
+    the weights themselves. Keras's `SwapEMAWeights` would change their last bits: it
+    swaps weights and average by adding and subtracting them.
     """
 
     def __init__(self, model):
@@ -40,7 +38,9 @@ class MovingAverage(keras.callbacks.Callback):
         if not self.is_used:
             return []
         # Keras has no public attribute for the averages.
-        averages = self._optimizer._model_variables_moving_average
+        averages = [
+            each for each in self._optimizer.variables if each.name.endswith("_average")
+        ]
         return [*zip(self._training_model.trainable_variables, averages, strict=True)]
 
     @contextlib.contextmanager
@@ -60,8 +60,7 @@ class MovingAverage(keras.callbacks.Callback):
     def restore(self):
         """Restores the weights if `use_average` has replaced them.
 
-        A caller that is interrupted inside `use_average` can call this method before
-        the context exits.
+        An interruption inside `use_average` may call it before the context exits.
         """
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)

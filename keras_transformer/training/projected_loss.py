@@ -1,10 +1,27 @@
-"""Projection to logits and cross-entropy, fused and computed in chunks of tokens."""
+"""Projection to logits and the loss, fused and computed in chunks of tokens."""
 
-import tensorflow as tf
+from typing import NamedTuple
+
+from keras import ops
+
+
+class LossWeights(NamedTuple):
+    """Weights of the terms of the loss of two passes over the same tokens."""
+
+    first: float  # of the cross-entropy of the first pass
+    second: float  # of the cross-entropy of the second pass
+    forward: float  # of KL(first, second)
+    backward: float  # of KL(second, first)
 
 
 def projected_loss(
-    vectors, matrix, labels, weights, label_smoothing=0.0, chunk_tokens=256
+    passes,
+    matrix,
+    labels,
+    weights,
+    label_smoothing=0.0,
+    loss_weights=None,
+    chunk_tokens=256,
 ):
     """Computes the loss of the logits `vectors @ matrix.T`, summed over tokens.
 
@@ -14,148 +31,181 @@ def projected_loss(
     together with the loss, since both need the same softmax.
 
     Args:
-        vectors: `[tokens, d_model]`, float32, the decoder output.
+        passes: List of one or two arrays `[tokens, d_model]`, float32: the decoder
+            output of each pass over the batch (see `Consistency`).
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
         weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        loss_weights: `LossWeights`, if there are two passes.
         chunk_tokens: Number of tokens per chunk.
 
     Returns:
-        `[3]`, float32: the weighted sums over tokens of the smoothed loss, the negative
-        log-likelihood, and the accuracy (1 if the label has the highest logit, else 0).
-        Only the first sum has gradients, with respect to `vectors` and `matrix`.
+        `[3]`, float32, weighted sums over tokens: the loss of all passes, and the
+        negative log-likelihood and the accuracy (1 if the label has the highest logit,
+        else 0) of the first pass. Only the loss has gradients, with respect to `passes`
+        and `matrix`.
     """
 
-    @tf.custom_gradient
-    def sums_with_gradient(vectors, matrix):
-        sums, vectors_gradient, matrix_gradient = _sums_and_gradients(
-            vectors, matrix, labels, weights, label_smoothing, chunk_tokens
+    @ops.custom_gradient
+    def sums_with_gradient(*operands):
+        *passes, matrix = operands
+        sums, gradients = _sums_and_gradients(
+            passes, matrix, labels, weights, label_smoothing, loss_weights, chunk_tokens
         )
 
         def gradient(upstream):
-            return upstream[0] * vectors_gradient, upstream[0] * matrix_gradient
+            return tuple(upstream[0] * each for each in gradients)
 
         return sums, gradient
 
-    return sums_with_gradient(vectors, matrix)
+    return sums_with_gradient(*passes, matrix)
 
 
 def _sums_and_gradients(
-    vectors, matrix, labels, weights, label_smoothing, chunk_tokens
+    passes, matrix, labels, weights, label_smoothing, loss_weights, chunk_tokens
 ):
     """Returns the sums of `projected_loss`, and the gradients of the loss.
 
-    The gradients are with respect to `vectors` and `matrix`.
+    The gradients are with respect to each of the passes and to the matrix.
     """
-    num_tokens = tf.shape(vectors)[0]
-    chunks, num_chunks = divide_tokens((vectors, labels, weights), chunk_tokens)
-    mean_row = tf.reduce_mean(matrix, axis=0)
+    mean_row = ops.mean(matrix, axis=0)
+    pass_weights = [1.0] if loss_weights is None else loss_weights[: len(passes)]
 
-    def body(index, sums, vectors_gradient, matrix_gradient):
-        x, y, w = (each[index] for each in chunks)
-        new_sums, softmax = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
-        # The gradient with respect to the logits is the softmax minus the target
-        # distribution, which `subtract_targets` subtracts after the loop.
-        gradient = tf.matmul(softmax, matrix)
-        matrix_gradient += tf.matmul(softmax, x, transpose_a=True)
-        return (
-            index + 1,
-            sums + new_sums,
-            vectors_gradient.write(index, gradient),
-            matrix_gradient,
+    def add_chunk(carried, chunk):
+        sums, matrix_gradient = carried
+        *passes, labels, weights = chunk
+        logits = [ops.matmul(rows, ops.transpose(matrix)) for rows in passes]
+        label_logits = [_pick(each, labels) for each in logits]
+        highest = ops.max(logits[0], axis=-1)
+        if loss_weights is None:
+            loss = 0.0
+            nlls, logit_gradients = _cross_entropy(
+                logits[0], label_logits[0], highest, weights
+            )
+        else:
+            loss, nlls, logit_gradients = _divergence(
+                logits, labels, weights, loss_weights
+            )
+        for weight, nll, rows, label_logit in zip(
+            pass_weights, nlls, passes, label_logits, strict=True
+        ):
+            # Label logit minus mean logit (see `smoothed_cross_entropy`). The mean
+            # logit is the product of the vector and the mean row of the matrix.
+            above_mean = label_logit - ops.matmul(rows, mean_row)
+            loss = loss + weight * (nll + label_smoothing * above_mean)
+        correct = ops.cast(label_logits[0] >= highest, "float32")
+        new_sums = [ops.sum(weights * value) for value in (loss, nlls[0], correct)]
+        for each, rows in zip(logit_gradients, passes, strict=True):
+            matrix_gradient = matrix_gradient + ops.matmul(ops.transpose(each), rows)
+        gradients = [ops.matmul(each, matrix) for each in logit_gradients]
+        return [sums + ops.stack(new_sums), matrix_gradient], gradients
+
+    carried = [ops.zeros((3,)), ops.zeros_like(matrix)]
+    chunks = [_divide(each, chunk_tokens) for each in (*passes, labels, weights)]
+    (sums, matrix_gradient), gradients = _scan(add_chunk, carried, chunks, len(passes))
+
+    # The gradient of a cross-entropy with respect to the logits is the softmax minus
+    # the target distribution, which puts 1 - e on the label, with e =
+    # `label_smoothing`, and spreads e evenly over the vocabulary. The loop over chunks
+    # lacks the target distribution.
+    on_label, vocabulary_size = 1.0 - label_smoothing, matrix.shape[0]
+    targets = on_label * ops.take(matrix, labels, axis=0) + label_smoothing * mean_row
+    complete = []
+    for weight, rows, gradient in zip(pass_weights, passes, gradients, strict=True):
+        token_weights = (weight * weights)[:, None]
+        complete.append(gradient[: ops.shape(rows)[0]] - token_weights * targets)
+        weighted = token_weights * rows
+        matrix_gradient = matrix_gradient - on_label * ops.segment_sum(
+            weighted, labels, vocabulary_size
         )
-
-    shape = [chunk_tokens, vectors.shape[-1]]
-    _, sums, vectors_gradient, matrix_gradient = tf.while_loop(
-        lambda index, *_: index < num_chunks,
-        body,
-        (
-            0,
-            tf.zeros([3]),
-            tf.TensorArray(tf.float32, num_chunks, element_shape=shape),
-            tf.zeros_like(matrix),
-        ),
-        parallel_iterations=1,
-    )
-    vectors_gradient, matrix_gradient = subtract_targets(
-        vectors_gradient.concat()[:num_tokens],
-        matrix_gradient,
-        vectors,
-        matrix,
-        labels,
-        weights,
-        label_smoothing,
-    )
-    return sums, vectors_gradient, matrix_gradient
+        spread = label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
+        matrix_gradient = matrix_gradient - spread
+    return sums, [*complete, matrix_gradient]
 
 
-def divide_tokens(arrays, chunk_tokens):
-    """Divides arrays `[tokens, ...]` into chunks, the last one padded with zeros.
+def _cross_entropy(logits, label_logits, highest, weights):
+    """Returns the negative log-likelihoods of a chunk's labels, and their gradient.
 
-    Returns:
-        List of arrays `[num_chunks, chunk_tokens, ...]`, and the number of chunks.
+    Both are lists with one item. The gradient is the softmax multiplied by the tokens'
+    weights.
     """
-    num_tokens = tf.shape(arrays[0])[0]
-    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
-    missing = num_chunks * chunk_tokens - num_tokens
-
-    def chunks(x):
-        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
-        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
-
-    return [chunks(x) for x in arrays], num_chunks
+    exponentials = ops.exp(logits - highest[:, None])
+    totals = ops.sum(exponentials, axis=-1)
+    nll = ops.log(totals) + highest - label_logits
+    return [nll], [exponentials * (weights / totals)[:, None]]
 
 
-def subtract_targets(
-    vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
-):
-    """Completes gradients that were computed from the softmax alone.
+def _divergence(logits, labels, weights, loss_weights):
+    """Returns the divergence of two passes over a chunk, and all of `_cross_entropy`.
 
-    The gradient with respect to the logits is the softmax minus the target
-    distribution. This function subtracts the target distribution's contribution. With
-    e = `label_smoothing`, the target distribution puts 1 - e on the label and spreads e
-    evenly over the vocabulary.
+    The gradients of the first and of the second pass include the divergence.
+    """
+    logs = [ops.log_softmax(each) for each in logits]
+    p, q = (ops.exp(each) for each in logs)
+    nlls = [-_pick(each, labels) for each in logs]
+    log_ratio = logs[0] - logs[1]
+    forward = ops.sum(p * log_ratio, axis=-1)
+    backward = -ops.sum(q * log_ratio, axis=-1)
+    divergence = loss_weights.forward * forward + loss_weights.backward * backward
+    # The gradient of KL(p, q) with respect to the logits of p is
+    # p (log p - log q - KL(p, q)), and with respect to the logits of q it is q - p.
+    p_gradient = loss_weights.first * p + loss_weights.backward * (p - q)
+    p_gradient += loss_weights.forward * p * (log_ratio - forward[:, None])
+    q_gradient = loss_weights.second * q + loss_weights.forward * (q - p)
+    q_gradient -= loss_weights.backward * q * (log_ratio + backward[:, None])
+    weights = weights[:, None]
+    return divergence, nlls, [p_gradient * weights, q_gradient * weights]
+
+
+def _pick(values, labels):
+    """Returns the value of each token's label, from `[tokens, vocabulary_size]`."""
+    num_tokens, vocabulary_size = values.shape
+    # `ops.take_along_axis` would copy the values.
+    places = vocabulary_size * ops.arange(num_tokens, dtype="int32") + labels
+    return ops.take(ops.reshape(values, (-1,)), places)
+
+
+def _divide(array, chunk_tokens):
+    """Divides `[tokens, ...]` into `[chunks, chunk_tokens, ...]`, padded with zeros."""
+    missing = -ops.shape(array)[0] % chunk_tokens
+    array = ops.pad(array, [[0, missing], *([[0, 0]] * (len(array.shape) - 1))])
+    return ops.reshape(array, (-1, chunk_tokens, *array.shape[1:]))
+
+
+def _scan(function, carried, chunks, num_results):
+    """Calls `function` for one chunk after another, as `jax.lax.scan` does.
+
+    The only part of the loss that depends on the backend: `ops.scan` requires results
+    that have the shapes of the carried arrays.
 
     Args:
-        vectors_gradient: `[tokens, d_model]`, the gradient to complete.
-        matrix_gradient: `[vocabulary_size, d_model]`, the gradient to complete.
-        vectors: `[tokens, d_model]`, float32, the decoder output.
-        matrix: `[vocabulary_size, d_model]`, float32, the output projection.
-        labels: `[tokens]`, int32.
-        weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
-        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        function: Receives the carried arrays and a list with one chunk of each array.
+            Returns the new carried arrays, and results with the shapes of the first
+            `num_results` chunks.
+        carried: List of arrays.
+        chunks: List of arrays `[chunks, ...]`.
 
     Returns:
-        The gradients of the loss with respect to `vectors` and `matrix`.
+        The last carried arrays, and the concatenated results.
     """
-    on_label = 1.0 - label_smoothing
-    mean_row = tf.reduce_mean(matrix, axis=0)
-    targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
-    vectors_gradient -= weights[:, None] * targets
-    weighted = weights[:, None] * vectors
-    vocabulary_size = matrix.shape[0]
-    matrix_gradient -= on_label * tf.math.unsorted_segment_sum(
-        weighted, labels, vocabulary_size
-    )
-    matrix_gradient -= (
-        label_smoothing / vocabulary_size * tf.reduce_sum(weighted, axis=0)
-    )
-    return vectors_gradient, matrix_gradient
+    import tensorflow as tf
 
+    num_chunks = tf.shape(chunks[0])[0]
+    results = [
+        tf.TensorArray(tf.float32, num_chunks, element_shape=each.shape[1:])
+        for each in chunks[:num_results]
+    ]
 
-def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
-    """Returns a chunk's sums, and its softmax multiplied by the tokens' weights."""
-    logits = tf.matmul(x, matrix, transpose_b=True)
-    highest = tf.reduce_max(logits, axis=-1)
-    label_logits = tf.gather(logits, labels, batch_dims=1)
-    exponentials = tf.exp(logits - highest[:, None])
-    totals = tf.reduce_sum(exponentials, axis=-1)
-    nll = tf.math.log(totals) + highest - label_logits
-    # Label logit minus mean logit (see `smoothed_cross_entropy`). The mean logit is the
-    # product of the vector and the mean row of the matrix.
-    above_mean = label_logits - tf.linalg.matvec(x, mean_row)
-    loss = nll + label_smoothing * above_mean
-    correct = tf.cast(label_logits >= highest, tf.float32)
-    sums = tf.stack([tf.reduce_sum(weights * value) for value in (loss, nll, correct)])
-    return sums, exponentials * (weights / totals)[:, None]
+    def body(index, carried, results):
+        carried, new = function(carried, [each[index] for each in chunks])
+        results = [each.write(index, x) for each, x in zip(results, new, strict=True)]
+        return index + 1, carried, results
+
+    _, carried, results = tf.while_loop(
+        lambda index, *_: index < num_chunks,
+        body,
+        (0, carried, results),
+        parallel_iterations=1,
+    )
+    return carried, [each.concat() for each in results]

@@ -41,7 +41,7 @@ def default_strategy():
 
 
 class SingleProcess:
-    """Replacement for `distributed.workers.Workers` in a single process."""
+    """The `Workers` of a single process."""
 
     is_chief = True
     count = 1

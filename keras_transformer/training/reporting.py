@@ -6,7 +6,6 @@ A run may consist of several stages, each with its own training settings.
 import json
 import math
 import os
-import time
 
 import keras
 import tensorflow as tf
@@ -25,7 +24,7 @@ class MetricsLog:
     Args:
         folder: The run folder, a `pathlib.Path`.
         progress: The run's `Progress`.
-        writes: Whether this process writes. In a distributed run, only one worker does.
+        writes: Whether this process writes. Only one of several workers does.
     """
 
     def __init__(self, folder, progress, writes=True):
@@ -43,8 +42,7 @@ class MetricsLog:
         Args:
             split: "train", "validation", or `FINAL`, which TensorBoard does not show.
             metrics: Mapping of names to numbers.
-            labels: Mapping of further keys to JSON values, which are written to
-                `metrics.jsonl` only.
+            labels: Mapping of further keys to JSON values for `metrics.jsonl`.
         """
         if not self.writes:
             return
@@ -97,12 +95,7 @@ class MetricsLog:
 
 
 class TrainingLog(keras.callbacks.Callback):
-    """Logs the training metrics every `every` steps and resets them.
-
-    Args:
-        log: The run's `MetricsLog`.
-        every: Number of steps between lines of the log.
-    """
+    """Logs the training metrics every `every` steps and resets them."""
 
     def __init__(self, log, every=100):
         super().__init__()
@@ -178,7 +171,6 @@ class ProgressReport(keras.callbacks.Callback):
         )
 
     def __enter__(self):
-        self._shown = time.monotonic()
         self._bar.__enter__()
         return self
 
@@ -192,9 +184,9 @@ class ProgressReport(keras.callbacks.Callback):
         step = self.progress.step
         if not self._bar.is_due(step) and step < self.steps:
             return
-        now, tokens = time.monotonic(), float(self.model.token_counter.result())
-        rate = (tokens - self._tokens) / max(now - self._shown, 1e-9)
-        self._tokens, self._shown = tokens, now
+        tokens = float(self.model.token_counter.result())
+        rate = (tokens - self._tokens) / max(self._bar.seconds_since_shown, 1e-9)
+        self._tokens = tokens
         metrics = (
             f"loss {float(logs['loss']):.3f}, {rate:,.0f} target tokens/s"
             f"{self.validation}"

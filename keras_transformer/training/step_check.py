@@ -27,104 +27,75 @@ FAULT_REASONS = {
 MIN_LOSS_SCALE = 1e-4
 
 
-class CheckedUpdate:
-    """Update of the weights that is skipped if the step is invalid.
+def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
+    """Applies the gradients of a valid step, after clipping, and returns the fault.
 
     Args:
-        global_clipnorm: Norm to which larger gradients are scaled down. If `None`,
-            gradients are not clipped.
-        max_gradient_norm: Gradient norm, before clipping, above which the step is
-            invalid. If `None`, any finite norm is valid.
-    """
-
-    def __init__(self, global_clipnorm=None, max_gradient_norm=None):
-        self.global_clipnorm = global_clipnorm
-        self.max_gradient_norm = max_gradient_norm
-
-    def apply(self, optimizer, gradients, variables, loss_sum, tokens):
-        """Applies the gradients of a valid step.
-
-        Args:
-            optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
-            gradients: Gradients of this replica, one per variable. With a
-                `LossScaleOptimizer`, they are multiplied by the loss scale.
-            variables: The trainable variables.
-            loss_sum: Sum of this replica's loss over its tokens, float32 scalar.
-            tokens: Total weight of the target tokens in the global batch, float32
-                scalar.
-
-        Returns:
-            The fault of the step, int32 scalar (see `check_step`).
-        """
-        is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        loss_scale = _loss_scale(optimizer) if is_scaled else None
-        # If any component is non-finite, so is the sum, which costs half as much as a
-        # norm.
-        total = tf.add_n(
-            [tf.cast(tf.reduce_sum(gradient), tf.float32) for gradient in gradients]
-        )
-        gradients, is_too_large = self._limit_norm(gradients, loss_scale)
-        fault = check_step(tokens, loss_sum, total, loss_scale, is_too_large)
-        is_applied = tf.equal(fault, OK)
-        if is_scaled:
-            # A NaN in a gradient makes the optimizer skip the update and lower the loss
-            # scale. Keras checks only the first replica's gradients. So after an
-            # overflow on any replica, all replicas get a NaN. Other faults leave the
-            # loss scale unchanged.
-            overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
-            first = gradients[0] + tf.where(overflows, float("nan"), 0.0)
-            gradients = [first, *gradients[1:]]
-            is_applied |= overflows
-        apply_if(is_applied, optimizer, gradients, variables)
-        return fault
-
-    def _limit_norm(self, gradients, loss_scale):
-        """Clips the gradients if `global_clipnorm` is set.
-
-        Returns:
-            The gradients to apply, and whether their norm before clipping exceeds
-            `max_gradient_norm`.
-        """
-        if self.global_clipnorm is None and self.max_gradient_norm is None:
-            return gradients, False
-        # The limits apply to the norm of the sum over the replicas. Each replica then
-        # applies the mean, because the optimizer adds the replicas' gradients.
-        gradients = [global_mean(gradient) for gradient in gradients]
-        # In 16 bits, the sum of squares would overflow or lose small gradients.
-        norm = tf.linalg.global_norm(
-            [tf.cast(gradient, tf.float32) for gradient in gradients]
-        )
-        norm *= num_replicas()
-        if loss_scale is not None:
-            norm /= loss_scale
-        is_too_large = False
-        if self.max_gradient_norm is not None:
-            # Whether a non-finite norm is a fault depends on the loss scale, so
-            # `check_step` decides.
-            is_too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
-        if self.global_clipnorm is not None:
-            factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))
-            gradients = [
-                gradient * tf.cast(factor, gradient.dtype) for gradient in gradients
-            ]
-        return gradients, is_too_large
-
-
-def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=False):
-    """Returns the fault of a step, the same on all replicas.
-
-    Args:
+        optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
+        gradients: Gradients of this replica, one per variable. With a
+            `LossScaleOptimizer`, they are multiplied by the loss scale.
+        variables: The trainable variables.
+        loss_sum: Sum of this replica's loss over its tokens, float32 scalar.
         tokens: Total weight of the target tokens in the global batch, float32 scalar.
-        loss_sum: Sum of this replica's loss, float32 scalar.
-        gradient_sum: Sum over all components of this replica's gradients.
-        loss_scale: Loss scale under float16, which the optimizer lowers after an
-            overflow. If `None`, the loss is not scaled.
-        is_too_large: Whether the gradient norm exceeds `max_gradient_norm`, boolean
-            scalar.
+        options: `StepOptions`, with the limits of the gradient's norm.
 
     Returns:
         int32 scalar: `OK` or a key of `FAULT_REASONS`.
     """
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    loss_scale = _loss_scale(optimizer) if is_scaled else None
+    # If any component is non-finite, so is the sum, which costs half as much as a norm.
+    total = tf.add_n(
+        [tf.cast(tf.reduce_sum(gradient), tf.float32) for gradient in gradients]
+    )
+    gradients, is_too_large = _limit_norm(gradients, loss_scale, options)
+    fault = _find_fault(tokens, loss_sum, total, loss_scale, is_too_large)
+    is_applied = tf.equal(fault, OK)
+    if is_scaled:
+        # A NaN in a gradient makes the optimizer skip the update and lower the loss
+        # scale. Keras checks only the first replica's gradients. So after an overflow
+        # on any replica, all replicas get a NaN. Other faults leave the loss scale
+        # unchanged.
+        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
+        first = gradients[0] + tf.where(overflows, float("nan"), 0.0)
+        gradients = [first, *gradients[1:]]
+        is_applied |= overflows
+    _apply_if(is_applied, optimizer, gradients, variables)
+    return fault
+
+
+def _limit_norm(gradients, loss_scale, options):
+    """Clips the gradients if `global_clipnorm` is set.
+
+    Returns:
+        The gradients to apply, and whether their norm before clipping exceeds
+        `max_gradient_norm`.
+    """
+    clipnorm, max_norm = options.global_clipnorm, options.max_gradient_norm
+    if clipnorm is None and max_norm is None:
+        return gradients, False
+    # The limits apply to the norm of the sum over the replicas. Each replica then
+    # applies the mean, because the optimizer adds the replicas' gradients.
+    gradients = [global_mean(gradient) for gradient in gradients]
+    # In 16 bits, the sum of squares would overflow or lose small gradients.
+    norm = tf.linalg.global_norm(
+        [tf.cast(gradient, tf.float32) for gradient in gradients]
+    )
+    norm *= num_replicas()
+    if loss_scale is not None:
+        norm /= loss_scale
+    is_too_large = False
+    if max_norm is not None:
+        # Whether a non-finite norm is a fault depends on the loss scale.
+        is_too_large = tf.math.is_finite(norm) & (norm > max_norm)
+    if clipnorm is not None:
+        factor = tf.minimum(1.0, clipnorm / tf.maximum(norm, 1e-12))
+        gradients = [each * tf.cast(factor, each.dtype) for each in gradients]
+    return gradients, is_too_large
+
+
+def _find_fault(tokens, loss_sum, gradient_sum, loss_scale, is_too_large):
+    """Returns the fault of a step, the same on all replicas."""
     is_nonfinite = [~tf.math.is_finite(each) for each in (loss_sum, gradient_sum)]
     # One all-reduce adds both flags. A fault on any replica makes the whole step
     # invalid.
@@ -138,15 +109,8 @@ def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=Fal
     return tf.where(tokens > 0, fault, NO_TOKENS)
 
 
-def apply_if(condition, optimizer, gradients, variables):
-    """Calls `optimizer.apply_gradients` if `condition` is true.
-
-    Args:
-        condition: Boolean scalar, the same on all replicas.
-        optimizer: A built Keras optimizer.
-        gradients: Gradients of this replica, one per variable.
-        variables: The trainable variables.
-    """
+def _apply_if(condition, optimizer, gradients, variables):
+    """Applies the gradients if `condition` is true, which all replicas agree on."""
 
     def apply(*gradients):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -182,6 +146,6 @@ def _loss_scale(optimizer):
 
 
 def last_fault(model):
-    """Returns the fault of the last step of a `TrainingModel` (see `check_step`)."""
+    """Returns the fault of the last step of a `TrainingModel`."""
     # Keras cannot convert a mirrored variable to a number.
     return int(tf.convert_to_tensor(model.last_fault))

@@ -1,19 +1,13 @@
 """Training loop that validates, writes checkpoints and logs, and resumes runs."""
 
 import contextlib
-import dataclasses
-import functools
-import logging
 import pathlib
-from typing import Annotated
 
 import tensorflow as tf
-from pydantic import AfterValidator, create_model
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
 from keras_transformer.saving.keras_file import store_fingerprint
-from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.training.callbacks import (
     PeriodicCheckpoint,
     Progress,
@@ -33,13 +27,6 @@ from keras_transformer.training.reporting import (
     restore_metric_sums,
 )
 from keras_transformer.training.signals import SaveOnSignal
-
-logger = logging.getLogger(__name__)
-
-# Maximum numbers of sentence pairs of a skipped batch whose locations, such as file and
-# line, appear in a message and in a line of `metrics.jsonl`.
-_MAX_LOCATIONS = 3
-_MAX_LOGGED_LOCATIONS = 100
 
 
 class Trainer:
@@ -90,7 +77,7 @@ class Trainer:
         self.moving_average = MovingAverage(model)
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
-        self._skip_nonfinite = skip_nonfinite
+        self.skip_nonfinite = skip_nonfinite
         self._saved_step = None
         self._num_stages = 1
 
@@ -109,10 +96,10 @@ class Trainer:
                 readable one does not match the model, or if all were lost.
             RunError: If `metrics.jsonl` cannot be read.
         """
-        stored = self.checkpoints.restore(self._progress_schema())
+        stored = self.checkpoints.restore(Progress)
         if stored is not None:
-            for name in stored.model_fields_set:
-                setattr(self.progress, name, getattr(stored, name))
+            for name, value in stored:
+                setattr(self.progress, name, value)
             # A checkpoint may be written before `fit` restores these sums.
             restore_metric_sums(self.model, self.progress.metrics)
             self.model.token_counter.total.assign(self.progress.tokens)
@@ -125,26 +112,10 @@ class Trainer:
         self.log.rewind()
         return self.progress.step
 
-    def _progress_schema(self):
-        """Returns the type against which the progress in a checkpoint is validated."""
-        fields = {
-            field.name: (field.type, None) for field in dataclasses.fields(Progress)
-        }
-        num_sums = len(metric_sums(self.model))
-
-        def check(sums):
-            if len(sums) not in (0, num_sums):
-                raise ValueError(f"must have {num_sums} numbers")
-            return sums
-
-        fields["metrics"] = (Annotated[list[float], AfterValidator(check)], [])
-        return create_model("StoredProgress", **fields)
-
     def save(self, reason=SCHEDULE):
         """Writes a checkpoint of the current step, unless one exists.
 
-        An existing checkpoint with the reason `INTERRUPTION` is rewritten if the new
-        reason differs.
+        An existing checkpoint of an interruption is rewritten for another reason.
 
         Args:
             reason: `SCHEDULE`, `END` or `INTERRUPTION` (see `saving.checkpoints`).
@@ -165,18 +136,13 @@ class Trainer:
         progress.metrics = [float(value) for value in sums]
         progress.tokens = float(tf.convert_to_tensor(self.model.token_counter.total))
         progress.reason = reason
-        self.checkpoints.save(progress.step, dataclasses.asdict(progress))
+        self.checkpoints.save(progress.step, dict(progress))
         self._saved_step = progress.step
 
     def begin_stage(self, number, num_stages, is_new):
-        """Sets the stage that the log and the progress bar show.
+        """Sets the stage that the log and the progress bar show, counted from 1.
 
-        A stage is a part of a run with its own training settings.
-
-        Args:
-            number: Number of the stage, from 1.
-            num_stages: Number of stages of the run.
-            is_new: Whether no step of the stage has been trained yet.
+        `is_new` means that no step of the stage has been trained yet.
         """
         self.progress.stage = number
         self._num_stages = num_stages
@@ -250,12 +216,7 @@ class Trainer:
         counter = StepCounter(self.progress)
         callbacks = [
             counter,
-            SkippedUpdates(
-                self.progress,
-                functools.partial(self._report_skip, locate_batch),
-                max_consecutive_skips,
-                self._skip_nonfinite,
-            ),
+            SkippedUpdates(self, max_consecutive_skips, locate_batch),
             TrainingLog(self.log, log_steps),
             self.moving_average,
         ]
@@ -264,15 +225,9 @@ class Trainer:
             progress_bar = ProgressReport(self.progress, total, self._num_stages)
             callbacks.append(progress_bar)
         if validate is not None:
+            how = validation_steps, metric, patience
             validation = Validation(
-                self.progress,
-                functools.partial(self._validate_average, validate, counter),
-                validation_steps,
-                metric,
-                functools.partial(self._report_validation, progress_bar),
-                functools.partial(self.save_model, BEST_MODEL),
-                patience,
-                on_signal.interruptible,
+                self, validate, *how, counter, on_signal, progress_bar
             )
             callbacks.append(validation)
         interval = checkpoint_minutes, checkpoint_steps
@@ -304,41 +259,13 @@ class Trainer:
             )
         self.save(END)
 
-    def _validate_average(self, validate, counter):
-        with counter.paused(), self.moving_average.use_average():
-            return validate()
-
-    def _report_validation(self, progress_bar, metrics, is_best):
-        labels = {"best_metric": self.progress.best_metric, "is_best": is_best}
-        self.log.write("validation", metrics, labels)
-        if progress_bar is not None:
-            progress_bar.show_validation(metrics)
-
-    def _report_skip(self, locate_batch, reason):
-        """Logs that the current step's update was skipped, and returns the message."""
-        step = self.progress.step
-        locations = locate_batch(step) if locate_batch else []
-        message = f"step {step}: {reason}"
-        if locations:
-            message += f". Pairs in its batch: {', '.join(locations[:_MAX_LOCATIONS])}"
-        if len(locations) > _MAX_LOCATIONS:
-            message += f" and {len(locations) - _MAX_LOCATIONS} more"
-        logged = locations[:_MAX_LOGGED_LOCATIONS]
-        self.log.note("skipped", {"reason": reason, "batch": logged})
-        if self.writes:
-            logger.warning("%s", message)
-        return message
-
     def save_model(self, name, use_average=True):
-        """Saves the model as `name`, a `.keras` file in the run folder.
+        """Saves the model in the run folder and returns the path of the file.
 
         Args:
-            name: Name of the file.
+            name: Name of the file, with the suffix `.keras`.
             use_average: Whether to save the optimizer's average of the weights, if it
                 computes one, instead of the model's weights.
-
-        Returns:
-            Path of the file.
         """
         path = self.folder / name
         if not self.writes:

@@ -1,19 +1,61 @@
 """Training step of a `Transformer`, as a `keras.Model` for `model.fit`."""
 
+import dataclasses
+from typing import NamedTuple
+
 import keras
 import tensorflow as tf
 
 from keras_transformer.errors import require_tensorflow
-from keras_transformer.training import step_check
-from keras_transformer.training.consistency import TokenDropout, consistency_loss
+from keras_transformer.training.consistency import Consistency, draw_token_factors
+from keras_transformer.training.guided_alignment import GuidedAlignment
 from keras_transformer.training.losses import replace_padding
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenMean
 from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.replicas import global_sum
-from keras_transformer.training.step_check import CheckedUpdate
+from keras_transformer.training.step_check import OK, apply_checked
 
 # Number of tokens whose logits are computed at a time, enough to use a GPU fully.
 GPU_CHUNK_TOKENS = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """Options of a training step: the arguments of `TrainingModel` with these names."""
+
+    label_smoothing: float
+    gradient_accumulation_steps: int
+    global_clipnorm: float | None
+    max_gradient_norm: float | None
+    parallel_parts: int
+    guided_alignment: GuidedAlignment | None
+    word_dropout: float
+    consistency: Consistency | None
+
+    def __post_init__(self):
+        for name in ("label_smoothing", "word_dropout"):
+            rate = getattr(self, name)
+            if not 0 <= rate < 1:
+                raise ValueError(f"`{name}` must be in [0, 1). Received: {rate}.")
+        parts = self.gradient_accumulation_steps, self.parallel_parts
+        if min(parts) < 1:
+            raise ValueError(
+                "`gradient_accumulation_steps` and `parallel_parts` must be 1 or more. "
+                f"Received: {parts}."
+            )
+
+    @property
+    def token_cutoff(self):
+        """Fraction of tokens that the second pass lacks (see `Consistency`)."""
+        return self.consistency.cutoff if self.consistency is not None else 0.0
+
+
+class _Batch(NamedTuple):
+    """A batch, or a part of one. At padding, labels and weights are 0."""
+
+    inputs: dict  # source_ids [batch, source_length], target_ids [batch, target_length]
+    labels: tf.Tensor  # [batch, target_length], int32
+    weights: tf.Tensor  # [batch, target_length], float32
 
 
 class _GlobalSum(keras.metrics.Sum):
@@ -39,7 +81,7 @@ class TrainingModel(keras.Model):
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
     exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
     above 0. An invalid step changes no weights and no metrics. `last_fault` stores the
-    reason (see `step_check.check_step`).
+    reason (see `step_check`).
 
     A `TrainingModel` cannot be saved as a whole. Save `transformer`, or weights only.
 
@@ -82,20 +124,22 @@ class TrainingModel(keras.Model):
         **kwargs,
     ):
         require_tensorflow("`TrainingModel`")
-        parts = gradient_accumulation_steps, parallel_parts
-        if min(parts) < 1:
-            raise ValueError(
-                "`gradient_accumulation_steps` and `parallel_parts` must be 1 or more. "
-                f"Received: {parts}."
-            )
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.parallel_parts = parallel_parts
-        self.guided_alignment = guided_alignment
-        self.word_dropout = self.token_cutoff = None
-        self.set_regularization(label_smoothing, word_dropout, consistency)
-        self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
+        # Random generators for `word_dropout` and `token_cutoff`, if they are used.
+        self.generators = {}
+        self._set_options(
+            StepOptions(
+                label_smoothing,
+                gradient_accumulation_steps,
+                global_clipnorm,
+                max_gradient_norm,
+                parallel_parts,
+                guided_alignment,
+                word_dropout,
+                consistency,
+            )
+        )
         # `step_check.OK`, or a key of `step_check.FAULT_REASONS`.
         self.last_fault = self.add_weight(
             shape=(),
@@ -112,46 +156,41 @@ class TrainingModel(keras.Model):
         # float64, because float32 cannot count beyond 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
-    def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Sets the regularization of later calls of `fit`, which trace the step again.
+    def change_options(self, **changes):
+        """Changes arguments of the constructor, as from one stage to the next.
 
-        The arguments have the same meaning as in the constructor.
+        Later calls of `fit` trace a new step.
 
         Raises:
-            ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1). Also
-                if the model is built, and `word_dropout` or the cutoff of
-                `consistency` was 0 until now and no longer is.
+            ValueError: If an argument is invalid. Also if the model is built, and
+                `word_dropout` or the cutoff of `consistency` was 0 until now and no
+                longer is.
         """
-        rates = {"label_smoothing": label_smoothing, "word_dropout": word_dropout}
-        for name, rate in rates.items():
-            if not 0 <= rate < 1:
-                raise ValueError(f"`{name}` must be in [0, 1). Received: {rate}.")
-        cutoff = consistency.cutoff if consistency is not None else 0.0
-        new = (word_dropout and not self.word_dropout, cutoff and not self.token_cutoff)
-        if self.built and any(new):
-            raise ValueError(
-                "Once the model is built, `word_dropout` and the cutoff of "
-                "`consistency` must not become positive for the first time. "
-                f"Received: word_dropout={word_dropout}, cutoff={cutoff}."
-            )
-        self.label_smoothing = label_smoothing
-        self.consistency = consistency
-        self._set_rate("word_dropout", word_dropout, is_scaled=True)
-        self._set_rate("token_cutoff", cutoff, is_scaled=False)
-        self.train_function = None
+        self._set_options(dataclasses.replace(self.options, **changes))
 
-    def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, created for the first rate above 0."""
-        layer = getattr(self, name)
-        if layer is not None:
-            layer.rate = rate
-        elif rate:
-            setattr(self, name, TokenDropout(rate, is_scaled))
+    def _set_options(self, options):
+        for name in ("word_dropout", "token_cutoff"):
+            rate = getattr(options, name)
+            if not rate or name in self.generators:
+                continue
+            if self.built:
+                raise ValueError(
+                    "Once the model is built, `word_dropout` and the cutoff of "
+                    "`consistency` must not become positive for the first time. "
+                    f"Received: {name}={rate}."
+                )
+            self.generators[name] = keras.random.SeedGenerator()
+        self.options = options
+        self.train_function = None
 
     def random_states(self):
         """Returns the state variables of random generators outside the transformer."""
-        layers = (self.word_dropout, self.token_cutoff)
-        return [each.seed_generator.state.value for each in layers if each is not None]
+        names = ("word_dropout", "token_cutoff")
+        return [
+            self.generators[name].state.value
+            for name in names
+            if name in self.generators
+        ]
 
     @property
     def metrics(self):
@@ -201,28 +240,32 @@ class TrainingModel(keras.Model):
         Returns:
             Dict of the metrics over all batches since they were last reset.
         """
-        inputs, labels = self._unpack(data)
+        batch, is_token = self._unpack(data)
         # Calling the transformer would build it, but this step calls only its methods.
-        self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
+        self.build({name: ids.shape for name, ids in batch.inputs.items()})
         if not self.trainable_variables:
             raise ValueError(
                 "The model must have weights that train, but all of its layers are "
                 "frozen. Set `trainable = True` on a layer and on those around it."
             )
-        tokens, total_weight = self._global_sizes(inputs, labels)
-        gradients, sums = self._gradients_in_parts(
-            inputs, labels, scale=1.0 / tf.maximum(total_weight, 1e-9)
-        )
+        tokens, total_weight = _global_sums(is_token, batch.weights)
+        scale = 1.0 / tf.maximum(total_weight, 1e-9)
+        gradients, sums = self._gradients_in_parts(batch, scale)
         if self.transformer.losses:
             raise ValueError(
                 "`TrainingModel` does not support regularizers or `add_loss`. Remove "
                 "them, or compile and fit the `Transformer` itself."
             )
-        fault = self.checked_update.apply(
-            self.optimizer, gradients, self.trainable_variables, sums[0], total_weight
+        fault = apply_checked(
+            self.optimizer,
+            gradients,
+            self.trainable_variables,
+            sums[0],
+            total_weight,
+            self.options,
         )
         self.last_fault.assign(fault)
-        is_valid = tf.equal(fault, step_check.OK)
+        is_valid = tf.equal(fault, OK)
         tokens, total_weight, *sums = (
             tf.where(is_valid, value, 0.0) for value in (tokens, total_weight, *sums)
         )
@@ -231,68 +274,54 @@ class TrainingModel(keras.Model):
 
     def test_step(self, data):
         """Updates the metrics from one batch, without dropout. See `train_step`."""
-        inputs, labels = self._unpack(data)
-        sums = self._sums(inputs, labels, training=False)
-        return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
+        batch, is_token = self._unpack(data)
+        sums = self._sums(batch, training=False)
+        return self._update_metrics(sums, _global_sums(is_token, batch.weights)[1])
 
     def _unpack(self, data):
-        """Returns the inputs and the labels.
-
-        Any sample weights are added to the inputs under the key `weights`.
-        """
+        """Returns a `_Batch`, and `[batch, target_length]` with 1 at tokens, else 0."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         self.transformer.check_inputs(inputs)
-        if weights is not None:
-            weights = tf.cast(weights, tf.float32)
-            if weights.shape.rank == 1:
-                weights = weights[:, None]
-            inputs = {**inputs, "weights": tf.broadcast_to(weights, tf.shape(labels))}
-        return inputs, labels
-
-    def _replace_padding(self, inputs, labels):
-        """Replaces padding in the labels and computes their weights.
-
-        Returns:
-            `(labels, is_token, weights)`, each `[batch, target_length]`. At padding,
-            all three are 0. `is_token` is 1 at tokens.
-        """
+        inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         labels, is_token = replace_padding(labels, self.transformer.pad_id)
-        return labels, is_token, is_token * inputs.get("weights", 1.0)
+        if weights is None:
+            return _Batch(inputs, labels, is_token), is_token
+        weights = tf.cast(weights, tf.float32)
+        if weights.shape.rank == 1:
+            weights = weights[:, None]
+        return _Batch(inputs, labels, is_token * weights), is_token
 
-    def _global_sizes(self, inputs, labels):
-        """Returns the number of tokens in the global batch and their total weight."""
-        _, *sizes = self._replace_padding(inputs, labels)
-        sizes = tf.stack([tf.reduce_sum(each) for each in sizes])
-        return tf.unstack(global_sum(sizes))
-
-    def _gradients(self, inputs, labels, scale):
+    def _gradients(self, batch, scale):
         """Returns the gradients of the scaled loss, and the result of `_sums`."""
         variables = [variable.value for variable in self.trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            sums = self._sums(inputs, labels, training=True)
+            sums = self._sums(batch, training=True)
             loss = self.optimizer.scale_loss(sums[0] * scale)
         return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
-    def _gradients_in_parts(self, inputs, labels, scale):
+    def _gradients_in_parts(self, batch, scale):
         """Like `_gradients`, but computes the batch in parts and adds their results."""
-        parts = self.gradient_accumulation_steps * self.parallel_parts
+        options = self.options
+        parts = options.gradient_accumulation_steps * options.parallel_parts
         if parts == 1:
-            return self._gradients(inputs, labels, scale)
+            return self._gradients(batch, scale)
         # XLA needs constant shapes, so rows of padding give all parts the same number
         # of rows.
-        missing = tf.math.floormod(-tf.shape(labels)[0], parts)
+        missing = tf.math.floormod(-tf.shape(batch.labels)[0], parts)
 
-        def divide(array):
-            pad_id = tf.cast(self.transformer.pad_id, array.dtype)
-            array = tf.pad(array, [[0, missing], [0, 0]], constant_values=pad_id)
+        def divide(array, padding=0):
+            padding = tf.cast(padding, array.dtype)
+            array = tf.pad(array, [[0, missing], [0, 0]], constant_values=padding)
             return tf.reshape(array, [parts, -1, tf.shape(array)[1]])
 
-        inputs, labels = tf.nest.map_structure(divide, (inputs, labels))
+        pad_id = self.transformer.pad_id
+        inputs = {name: divide(ids, pad_id) for name, ids in batch.inputs.items()}
+        divided = _Batch(inputs, divide(batch.labels), divide(batch.weights))
 
         def body(index, gradients, sums):
-            part_inputs = {name: array[index] for name, array in inputs.items()}
-            new, new_sums = self._gradients(part_inputs, labels[index], scale)
+            part = tf.nest.map_structure(lambda array: array[index], divided)
+            new, new_sums = self._gradients(part, scale)
             gradients = [
                 total + tf.convert_to_tensor(gradient)
                 for total, gradient in zip(gradients, new, strict=True)
@@ -306,80 +335,76 @@ class TrainingModel(keras.Model):
             lambda index, *_: index < parts,
             body,
             (0, zeros, sums),
-            parallel_iterations=self.parallel_parts,
+            parallel_iterations=options.parallel_parts,
         )
         return gradients, sums
 
-    def _sums(self, inputs, labels, training):
+    def _sums(self, batch, training):
         """Returns the weighted sums of losses, NLLs and correct predictions."""
-        labels, _, weights = self._replace_padding(inputs, labels)
-        flat_labels = tf.reshape(labels, [-1])
-        flat_weights = tf.reshape(weights, [-1])
-        options = (self.label_smoothing, self._chunk_tokens())
-        is_consistent = training and self.consistency is not None
-        repeated = self._repeat_inputs(inputs, 2 if is_consistent else 1, training)
-        vectors, scores = self._decoder_output(repeated, training)
+        options = self.options
+        is_consistent = training and options.consistency is not None
+        vectors, scores = self._decoder_output(batch.inputs, is_consistent, training)
         # [batch, target_length, d_model] to [tokens, d_model]
         vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
         vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
-        matrix = tf.convert_to_tensor(matrix)
-        if is_consistent:
-            first, second = tf.split(vectors, 2)
-            loss_weights = self.consistency.loss_weights
-            sums = consistency_loss(
-                first,
-                second,
-                matrix,
-                flat_labels,
-                flat_weights,
-                loss_weights,
-                *options,
-            )
-        else:
-            sums = projected_loss(vectors, matrix, flat_labels, flat_weights, *options)
+        sums = projected_loss(
+            tf.split(vectors, 2) if is_consistent else [vectors],
+            tf.convert_to_tensor(matrix),
+            tf.reshape(batch.labels, [-1]),
+            tf.reshape(batch.weights, [-1]),
+            options.label_smoothing,
+            options.consistency.loss_weights if is_consistent else None,
+            self._chunk_tokens(),
+        )
         loss, nll, correct = tf.unstack(sums)
-        if self.guided_alignment is not None:
-            scores = scores[: tf.shape(labels)[0]]  # of the first pass
-            loss += self.guided_alignment.loss(scores, inputs, weights)
+        if options.guided_alignment is not None:
+            scores = scores[: tf.shape(batch.labels)[0]]  # of the first pass
+            loss += options.guided_alignment.loss(scores, batch.inputs, batch.weights)
         return [loss, nll, correct]
 
-    def _repeat_inputs(self, inputs, count, training):
-        """Repeats the batch for `count` passes and adds random factors for embeddings.
-
-        Returns:
-            Inputs of `Transformer.decoder_output`: arrays `[count * batch, length]`,
-            with the rows of one pass after another.
-        """
-        inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
-        repeated = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
-        if not training:
-            return repeated
-        for name, ids in inputs.items():
-            factors = None
-            if self.word_dropout is not None and self.word_dropout.rate:
-                factors = self.word_dropout(repeated[name])
-            if self.token_cutoff is not None and self.token_cutoff.rate:
-                # The cutoff applies to the second pass only.
-                cutoff = self.token_cutoff(ids)
-                cutoff = tf.concat([tf.ones_like(cutoff), cutoff], 0)
-                factors = cutoff if factors is None else factors * cutoff
-            if factors is not None:
-                repeated[name.replace("ids", "factors")] = factors
-        return repeated
-
-    def _decoder_output(self, inputs, training):
+    def _decoder_output(self, inputs, is_consistent, training):
         """Returns the decoder output, and the scores for `guided_alignment` or `None`.
 
-        The scores are the cross-attention scores of the guided layer.
+        If `is_consistent`, the batch passes through the model twice. The rows of the
+        first pass come first. The scores are the cross-attention scores of the guided
+        layer.
         """
-        guided = self.guided_alignment
-        if guided is None:
-            return self.transformer.decoder_output(inputs, training=training), None
-        output, scores = self.transformer.decoder_output(
-            inputs, training=training, return_attention_scores=True
+        guided, factors = self.options.guided_alignment, {}
+        repeated = inputs
+        if is_consistent:
+            repeated = {name: tf.concat([ids, ids], 0) for name, ids in inputs.items()}
+        if training:
+            factors = {
+                name.replace("ids", "factors"): self._token_factors(ids, repeated[name])
+                for name, ids in inputs.items()
+            }
+        output = self.transformer.decoder_output(
+            repeated,
+            training=training,
+            return_attention_scores=guided is not None,
+            **factors,
         )
+        if guided is None:
+            return output, None
+        output, scores = output
         _, cross_scores = scores[guided.layer_index(self.transformer)]
         return output, cross_scores
+
+    def _token_factors(self, ids, repeated):
+        """Returns random factors for the embeddings of `repeated` ids, or `None`."""
+        factors, rate = None, self.options.word_dropout
+        if rate:
+            generator = self.generators["word_dropout"]
+            # Kept embeddings are scaled up, as in dropout.
+            factors = draw_token_factors(repeated, rate, generator, 1 / (1 - rate))
+        if self.options.token_cutoff:
+            # The cutoff applies to the second pass only.
+            cutoff = draw_token_factors(
+                ids, self.options.token_cutoff, self.generators["token_cutoff"]
+            )
+            cutoff = tf.concat([tf.ones_like(cutoff), cutoff], 0)
+            factors = cutoff if factors is None else factors * cutoff
+        return factors
 
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):
@@ -391,7 +416,12 @@ class TrainingModel(keras.Model):
     def _update_metrics(self, sums, total_weight):
         # A mean of per-replica means would not weight tokens equally, so each replica
         # counts the global batch.
-        sums = tf.unstack(global_sum(tf.stack(sums)))
+        sums = _global_sums(*sums)
         for metric, total in zip(self.metrics, sums, strict=True):
             metric.update_sums(total, total_weight)
         return {metric.name: metric.result() for metric in self.metrics}
+
+
+def _global_sums(*values):
+    """Returns the sums of arrays over the global batch."""
+    return tf.unstack(global_sum(tf.stack([tf.reduce_sum(each) for each in values])))

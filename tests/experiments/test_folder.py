@@ -91,6 +91,7 @@ def test_clean_removes_only_leftovers(tmp_path):
         ".model-4711-0f3a.keras",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/.new-ckpt-9.data-00000-of-00001",
+        "checkpoints/.ckpt-9-123-a1b2.data-00000-of-00001",
         "checkpoints/ckpt-9.data-00000-of-00001",
         "checkpoints/.saved-5.json",
         "checkpoints/.checkpoint-5",

@@ -1,7 +1,6 @@
-"""Fixtures for tests that kill commands and run them again.
+"""Runs that tests interrupt, and the same runs without an interruption."""
 
-Each fixture that ends in `_run` trains once. Tests compare interrupted runs with it.
-"""
+from typing import NamedTuple
 
 import pytest
 from forks import Forks
@@ -27,6 +26,21 @@ SETTINGS = [
     "training.early_stopping={metric: perplexity, patience: 50}",
     "decoding.extra_length=3",
 ]
+# Changes for a run without decoding, whose simpler step is traced in a few seconds.
+LIGHT = [
+    "training.validation_bleu=false",
+    "training.gradient_accumulation_steps=1",
+    "training.parallel_parts=1",
+    # Makes a checkpoint larger than best.keras, as test_full_disk.py requires.
+    "model.d_ff=400",
+]
+
+
+class Training(NamedTuple):
+    """Arguments of the command `train`, except `--output`, and a run of them."""
+
+    arguments: list
+    run: object  # path of the folder
 
 
 @pytest.fixture(scope="session")
@@ -34,57 +48,21 @@ def forks(tmp_path_factory):
     return Forks(tmp_path_factory.mktemp("forks"))
 
 
-def train_arguments(*settings):
-    """Returns the arguments of `train`, except `--output`."""
-    settings = (part for one in (*SETTINGS, *settings) for part in ("--set", one))
-    return ["train", "phrases", *settings, "--deterministic"]
-
-
-@pytest.fixture(scope="session")
-def quick_arguments():
-    """Arguments of `train` without decoding in validation."""
-    return train_arguments("training.validation_bleu=false")
-
-
-@pytest.fixture(scope="session")
-def light_arguments():
-    """Arguments of `train` with a simpler step, which is traced in a few seconds."""
-    return train_arguments(
-        "training.validation_bleu=false",
-        "training.gradient_accumulation_steps=1",
-        "training.parallel_parts=1",
-        # Makes a checkpoint larger than best.keras, as test_full_disk.py requires.
-        "model.d_ff=400",
-    )
-
-
-@pytest.fixture(scope="session")
-def all_features_arguments():
-    """Arguments of `train` with all features of `SETTINGS`, including BLEU."""
-    return train_arguments()
-
-
-@pytest.fixture(scope="session")
-def quick_run(forks, quick_arguments, tmp_path_factory):
-    """Folder of an uninterrupted run with `quick_arguments`."""
-    return run_to_end(forks, quick_arguments, tmp_path_factory.mktemp("quick") / "run")
-
-
-@pytest.fixture(scope="session")
-def light_run(forks, light_arguments, tmp_path_factory):
-    """Folder of an uninterrupted run with `light_arguments`."""
-    return run_to_end(forks, light_arguments, tmp_path_factory.mktemp("light") / "run")
-
-
-@pytest.fixture(scope="session")
-def all_features_run(forks, all_features_arguments, tmp_path_factory):
-    """Folder of an uninterrupted run of `all_features_arguments`."""
-    folder = tmp_path_factory.mktemp("all_features") / "run"
-    return run_to_end(forks, all_features_arguments, folder)
-
-
-def run_to_end(forks, arguments, folder):
-    """Trains to the end and returns the folder."""
+def train(forks, settings, folder):
+    settings = (part for one in settings for part in ("--set", one))
+    arguments = ["train", "phrases", *settings, "--deterministic"]
     code, log = forks.run(*arguments, "--output", folder)
     assert code == 0, log
-    return folder
+    return Training(arguments, folder)
+
+
+@pytest.fixture(scope="session")
+def light(forks, tmp_path_factory):
+    """`Training` without decoding and parts of batches."""
+    return train(forks, [*SETTINGS, *LIGHT], tmp_path_factory.mktemp("light") / "run")
+
+
+@pytest.fixture(scope="session")
+def full(forks, tmp_path_factory):
+    """`Training` with all features, including BLEU."""
+    return train(forks, SETTINGS, tmp_path_factory.mktemp("full") / "run")

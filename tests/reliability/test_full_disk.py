@@ -16,9 +16,11 @@ import tempfile
 import pytest
 import tensorflow as tf
 from run_state import assert_same
+from tiny_export import tiny_model
 
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import StorageError
+from keras_transformer.experiments.average import average_run
 from keras_transformer.export import export_saved_model
 
 SIZE = 8 << 20  # bytes of the tmpfs
@@ -82,12 +84,12 @@ def assert_disk_full_error(log, path):
     "F08", "train: one line with path and free bytes; resumes when there is space again"
 )
 def test_train_keeps_older_checkpoints_if_the_disk_is_full(
-    forks, light_arguments, light_run, tmp_path, record_property
+    forks, light, tmp_path, record_property
 ):
     with mounted(tmp_path / "disk") as is_mounted:
         disk = Disk(tmp_path / "disk")
         run = disk.folder / "run"
-        shutil.copytree(light_run, run)
+        shutil.copytree(light.run, run)
         checkpoints = run / "checkpoints"
         # Without its last two checkpoints, the copied run resumes at step 6.
         for path in [*checkpoints.glob("ckpt-9.*"), *checkpoints.glob("ckpt-12.*")]:
@@ -99,7 +101,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
             disk.fill(left=size * 9 // 10)
         else:
             limit = {"limit_bytes": size * 9 // 10}
-        arguments = [*light_arguments, "--output", run]
+        arguments = [*light.arguments, "--output", run]
         code, log = forks.run(*arguments, **limit)
         assert code == 2, log
         assert_disk_full_error(log, checkpoints / "ckpt-9")
@@ -113,72 +115,73 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
             disk.empty()
         code, log = forks.run(*arguments)
         assert code == 0, log
-        assert_same(run, light_run)
+        assert_same(run, light.run)
     how = "a tmpfs of 8 MiB" if is_mounted else "RLIMIT_FSIZE"
     record_property("happened", f"{how}; resumed, bit-identical")
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F08", "average: one line, the old model.keras is kept")
-def test_average_keeps_the_old_model_if_the_disk_is_full(forks, light_run, disk):
-    run = disk.folder / "run"
-    shutil.copytree(light_run, run)
-    before = (run / "model.keras").read_bytes()
-    disk.fill(left=8192)
-    code, log = forks.run("average", run)
-    assert code == 2
-    assert_disk_full_error(log, run)
-    assert (run / "model.keras").read_bytes() == before
-    assert not list(run.glob(".model*"))
 
 
 @pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
 # Bytes that are free when the run starts.
 @pytest.mark.parametrize("left", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
-def test_train_leaves_no_partial_text_if_the_disk_is_full(
-    forks, light_arguments, disk, left
-):
+def test_train_leaves_no_partial_text_if_the_disk_is_full(forks, light, disk, left):
     run = disk.folder / "run"
     disk.fill(left)
-    code, log = forks.run(*light_arguments, "--output", run)
+    code, log = forks.run(*light.arguments, "--output", run)
     assert code == 2
     assert_disk_full_error(log, run)
     assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
     assert not (run / "cache" / "train").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.fault("F08", "export: one line, no new version")
-def test_export_writes_no_version_if_the_disk_is_full(tiny_model, disk):
-    folder = disk.folder / "saved"
-    disk.fill(left=60_000)
-    with pytest.raises(StorageError, match=r"saved: cannot be written .*bytes free"):
-        export_saved_model(*tiny_model, folder)
-    assert list(folder.iterdir()) == []
-
-
-@pytest.mark.fault("F08", "translate --output: one line, the old file is kept")
-def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
-    path = disk.folder / "out.de"
-    path.write_text("old\n")
-    disk.fill(left=8192)
-    with (
-        pytest.raises(StorageError, match=r"out\.de: cannot be written .*bytes free"),
-        open_output(path) as write_line,
-    ):
+def write_lines(folder):
+    with open_output(folder / "out.de") as write_line:
         for _ in range(1000):
             write_line("x" * 99)
-    assert path.read_text() == "old\n"
-    assert sorted(os.listdir(disk.folder)) == ["ballast", "out.de"]
+
+
+def write_export(folder):
+    export_saved_model(*tiny_model(), folder / "saved")
+
+
+@pytest.mark.fault("F08", "average, export, translate --output: the old file is kept")
+@pytest.mark.parametrize(
+    ("write", "left", "name"),
+    [
+        pytest.param(average_run, 8192, "model.keras", marks=pytest.mark.slow),
+        pytest.param(write_export, 60_000, "saved", marks=pytest.mark.slow),
+        (write_lines, 8192, "out.de"),
+    ],
+)
+def test_failed_write_keeps_the_old_file(request, disk, write, left, name):
+    folder = disk.folder / "run"
+    if write is average_run:
+        shutil.copytree(request.getfixturevalue("light").run, folder)
+    else:
+        folder.mkdir()
+        (folder / "out.de").write_text("old\n")
+    before = visible_files(folder)
+    disk.fill(left)
+    with pytest.raises(
+        StorageError, match=rf"{name}.*: cannot be written .*bytes free"
+    ):
+        write(folder)
+    assert visible_files(folder) == before
+    assert not [path for path in folder.rglob(".*") if path.is_file()]
+
+
+def visible_files(folder):
+    """Returns the content of each file, except the log of metrics."""
+    paths = (path for path in folder.rglob("[!.]*") if path.name != "metrics.jsonl")
+    return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
 @pytest.mark.fault("F09", "an error before any input is read")
-def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path):
+def test_train_reports_a_read_only_disk_at_once(forks, light, tmp_path):
     with mounted(tmp_path / "disk", "-r") as is_mounted:
         if not is_mounted:
             pytest.skip("a tmpfs cannot be mounted here")
         run = tmp_path / "disk" / "run"
-        code, log = forks.run(*light_arguments, "--output", run)
+        code, log = forks.run(*light.arguments, "--output", run)
         assert code == 2
         assert log.splitlines()[-1] == (
             f"error: {run}: cannot be written (Read-only file system)"
@@ -189,14 +192,14 @@ def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path
     "F09", "a folder of another user: one line about the missing permission"
 )
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_train_reports_a_folder_of_another_user(forks, light_arguments):
+def test_train_reports_a_folder_of_another_user(forks, light):
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
     # Other users, such as 65534 (`nobody`), cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):
-            code, log = forks.run(*light_arguments, "--output", run, user=65534)
+            code, log = forks.run(*light.arguments, "--output", run, user=65534)
             assert code == 2, log
             assert log.splitlines()[-1] == (
                 f"error: {run}: cannot be written (Permission denied)"

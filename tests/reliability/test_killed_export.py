@@ -49,11 +49,11 @@ def watch(forks, is_valid):
 @pytest.mark.slow
 @pytest.mark.fault("F28", "a server never sees a partial version")
 def test_killed_export_never_shows_a_partial_version(
-    forks, quick_run, tmp_path, record_property
+    forks, light, tmp_path, record_property
 ):
     folder = tmp_path / "saved"
     folder.mkdir()
-    command = ["export", quick_run, folder]
+    command = ["export", light.run, folder]
     seen = 0
     for point in EXPORT_POINTS:
         forks.start(*command, sabotage={"point": point})

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer import progress
-from keras_transformer.training import callbacks, reporting
+from keras_transformer.training import callbacks
 
 
 class Clock:
@@ -20,6 +20,5 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(callbacks, "time", clock)
-    monkeypatch.setattr(reporting, "time", clock)
     monkeypatch.setattr(progress, "time", clock)
     return clock

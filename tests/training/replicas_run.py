@@ -26,7 +26,7 @@ from training_samples import (
 
 import keras_transformer as kt
 from keras_transformer import training
-from keras_transformer.training.consistency import TokenDropout
+from keras_transformer.training.consistency import draw_token_factors
 
 STEPS = 10
 # (source, target) lengths of the 6 rows of a global batch. Each replica gets 3 rows. In
@@ -59,8 +59,8 @@ def plain():
 class OverflowOnSecondReplica(training.TrainingModel):
     """A model whose gradients are infinite on the second replica."""
 
-    def _gradients(self, inputs, labels, scale):
-        gradients, sums = super()._gradients(inputs, labels, scale)
+    def _gradients(self, batch, scale):
+        gradients, sums = super()._gradients(batch, scale)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         overflow = tf.where(tf.equal(replica, 1), float("inf"), 0.0)
         return [gradient + overflow for gradient in gradients], sums
@@ -141,7 +141,7 @@ def resumed(folder):
 
 def dropped(strategy):
     """Returns the result of dropout on each replica, in two steps, by layer."""
-    layers = {"dropout": kt.layers.Dropout(0.5), "tokens": TokenDropout(0.5)}
+    dropout, generator = kt.layers.Dropout(0.5), keras.random.SeedGenerator()
 
     @tf.function
     def step():
@@ -149,14 +149,17 @@ def dropped(strategy):
         return [
             strategy.experimental_local_results(each)
             for each in strategy.run(
-                lambda: (layers["dropout"](ones, training=True), layers["tokens"](ones))
+                lambda: (
+                    dropout(ones, training=True),
+                    draw_token_factors(ones, 0.5, generator),
+                )
             )
         ]
 
     steps = [step(), step()]
     return {
         name: np.array([[each.numpy() for each in one[index]] for one in steps])
-        for index, name in enumerate(layers)
+        for index, name in enumerate(("dropout", "tokens"))
     }
 
 

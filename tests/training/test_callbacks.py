@@ -47,27 +47,6 @@ def test_periodic_checkpoint_saves_every_seven_steps(clock):
     assert steps_saved(progress, clock, 60, steps=7) == [7, 14, 21]
 
 
-def test_step_counter_ignores_paused_time(clock):
-    progress = callbacks.Progress()
-    counter = callbacks.StepCounter(progress)
-    counter.on_train_begin()
-    clock.now += 5
-    counter.on_train_batch_end(0)
-    with counter.paused():
-        clock.now += 100
-    clock.now += 2
-    counter.on_train_batch_end(1)
-    assert progress.seconds == 7
-
-
-def test_step_counter_ignores_time_between_starts(clock):
-    progress = callbacks.Progress()
-    steps_saved(progress, clock, 1, steps=100)
-    clock.now += 1e6
-    steps_saved(progress, clock, 1, steps=100)
-    assert progress.seconds == 40 * 60
-
-
 @pytest.mark.parametrize(
     ("metric", "scores", "best", "validations_since_best"),
     [

@@ -1,14 +1,15 @@
-"""Checkpoints: rotation, averages, damage, other models and resuming.
+"""Checkpoints: rotation, averages, damage, other models, and hostile folders.
 
+The state file is TensorFlow's `checkpoint`, which lists the checkpoints of a folder.
 `fault_table.py` explains the marker `fault`.
 """
 
-import contextlib
-import dataclasses
+import json
 import logging
+import os
 import pathlib
+import random
 import shutil
-import signal
 
 import keras
 import numpy as np
@@ -16,7 +17,6 @@ import pytest
 import tensorflow as tf
 from training_samples import (
     ResettableModel,
-    dataset,
     paper_adam,
     save_checkpoints,
     steps_in,
@@ -26,9 +26,12 @@ from training_samples import (
 )
 
 from keras_transformer import training
-from keras_transformer.errors import CheckpointError
+from keras_transformer.errors import CheckpointError, RunError, StorageError
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.training.checkpoints import Checkpoints
+
+FLIPS = 20
+DATA = "data-00000-of-00001"
 
 
 @pytest.fixture(scope="module")
@@ -56,28 +59,24 @@ def model(resettable_with_other_weights):
     return resettable_with_other_weights.reset()
 
 
+# Changes of the content of a checkpoint's files.
+DAMAGES = {
+    "data cut off": (DATA, lambda content: content[:-100]),
+    "data lost": (DATA, lambda content: None),
+    "a byte of data altered": (
+        DATA,
+        lambda content: content[:900] + bytes([content[900] ^ 1]) + content[901:],
+    ),
+    "index cut off": ("index", lambda content: content[:50]),
+    "index empty": ("index", lambda content: b""),
+}
+
+
 def damage(folder, step, how):
-    """Damages the index or the data file of a checkpoint. `how` is in `DAMAGES`."""
-    index = pathlib.Path(folder) / f"ckpt-{step}.index"
-    (data,) = pathlib.Path(folder).glob(f"ckpt-{step}.data-*")
-    if how == "data cut off":
-        data.write_bytes(data.read_bytes()[:-100])
-    elif how == "data lost":
-        data.unlink()
-    elif how == "a byte of data altered":
-        content = bytearray(data.read_bytes())
-        content[len(content) // 2] ^= 1
-        data.write_bytes(content)
-    elif how == "index cut off":
-        index.write_bytes(index.read_bytes()[:100])
-    elif how == "index empty":
-        index.write_bytes(b"")
-
-
-DAMAGES = [
-    *("data cut off", "data lost", "a byte of data altered"),
-    *("index cut off", "index empty"),
-]
+    suffix, change = DAMAGES[how]
+    path = pathlib.Path(folder) / f"ckpt-{step}.{suffix}"
+    content = change(path.read_bytes())
+    path.unlink() if content is None else path.write_bytes(content)
 
 
 def assert_weights(model, expected):
@@ -85,44 +84,35 @@ def assert_weights(model, expected):
         np.testing.assert_array_equal(weight, value)
 
 
-def test_checkpoints_keep_the_last_three(model, tmp_path):
-    checkpoints = Checkpoints(model, tmp_path, keep=3)
-    for step in (2, 7, 9, 10, 110):
-        checkpoints.save(step, {})
-    # The order is numerical, not alphabetical.
-    assert steps_in(tmp_path) == [9, 10, 110]
-    assert len(list(tmp_path.glob("*.data-*"))) == 3
-
-
-def test_checkpoints_keep_the_last_three_after_restart(model, saved):
-    folder, _ = saved
-    checkpoints = Checkpoints(model, folder, keep=3)
-    checkpoints.restore()
-    checkpoints.save(40, {"step": 40})
-    assert steps_in(folder) == [20, 30, 40]
-
-
-def test_restore_loads_newest_checkpoint(model, saved):
+def test_checkpoints_keep_the_last_three(model, saved):
     folder, weights = saved
-    assert Checkpoints(model, folder).restore() == {"step": 30}
-    assert_weights(model, weights[30])
-
-
-def test_restore_returns_none_for_new_folder(model, tmp_path):
-    assert Checkpoints(model, tmp_path / "new").restore() is None
-
-
-@pytest.mark.fault(
-    "F03", "checkpoints are found by their index files; rotation continues"
-)
-def test_restore_works_without_state_file(model, saved):
-    folder, weights = saved
-    (folder / "checkpoint").unlink()
+    assert Checkpoints(model, folder / "new").restore() is None
     checkpoints = Checkpoints(model, folder, keep=3)
     assert checkpoints.restore() == {"step": 30}
     assert_weights(model, weights[30])
+    for step in (90, 100, 110):  # the order is numerical, not alphabetical
+        checkpoints.save(step, {"step": step})
+    assert steps_in(folder) == [90, 100, 110]
+    assert len(list(folder.glob("*.data-*"))) == 3
+    # Other programs read the state file.
+    state = tf.train.get_checkpoint_state(str(folder))
+    names = [str(folder / f"ckpt-{step}") for step in (90, 100, 110)]
+    assert list(state.all_model_checkpoint_paths) == names
+    assert tf.train.latest_checkpoint(str(folder)) == names[-1]
+
+
+@pytest.mark.fault("F03", "checkpoints are found by their index files")
+@pytest.mark.parametrize("content", [None, b"", b"\x00\xff garbage {", b'model: "no"'])
+def test_broken_state_file_is_ignored(model, saved, content):
+    folder, weights = saved
+    path = folder / "checkpoint"
+    path.unlink() if content is None else path.write_bytes(content)
+    checkpoints = Checkpoints(model, folder, keep=2)
+    assert checkpoints.restore() == {"step": 30}
+    assert_weights(model, weights[30])
     checkpoints.save(40, {"step": 40})
-    assert steps_in(folder) == [20, 30, 40]
+    assert steps_in(folder) == [30, 40]
+    assert len(list(folder.glob("ckpt-*.data-*"))) == 2
 
 
 @pytest.mark.fault("F04", "a warning names the file; the previous one is used")
@@ -130,12 +120,37 @@ def test_restore_works_without_state_file(model, saved):
 def test_restore_falls_back_from_damaged_checkpoint(model, saved, caplog, how):
     folder, weights = saved
     damage(folder, 30, how)
+    checkpoints = Checkpoints(model, folder, keep=2)
     with caplog.at_level(logging.WARNING):
-        assert Checkpoints(model, folder).restore() == {"step": 20}
+        assert checkpoints.restore() == {"step": 20}
     assert_weights(model, weights[20])
     (record,) = [entry for entry in caplog.records if "damaged" in entry.message]
     assert str(folder / "ckpt-30") in record.message
     assert "\n" not in record.message
+    # Training replaces the damaged one. Undamaged ones of later steps are kept.
+    checkpoints.save(25, {"step": 25})
+    assert steps_in(folder) == [20, 25]
+    Checkpoints(model, folder, keep=1).save(21, {"step": 21})
+    assert steps_in(folder) == [21, 25]
+
+
+@pytest.mark.fault("F04", "one flipped bit in either file: detected or harmless")
+@pytest.mark.parametrize("name", ["ckpt-30.index", f"ckpt-30.{DATA}"])
+def test_restore_never_loads_a_flipped_bit(model, saved, name, record_property):
+    folder, weights = saved
+    whole, draw = (folder / name).read_bytes(), random.Random(name)
+    checkpoints, found = Checkpoints(model, folder), 0
+    for _ in range(FLIPS):
+        content = bytearray(whole)
+        content[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        (folder / name).write_bytes(content)
+        step = checkpoints.restore()["step"]
+        assert_weights(model, weights[step])
+        found += step == 20
+    # A few bytes, such as a block's padding, contain no data and have no checksum.
+    assert found > 0.8 * FLIPS
+    happened = f"{found} of {FLIPS} detected; no flip changed a weight"
+    record_property("happened", happened)
 
 
 @pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
@@ -147,16 +162,23 @@ def test_restore_fails_if_all_checkpoints_are_damaged(model, saved):
         Checkpoints(model, folder).restore()
 
 
-def test_restore_names_a_weight_that_the_model_lacks(tmp_path):
-    save_checkpoints(tiny_training_model(normalization="pre"), tmp_path)
-    model = tiny_training_model()
-    before = weights_of(model)
-    named = "ckpt-30: the model has no weight (en|de)coder/final_norm"
-    with pytest.raises(CheckpointError, match=named):
-        Checkpoints(model, tmp_path).restore()
-    with pytest.raises(CheckpointError, match=named):
-        average_checkpoints(model.transformer, tmp_path)
-    assert_weights(model, before)
+def test_failed_rewrite_keeps_the_checkpoint(model, saved, monkeypatch):
+    """The end of a run rewrites the checkpoint of an interruption at the same step."""
+    folder, weights = saved
+    checkpoints = Checkpoints(model, folder)
+    write = tf.train.Checkpoint.write
+
+    def fill_disk(self, path):
+        write(self, path)
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", fill_disk)
+    before = sorted(folder.iterdir())
+    with pytest.raises(StorageError, match=r"ckpt-30: cannot be written"):
+        checkpoints.save(30, {"step": 30, "reason": "end"})
+    assert sorted(folder.iterdir()) == before
+    assert checkpoints.restore() == {"step": 30}
+    assert_weights(model, weights[30])
 
 
 @pytest.mark.parametrize(
@@ -164,6 +186,10 @@ def test_restore_names_a_weight_that_the_model_lacks(tmp_path):
     [
         ({"d_ff": 28}, r"ckpt-30: encoder/.*\(12, 20\) in the .* \(12, 28\)"),
         ({"num_layers": 2}, r"ckpt-30: the checkpoint has no weight .*layer"),
+        (
+            {"normalization": "pre"},
+            "ckpt-30: the checkpoint has no weight .*final_norm",
+        ),
     ],
 )
 def test_restore_names_mismatched_weight(saved, changes, named):
@@ -176,6 +202,12 @@ def test_restore_names_mismatched_weight(saved, changes, named):
     with pytest.raises(CheckpointError, match=named):
         average_checkpoints(model.transformer, folder)
     assert_weights(model, before)
+
+
+def test_restore_names_a_weight_that_the_model_lacks(model, tmp_path):
+    save_checkpoints(tiny_training_model(normalization="pre"), tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no weight \w+coder/final_norm"):
+        Checkpoints(model, tmp_path).restore()
 
 
 @pytest.mark.parametrize(
@@ -198,8 +230,7 @@ def test_restore_accepts_new_random_generators(saved):
     model = training.TrainingModel(transformer, 0.1, word_dropout=0.1)
     model.compile(paper_adam())
     assert Checkpoints(model, folder).restore() == {"step": 30}
-    for weight, expected in zip(weights_of(model), weights[30], strict=True):
-        np.testing.assert_array_equal(weight, expected)
+    assert_weights(model, weights[30])
 
 
 @pytest.mark.parametrize("name", ["a", "model", "transformer"])
@@ -214,27 +245,23 @@ def test_restore_ignores_model_names(tmp_path, name):
     assert_weights(other, weights_of(transformer))
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 20])
-def test_average_matches_numpy_mean(model, saved, last):
+@pytest.mark.parametrize(
+    ("last", "damaged", "steps"),
+    [
+        *((1, None, [30]), (2, None, [20, 30]), (20, None, [10, 20, 30])),
+        *((2, "data cut off", [10, 30]), (2, "index empty", [10, 30])),
+    ],
+)
+def test_average_matches_numpy_mean(model, saved, caplog, last, damaged, steps):
     folder, weights = saved
+    if damaged:
+        damage(folder, 20, damaged)
     paths = average_checkpoints(model.transformer, folder, last)
-    steps = (10, 20, 30)[-last:]
     assert paths == [str(folder / f"ckpt-{step}") for step in steps]
     for index, weight in enumerate(weights_of(model)):
         mean = np.mean([weights[step][index] for step in steps], axis=0)
         np.testing.assert_allclose(weight, mean, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("how", ["data cut off", "index empty"])
-def test_average_skips_damaged_checkpoint(model, saved, caplog, how):
-    folder, weights = saved
-    damage(folder, 20, how)
-    paths = average_checkpoints(model.transformer, folder, last=2)
-    assert [path.rpartition("-")[2] for path in paths] == ["10", "30"]
-    for index, weight in enumerate(weights_of(model)):
-        mean = (weights[10][index] + weights[30][index]) / 2
-        np.testing.assert_allclose(weight, mean, rtol=1e-6, atol=1e-7)
-    assert "ckpt-20" in caplog.text
+    assert ("ckpt-20" in caplog.text) == bool(damaged)
 
 
 def test_average_requires_a_checkpoint(model, tmp_path):
@@ -289,111 +316,117 @@ def test_killed_rotation_is_finished_after_restoring(model, saved):
     assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
 
 
-@pytest.fixture(scope="module")
-def resettable():
-    """A model with dropout that can be reset, as if in a new process."""
-    model = tiny_training_model(dropout=0.3, attention_dropout=0.2)
-    return ResettableModel(model)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted_average(resettable, tmp_path_factory):
-    """Average of the last 3 checkpoints of an uninterrupted run of 9 steps."""
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    return average_of_run(resettable, folder, ())
-
-
-def average_of_run(resettable, folder, stops):
-    """Averages 3 checkpoints of a run of 9 steps, interrupted after each of `stops`."""
-    folder.mkdir()
-    for stop in (*stops, None):
-        trainer = training.Trainer(resettable.reset(), folder)
-        start = trainer.restore()
-
-        def interrupt(*_, trainer=trainer, stop=stop):
-            if trainer.progress.step == stop:
-                signal.raise_signal(signal.SIGINT)
-
-        trainer.log.write = interrupt
-        with pytest.raises(KeyboardInterrupt) if stop else contextlib.nullcontext():
-            trainer.fit(dataset(start), 9, checkpoint_steps=2, log_steps=1, bar=False)
-    model = trainer.model.transformer
-    paths = average_checkpoints(model, folder / "checkpoints", 3)
-    assert [path.rpartition("-")[2] for path in paths] == ["6", "8", "9"]
-    return weights_of(model)
-
-
-@pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
-def test_interruptions_do_not_change_the_average(
-    resettable, tmp_path, uninterrupted_average, stops
-):
-    """Step 3 has no regular checkpoint, step 4 has one, and step 9 is the last."""
-    average = average_of_run(resettable, tmp_path / "run", stops)
-    for weight, expected in zip(average, uninterrupted_average, strict=True):
-        np.testing.assert_array_equal(weight, expected)
-
-
-def make_trainer(folder, seed=3):
-    """Returns a `Trainer` whose model has dropout."""
-    folder.mkdir(exist_ok=True)
-    model = tiny_training_model(seed=seed, dropout=0.3, attention_dropout=0.2)
-    return training.Trainer(model, folder)
-
-
-@pytest.mark.fault(
-    "F05", "weights, Adam's slots and step count, and dropout seeds are bit-identical"
-)
-def test_resume_gives_bit_identical_weights(resettable, tmp_path):
-    uninterrupted = training.Trainer(resettable.reset(), tmp_path / "uninterrupted")
-    uninterrupted.fit(dataset(), 9, bar=False)
-    expected = weights_of(uninterrupted.model)
-    uninterrupted.fit(dataset(), 10, bar=False)
-    later = weights_of(uninterrupted.model)
-    interrupted = training.Trainer(resettable.reset(), tmp_path / "interrupted")
-    interrupted.fit(dataset(), 4, bar=False)
-    second = make_trainer(tmp_path / "interrupted", seed=8)
-    other = ResettableModel(second.model)
-    assert second.restore() == 4
-    second.fit(dataset(4), 9, bar=False)
-    assert_weights(second.model, expected)
-    assert int(second.model.optimizer.iterations) == 9
-    # Without the restored states, the weights differ, so this test can fail.
-    third = training.Trainer(other.reset(), tmp_path / "other")
-    third.model.transformer.set_weights(expected)
-    third.fit(dataset(), 1, bar=False)
-    assert not np.array_equal(weights_of(third.model)[0], later[0])
-
-
-def test_restore_loads_progress(resettable, tmp_path):
-    first = training.Trainer(resettable.reset(), tmp_path)
-    first.progress.best_score, first.progress.best_step = 17.25, 2
-    first.progress.validations_since_best = 3
-    first.progress.seconds = 1000.0
-    first.fit(dataset(), 2, bar=False)
-    second = training.Trainer(resettable.reset(), tmp_path)
-    second.restore()
-    assert dataclasses.asdict(second.progress) == dataclasses.asdict(first.progress)
-    assert second.progress.seconds > 1000.0
-    # No step remains, and the same step gets no second checkpoint.
-    newest = tmp_path / "checkpoints" / "ckpt-2.index"
-    written = newest.stat().st_mtime_ns
-    second.fit(dataset(2), 2, bar=False)
-    second.save()
-    assert newest.stat().st_mtime_ns == written
-
-
-def test_failed_save_keeps_old_model(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path)
-    path = trainer.save_model("best.keras")
-    before = path.read_bytes()
+def test_failed_save_keeps_old_model(model, tmp_path, monkeypatch):
+    trainer = training.Trainer(model, tmp_path)
+    before = trainer.save_model("best.keras").read_bytes()
 
     def fail(path):
         pathlib.Path(path).write_bytes(b"half a file")
         raise OSError("no space left")
 
-    monkeypatch.setattr(trainer.model.transformer, "save", fail)
+    monkeypatch.setattr(model.transformer, "save", fail)
     with pytest.raises(OSError, match="no space left"):
         trainer.save_model("best.keras")
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.glob("*.keras")] == ["best.keras"]
-    assert tf.io.gfile.glob(str(tmp_path / ".best*")) == []
+    assert (tmp_path / "best.keras").read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.fault("F23", "a forged state file: no file elsewhere is deleted")
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_forged_state_file_deletes_nothing_elsewhere(model, tmp_path, has_checkpoint):
+    folder, others = tmp_path / "run", tmp_path / "others"
+    others.mkdir()
+    Checkpoints(model, folder, keep=3).save(10, {})
+    if not has_checkpoint:
+        for path in folder.iterdir():
+            path.unlink()
+    names = [str(others / f"ckpt-{step}") for step in (1, 2, 3)]
+    for name in names:
+        for suffix in (".index", f".{DATA}"):
+            pathlib.Path(name + suffix).write_text("somebody's")
+    tf.compat.v1.train.update_checkpoint_state(
+        *(str(folder), names[-1], names),
+        all_model_checkpoint_timestamps=[1.0, 2.0, 3.0],
+        last_preserved_timestamp=0.0,
+    )
+    again = Checkpoints(model, folder, keep=1)
+    again.save(20, {})
+    again.save(30, {})
+    assert len(list(others.iterdir())) == 6
+    assert steps_in(folder) == [30]
+
+
+@pytest.mark.fault("F23", "forged progress: a warning names the key; no traceback")
+@pytest.mark.parametrize(
+    ("progress", "reason"),
+    [
+        ([], "the content is wrong"),
+        ({"step": "3"}, "'step' is wrong"),
+        ({"step": -3}, "'step' is wrong"),
+        ({"step": True}, "'step' is wrong"),
+        ({"step": 1.5}, "'step' is wrong"),
+        ({"step": 3, "replicas": 0}, "'replicas' is wrong"),
+        ({"step": 3, "text": 7}, "'text' is wrong"),
+        ({"step": 3, "metrics": [1.0]}, "'metrics' is wrong: must have"),
+        ({"step": 3, "metrics": [[[1]]]}, "'metrics.0' is wrong"),
+        ({"step": 10**30}, "cannot be read: the number"),
+    ],
+)
+def test_checkpoint_with_forged_progress_counts_as_damaged(
+    model, tmp_path, caplog, progress, reason
+):
+    Checkpoints(model, tmp_path / "checkpoints").save(3, progress)
+    with pytest.raises(CheckpointError, match="contains no readable checkpoint"):
+        training.Trainer(model, tmp_path).restore()
+    (record,) = caplog.records
+    assert "ckpt-3: damaged" in record.getMessage()
+    assert f"progress: {reason}" in record.getMessage()
+
+
+def test_valid_progress_of_any_version_is_restored(model, tmp_path):
+    checkpoints = Checkpoints(model, tmp_path / "checkpoints")
+    checkpoints.save(3, {"step": 3, "best_score": float("inf"), "of the future": 1})
+    trainer = training.Trainer(model, tmp_path)
+    assert trainer.restore() == 3
+    assert trainer.progress.best_score == float("inf")
+    assert not hasattr(trainer.progress, "of the future")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.fault("F23", "a checkpoint's file that is a pipe is rejected, not read")
+@pytest.mark.parametrize("name", ["ckpt-3.index", f"ckpt-3.{DATA}"])
+def test_checkpoint_with_a_pipe_is_refused(model, tmp_path, name):
+    checkpoints = Checkpoints(model, tmp_path)
+    checkpoints.save(3, {"step": 3})
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    for read in (
+        checkpoints.restore,
+        lambda: average_checkpoints(model.transformer, tmp_path),
+    ):
+        with pytest.raises(CheckpointError, match=f"{name}: must be a regular file"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[1, 2]\n{}\n", ":1: the content is wrong"),
+        (b'{"split": "train", "step": 1}\n\xff\n{}\n', ":2: cannot be read"),
+        (b'{"split": "train", "step": -1}\n', ":1: 'step' is wrong"),
+        (b'{"split": "x", "step": 1, "bleu": "1"}\n', ":1: 'bleu' is wrong"),
+    ],
+)
+def test_restore_names_the_damaged_line_of_the_log(model, tmp_path, content, reason):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(RunError, match=f"metrics.jsonl{reason}"):
+        training.Trainer(model, tmp_path).restore()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == content
+
+
+def test_restore_removes_a_partial_line_of_the_log(model, tmp_path):
+    rows = [{"split": "train", "step": step, "seconds": 1.5} for step in (0, 7)]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"split')
+    assert training.Trainer(model, tmp_path).restore() == 0
+    assert (tmp_path / "metrics.jsonl").read_text() == lines[0] + "\n"

@@ -1,35 +1,24 @@
-"""The `Trainer`: logs, interruption, and a model that learns.
-
-`fault_table.py` explains the marker `fault`.
-"""
+"""The `Trainer`: logs, early stopping, and a model that learns."""
 
 import json
-import os
-import pathlib
 import re
-import signal
 import time
 
 import keras
 import numpy as np
-import prepared
 import pytest
 import tensorflow as tf
-from interrupted_run import STEPS, trainer_in
 from training_samples import (
     END,
     START,
     ResettableModel,
     dataset,
+    steps_in,
     tiny_training_model,
-    weights_of,
 )
 
 import keras_transformer as kt
 from keras_transformer import training
-from keras_transformer.saving.checkpoints import checkpoint_paths
-
-SCRIPT = pathlib.Path(__file__).resolve().parent / "interrupted_run.py"
 
 
 def tensorboard_scalars(folder):
@@ -68,26 +57,6 @@ def test_patience_counts_validations_of_one_metric(tmp_path):
         done = trainer.progress.step
         trainer.fit(dataset(done), 9, metric=metric, bar=False, **settings)
         assert trainer.progress.step == last_step
-
-
-def test_failed_check_changes_no_file(tmp_path):
-    model = tiny_training_model()
-    training.Trainer(model, tmp_path).fit(dataset(), 4, checkpoint_steps=1, bar=False)
-    trainer = training.Trainer(model, tmp_path, keep=1)
-
-    def files():
-        paths = filter(pathlib.Path.is_file, tmp_path.rglob("*"))
-        return {path: path.read_bytes() for path in paths}
-
-    def check():
-        raise ValueError(f"step {trainer.progress.step}")
-
-    before = files()
-    with pytest.raises(ValueError, match="step 4"):
-        trainer.restore(check)
-    assert files() == before
-    assert trainer.restore() == 4
-    assert [path[-1] for path in checkpoint_paths(tmp_path / "checkpoints")] == ["4"]
 
 
 def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
@@ -134,69 +103,13 @@ def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     assert validation == {"perplexity": {5: 3.0, 10: 2.5}}
 
     assert (tmp_path / "best.keras").is_file()
-    steps = [path.rpartition("-")[2] for path in _checkpoints(tmp_path)]
-    assert steps == ["5", "10", "11"]
+    assert steps_in(tmp_path / "checkpoints") == [5, 10, 11]
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
         r"step 11 of 11: loss \d\.\d{3}, [\d,]+ target tokens/s, "
         r"validation perplexity 2\.50, 0:00 left",
         last,
     ), last
-
-
-def _checkpoints(folder):
-    return checkpoint_paths(folder / "checkpoints")
-
-
-def interrupt_run(folder, number):
-    """Starts a run, sends it a signal after 3 steps and returns its exit code."""
-    printed, stdout = prepared.output_pipe()
-    errors = folder.with_name("errors")
-    process = prepared.start(
-        prepared.script(SCRIPT), folder, stdout=stdout, stderr=errors
-    )
-    try:
-        assert printed.readline() == "3 steps\n", errors.read_text()
-        os.kill(process.pid, number)
-        process.join(prepared.LIMIT)
-        return process.exitcode
-    finally:
-        process.kill()
-        printed.close()
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F07", "step finished and saved, exit code 130; exact resume")
-def test_ctrl_c_saves_and_run_resumes(tmp_path):
-    assert interrupt_run(tmp_path / "cut", signal.SIGINT) == 130
-    trainer = trainer_in(tmp_path / "cut", seed=8)
-    step = trainer.restore()
-    assert 3 <= step < STEPS
-    trainer.fit(dataset(step), step + 5, bar=False)
-
-    whole = trainer_in(tmp_path / "whole")
-    whole.fit(dataset(), step + 5, bar=False)
-    weights = zip(weights_of(trainer.model), weights_of(whole.model), strict=True)
-    for weight, expected in weights:
-        np.testing.assert_array_equal(weight, expected)
-
-
-@pytest.mark.fault("F07", "finishes the step, saves, exits with 143")
-def test_sigterm_saves_and_exits_with_143(tmp_path):
-    assert interrupt_run(tmp_path / "run", signal.SIGTERM) == 143
-    assert len(_checkpoints(tmp_path / "run")) == 1
-
-
-def test_sighup_saves_and_exits_with_129(tmp_path):
-    assert interrupt_run(tmp_path / "run", signal.SIGHUP) == 129
-    assert len(_checkpoints(tmp_path / "run")) == 1
-
-
-def test_trainer_restores_signal_handlers(tmp_path):
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    trainer_in(tmp_path).fit(dataset(), 1, bar=False)
-    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert after == before
 
 
 # The copy task: the model must repeat words of 1 to 7 random ids.
