@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -174,30 +175,23 @@ def test_training_on_records_resumes_exactly(corpus, records, tmp_path):
         np.testing.assert_array_equal(value, expected)
 
 
-@pytest.mark.parametrize("how", ["cut", "altered", "missing", "fewer", "tokenizer"])
-def test_damaged_records_are_rejected(corpus, records, tmp_path, how):
-    output, _ = records
+SHARD = "records-00002-of-00004.tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (SHARD, lambda path: path.write_bytes(path.read_bytes()[:-7])),
+        (SHARD, lambda path: path.write_bytes(path.read_bytes()[::-1])),
+        (SHARD, lambda path: path.write_bytes(b"")),
+        (SHARD, lambda path: path.unlink()),
+        ("tokenizer", lambda path: train_tokenizer("bpe", WORDS * 9, 290).save(path)),
+    ],
+)
+def test_damaged_records_are_rejected(records, tmp_path, name, change):
     copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in output.rglob("*"):
-        if path.is_file():
-            (copy / path.relative_to(output)).parent.mkdir(exist_ok=True)
-            (copy / path.relative_to(output)).write_bytes(path.read_bytes())
-    victim = copy / "records-00002-of-00004.tfrecord"
-    data = bytearray(victim.read_bytes())
-    if how == "cut":
-        victim.write_bytes(data[:-7])
-    elif how == "altered":
-        data[len(data) // 2] ^= 1
-        victim.write_bytes(data)
-    elif how == "missing":
-        victim.unlink()
-    elif how == "fewer":
-        victim.write_bytes(b"")
-    else:
-        other = train_tokenizer("bpe", WORDS * 9, 290)
-        other.save(copy / "tokenizer")
-    name = victim.name if how != "tokenizer" else "tokenizer"
+    shutil.copytree(records[0], copy)
+    change(copy / name)
     with pytest.raises(DataError, match=name):
         folder = RecordFolder(copy)
         tokenizer = folder.tokenizer()
@@ -207,10 +201,9 @@ def test_damaged_records_are_rejected(corpus, records, tmp_path, how):
 
 def test_records_reject_other_tokenizer(records, tmp_path):
     other = train_tokenizer("bpe", WORDS * 9, 290)
+    arguments = RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
     with pytest.raises(DataError, match="different tokenizer than the run's"):
-        encode_corpus(
-            RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
-        )
+        encode_corpus(*arguments)
 
 
 def test_ids_cannot_be_segmented_again(records, tmp_path):
@@ -223,51 +216,61 @@ def test_ids_cannot_be_segmented_again(records, tmp_path):
     assert EncodedCorpus.load(tmp_path / "ids").fingerprint == before.fingerprint
 
 
-def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
-    folder, *_ = corpus
-    with pytest.raises(DataError, match="already contains a corpus"):
-        encode(folder, records[0])
-    (folder / "short.en").write_text("one\n")
-    (folder / "short.de").write_text("eins\nzwei\n")
-    with pytest.raises(DataError, match=r"same number of .*short.en ends after line 1"):
-        encode(folder, tmp_path / "a", names=["short{}"])
-    whole = (folder / "1.en.gz").read_bytes()
-    (folder / "torn.en.gz").write_bytes(whole[: len(whole) // 2])
-    (folder / "torn.de.gz").write_bytes((folder / "1.de.gz").read_bytes())
-    with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is truncated"):
-        encode(folder, tmp_path / "b", names=["torn{}.gz"])
+# Files that cannot be encoded: the text of either side, and the error.
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("one\n", "eins\nzwei\n", r"same number of .*x\.en ends after line 1"),
+        ("", "", r"0 pairs read, dropped: none\.$"),
+        ("Hund " * 99, "Hund", r"1 pairs read, dropped: 1 longer than max_length\.$"),
+        (None, "Hund", r"x\.en: cannot be read \(.*\)\.$"),
+    ],
+)
+@pytest.mark.parametrize("exists", [False, True])
+def test_failed_preparation_leaves_no_corpus(
+    corpus, tmp_path, source, target, message, exists
+):
+    """It removes its folder, unless the folder existed before."""
+    output = tmp_path / "output"
+    for name, text in (("x.en", source), ("x.de", target)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    corpus[2].save(tmp_path / "tokenizer")
+    if exists:
+        output.mkdir()
+    with pytest.raises(DataError, match=message):
+        encode(tmp_path, output, names=["x{}"])
+    assert output.exists() == exists
     assert not list(tmp_path.rglob("records.json"))
-    for name in ("empty.en", "empty.de"):
-        (folder / name).touch()
-    with pytest.raises(DataError, match=r"0 pairs read, dropped: none\.$"):
-        encode(folder, tmp_path / "d", names=["empty{}"])
-    with pytest.raises(
-        DataError, match=r"1 pairs read, dropped: 1 longer than max_length\.$"
-    ):
-        (folder / "long.en").write_text("Hund " * 99 + "\n")
-        (folder / "long.de").write_text("Hund\n")
-        encode(folder, tmp_path / "c", names=["long{}"])
-    # A failed preparation removes its folder, unless the folder existed before.
-    assert not any((tmp_path / name).exists() for name in "abcd")
-    (tmp_path / "c").mkdir()
-    with pytest.raises(DataError, match="1 longer than max_length"):
-        encode(folder, tmp_path / "c", names=["long{}"])
     with pytest.raises(DataError, match=r"records.json: no such file"):
-        RecordFolder(tmp_path / "c")
+        RecordFolder(output)
     with pytest.raises(DataError, match="no readable encoded corpus"):
-        EncodedCorpus.load(tmp_path / "c")
+        EncodedCorpus.load(output)
 
 
-def test_corpus_reports_only_the_cause_of_an_error(corpus, tmp_path):
-    folder, *_ = corpus
-    with pytest.raises(DataError, match=r"missing\.en: cannot be read \(.*\)\.$"):
-        encode(folder, tmp_path / "a", names=["missing{}"])
+@pytest.mark.parametrize(
+    ("output", "options", "message"),
+    [
+        (None, [], "already contains a corpus"),
+        ("a", ["runner=Nope"], "Beam rejects the options '--runner=Nope'"),
+        ("none://bucket/a", [], r"^none://bucket/a: cannot be created \("),
+    ],
+)
+def test_corpus_rejects_invalid_arguments(
+    corpus, records, tmp_path, monkeypatch, output, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=message):
+        encode(corpus[0], output or records[0], options)
+    assert not list(tmp_path.iterdir())
 
 
-def test_corpus_rejects_an_invalid_beam_runner(corpus, tmp_path):
-    folder, *_ = corpus
-    with pytest.raises(DataError, match="Beam rejects the options '--runner=Nope'"):
-        encode(folder, tmp_path / "a", options=["runner=Nope"])
+def test_truncated_gzip_file_is_an_error(corpus, tmp_path):
+    whole = (corpus[0] / "1.en.gz").read_bytes()
+    (corpus[0] / "torn.en.gz").write_bytes(whole[: len(whole) // 2])
+    (corpus[0] / "torn.de.gz").write_bytes((corpus[0] / "1.de.gz").read_bytes())
+    with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is truncated"):
+        encode(corpus[0], tmp_path / "a", names=["torn{}.gz"])
     assert not (tmp_path / "a").exists()
 
 
@@ -321,9 +324,3 @@ def test_failed_preparation_deletes_nothing_on_an_object_store(monkeypatch):
     ):
         raise DataError("failed")
     assert not deleted
-
-
-def test_corpus_names_a_filesystem_that_is_missing(corpus):
-    folder, *_ = corpus
-    with pytest.raises(DataError, match=r"^none://bucket/a: cannot be created \("):
-        encode(folder, "none://bucket/a")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import worker_processes
 from phrases_run import DATA_AND_MODEL
+from training_samples import steps_in
 from waiting import wait_until
 
 from keras_transformer.distributed import workers
@@ -23,7 +24,6 @@ from keras_transformer.errors import WorkersError
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus, batch_indices
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_model
 
 STEPS = 48
@@ -89,9 +89,16 @@ def files(run):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Pair: folder with an uninterrupted `run`, and the output of each worker."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return folder, run_workers(folder)
+    """Function that returns a folder with a `run`, and the output of each worker."""
+    runs = {}
+
+    def uninterrupted(dropout):
+        if dropout not in runs:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            runs[dropout] = folder, run_workers(folder, dropout)
+        return runs[dropout]
+
+    return uninterrupted
 
 
 @pytest.mark.slow
@@ -99,7 +106,7 @@ def uninterrupted(tmp_path_factory):
     "F30", "two workers train like one process, even on a batch of one row"
 )
 def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property):
-    folder, (chief, other) = uninterrupted
+    folder, (chief, other) = uninterrupted(0.0)
     recipe = load_recipe("phrases", [*SETTINGS, "model.dropout=0.0"])
     train(recipe, tmp_path / "run", progress=False)
     corpus = EncodedCorpus.load(tmp_path / "run" / "cache" / "train")
@@ -112,86 +119,21 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
     assert min(rows) == 1
     assert any(count % 2 for count in rows if count > 1)
 
-    weight_pairs = list(
-        zip(weights(folder / "run"), weights(tmp_path / "run"), strict=True)
-    )
-    assert len(weight_pairs) > 10
     # Two workers sum gradients in another order than one process does.
-    for found, expected in weight_pairs:
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
-    largest = max(np.abs(found - expected).max() for found, expected in weight_pairs)
-    record_property("happened", f"weights differ by at most {largest:.0e}")
+    pairs = zip(weights(folder / "run"), weights(tmp_path / "run"), strict=True)
+    differences = [np.abs(found - expected).max() for found, expected in pairs]
+    assert len(differences) > 10 and max(differences) < 2e-5
+    record_property("happened", f"weights differ by at most {max(differences):.0e}")
 
     logs, one_logs = log(folder / "run"), log(tmp_path / "run")
-    assert [row["split"] for row in logs] == [row["split"] for row in one_logs]
     # Four validations and the scores of the final model.
-    assert len(logs) == STEPS // 12 + 1
+    assert len(logs) == len(one_logs) == STEPS // 12 + 1
     for row, one_row in zip(logs, one_logs, strict=True):
-        assert row.keys() == one_row.keys()
-        for key, value in one_row.items():
-            # `is_best` is a boolean. All other values are strings or numbers.
-            exact = isinstance(value, str | bool)
-            expected_value = value if exact else pytest.approx(value, rel=1e-4)
-            assert row[key] == expected_value, key
+        assert row == pytest.approx(one_row, rel=1e-4)
     # Only the chief prints and writes. It writes the same files as one process.
     assert files(folder / "run") == files(tmp_path / "run")
     assert f"steps: {STEPS}" in chief and "on 2 device(s)" in chief
     assert "steps:" not in other and "step " not in other
-
-
-def interrupt_run(folder, victim, number, dropout=0.0):
-    """Sends a signal to one of two workers after the run's first checkpoint.
-
-    Args:
-        folder: Folder for the logs and the run.
-        victim: Number of the worker that gets the signal.
-        number: Number of the signal.
-        dropout: Dropout rate of the model.
-
-    Returns:
-        The other worker's exit code, its output, and the seconds until it exited.
-    """
-    with start_workers(folder, dropout) as both:
-        both.wait_for_step(folder / "run", 5)
-        start = time.monotonic()
-        both.processes[victim].send_signal(number)
-        code = both.processes[1 - victim].wait(TIMEOUT + GRACE)
-        seconds = time.monotonic() - start
-        text = both.text(1 - victim)
-    saved = checkpoint_paths(folder / "run" / "checkpoints")
-    assert 5 <= int(saved[-1].rpartition("-")[2]) < STEPS
-    return code, text, seconds
-
-
-@pytest.mark.slow
-@pytest.mark.fault(
-    "F29",
-    "the other worker names the lost one and exits with code 75; after a "
-    "restart, training resumes exactly",
-)
-def test_training_resumes_after_killed_worker(uninterrupted, tmp_path, record_property):
-    code, text, seconds = interrupt_run(tmp_path, 1, signal.SIGKILL)
-    assert code == 75, text  # the exit code of `WorkerLost`
-    assert "error: worker 0: worker 1 ended or cannot be reached" in text
-    assert "Traceback" not in text
-    run_workers(tmp_path)
-    for value, expected in zip(
-        weights(tmp_path / "run"), weights(uninterrupted[0] / "run"), strict=True
-    ):
-        np.testing.assert_array_equal(value, expected)
-    assert log(tmp_path / "run") == log(uninterrupted[0] / "run")
-    record_property(
-        "happened",
-        f"ended after {seconds:.0f} s (timeout {TIMEOUT} s); bit-identical afterwards",
-    )
-
-
-@pytest.fixture(scope="module")
-def uninterrupted_with_dropout(tmp_path_factory):
-    """Folder that contains an uninterrupted `run` with dropout."""
-    folder = tmp_path_factory.mktemp("dropout")
-    run_workers(folder, dropout=0.2)
-    return folder
 
 
 @pytest.mark.slow
@@ -201,23 +143,34 @@ def uninterrupted_with_dropout(tmp_path_factory):
     "restart, training resumes exactly",
 )
 @pytest.mark.parametrize(
-    ("victim", "number"),
-    [(0, signal.SIGKILL), (1, signal.SIGSTOP)],
-    ids=["chief killed", "worker stopped"],
+    ("victim", "number", "dropout"),
+    [(1, signal.SIGKILL, 0.0), (0, signal.SIGKILL, 0.2), (1, signal.SIGSTOP, 0.2)],
+    ids=["worker killed", "chief killed", "worker stopped"],
 )
-def test_training_resumes_after_killed_chief_or_hung_worker(
-    uninterrupted_with_dropout, tmp_path, victim, number
+def test_training_resumes_after_a_lost_worker(
+    uninterrupted, tmp_path, victim, number, dropout, record_property
 ):
-    code, text, _ = interrupt_run(tmp_path, victim, number, dropout=0.2)
-    assert code == 75, text
-    assert f"worker {victim} ended or cannot be reached" in text
-    run_workers(tmp_path, dropout=0.2)
-    for value, expected in zip(
-        weights(tmp_path / "run"),
-        weights(uninterrupted_with_dropout / "run"),
-        strict=True,
-    ):
+    run, whole = tmp_path / "run", uninterrupted(dropout)[0] / "run"
+    with start_workers(tmp_path, dropout) as both:
+        both.wait_for_step(run, 5)
+        start = time.monotonic()
+        both.processes[victim].send_signal(number)
+        code = both.processes[1 - victim].wait(TIMEOUT + GRACE)
+        seconds = time.monotonic() - start
+        text = both.text(1 - victim)
+    assert code == 75, text  # the exit code of `WorkerLost`
+    names = f"worker {1 - victim}: worker {victim}"
+    assert f"error: {names} ended or cannot be reached" in text
+    assert "Traceback" not in text
+    assert 5 <= steps_in(run / "checkpoints")[-1] < STEPS
+    run_workers(tmp_path, dropout)
+    for value, expected in zip(weights(run), weights(whole), strict=True):
         np.testing.assert_array_equal(value, expected)
+    assert log(run) == log(whole)
+    record_property(
+        "happened",
+        f"ended after {seconds:.0f} s (timeout {TIMEOUT} s); bit-identical afterwards",
+    )
 
 
 @pytest.mark.slow
@@ -227,37 +180,33 @@ def test_sigterm_to_one_worker_stops_both(tmp_path):
         both.processes[1].send_signal(signal.SIGTERM)
         # 143 is 128 + SIGTERM.
         assert both.codes() == [143, 143], both.text(0) + both.text(1)
-    paths = checkpoint_paths(tmp_path / "run" / "checkpoints")
-    assert int(paths[-1].rpartition("-")[2]) < STEPS
+    assert steps_in(tmp_path / "run" / "checkpoints")[-1] < STEPS
     assert not (tmp_path / "run" / "model.keras").exists()
 
 
 @pytest.mark.slow
-def test_waiting_workers_end_on_a_signal(tmp_path):
-    """Worker 0 of one pair and worker 1 of another pair wait for missing workers."""
-    first = start_workers(tmp_path / "first", only=0)
-    second = start_workers(tmp_path / "second", only=1)
-    numbers = signal.SIGTERM, signal.SIGINT
-    with first, second:
-        for each, number in zip((first, second), numbers, strict=True):
-            wait_until(lambda log=each: "waits for all" in log.text(0), "log")
-            (process,) = each.processes
-            process.send_signal(number)
-            assert process.wait(20) == 128 + number
-            assert "Traceback" not in each.text(0)
-
-
 @pytest.mark.parametrize(
-    ("numbers", "names"),
-    [
-        (set(), ""),
-        ({1}, "worker 1"),
-        ({2, 1}, "worker 1 and worker 2"),
-        ({3, 1, 2}, "worker 1, worker 2 and worker 3"),
-    ],
+    ("only", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)], ids=str
 )
-def test_messages_list_workers_in_order(numbers, names):
-    assert workers._worker_names(numbers) == names
+def test_waiting_worker_ends_on_a_signal(tmp_path, only, number):
+    with start_workers(tmp_path, only=only) as one:
+        wait_until(lambda: "waits for all" in one.text(0), "log")
+        (process,) = one.processes
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+        assert "Traceback" not in one.text(0)
+
+
+@pytest.mark.slow
+def test_error_of_chief_stops_both_workers(tmp_path):
+    """If the chief cannot use the run folder, the other worker does not wait."""
+    (tmp_path / "run").mkdir()
+    # A file in place of the checkpoint folder.
+    (tmp_path / "run" / "checkpoints").write_text("")
+    with start_workers(tmp_path) as both:
+        assert both.codes() == [2, 2], both.text(0) + both.text(1)
+        assert "checkpoints" in both.text(0)
+        assert "error: worker 1: worker 0 failed. The log" in both.text(1)
 
 
 def test_signals_interrupt_waiting_for_workers():
@@ -277,57 +226,28 @@ def test_signals_interrupt_waiting_for_workers():
         workers._call_interruptibly(lambda: 1 / 0)
 
 
-@pytest.mark.slow
-def test_error_of_chief_stops_both_workers(tmp_path):
-    """If the chief cannot use the run folder, the other worker does not wait."""
-    (tmp_path / "run").mkdir()
-    # A file in place of the checkpoint folder.
-    (tmp_path / "run" / "checkpoints").write_text("")
-    with start_workers(tmp_path) as both:
-        assert both.codes() == [2, 2], both.text(0) + both.text(1)
-        assert "checkpoints" in both.text(0)
-        assert "error: worker 1: worker 0 failed. The log" in both.text(1)
+def config(cluster, job="worker", index=0):
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
+TWO = {"worker": ["a:1", "b:1"]}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "must be JSON"),
-        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "must be JSON"),
+        (json.dumps({"cluster": TWO}), "must be JSON"),
+        (config({"worker": ["a:1"], "ps": ["b:1"]}), "Received: ps"),
+        (config({"workers": ["a:1", "b:1"]}), "Received: workers"),
+        (config({"worker": ["a:1", "b:99999"]}), "no port in 'b:99999'"),
+        (config({"worker": ["a:1", "b..c:1"]}), "must be JSON .*idna"),
+        (config(TWO, index=2), "Received: worker 2, with .* tasks {'worker': 2}"),
+        # A label of a host name has up to 63 characters.
+        (config({"worker": [f"{'a' * 63}:1", "b:1"]}, index=2), "Received: worker 2"),
         (
-            '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, '
-            '"task": {"type": "worker", "index": 0}}',
-            "Received: ps",
-        ),
-        (
-            '{"cluster": {"workers": ["a:1", "b:1"]}, '
-            '"task": {"type": "worker", "index": 1}}',
-            "Received: workers",
-        ),
-        (
-            '{"cluster": {"worker": ["a:1", "b:99999"]}, '
-            '"task": {"type": "worker", "index": 0}}',
-            "no port in 'b:99999'",
-        ),
-        (
-            '{"cluster": {"worker": ["a:1", "b..c:1"]}, '
-            '"task": {"type": "worker", "index": 0}}',
-            "must be JSON .*idna",
-        ),
-        (
-            '{"cluster": {"worker": ["a:1", "b:1"]}, '
-            '"task": {"type": "worker", "index": 2}}',
-            "Received: worker 2, with the numbers of tasks {'worker': 2}",
-        ),
-        (  # a label of a host name has up to 63 characters
-            '{"cluster": {"worker": ["%s:2222", "b:1"]}, ' % ("a" * 63)
-            + '"task": {"type": "worker", "index": 2}}',
-            "Received: worker 2, with the numbers of tasks {'worker': 2}",
-        ),
-        (
-            '{"cluster": {"chief": ["a:1", "b:1"]}, '
-            '"task": {"type": "chief", "index": 0}}',
-            "at most one chief. Received: {'chief': 2}",
+            config({"chief": ["a:1", "b:1"]}, "chief"),
+            "at most one chief",
         ),
     ],
 )
@@ -337,14 +257,7 @@ def test_workers_reject_invalid_tf_config(monkeypatch, text, message):
         Workers()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
-    ],
-)
+@pytest.mark.parametrize("text", ["", "{}", config({"worker": ["a:1"]})])
 def test_single_worker_trains_alone(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     alone = Workers()
