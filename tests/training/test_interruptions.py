@@ -284,8 +284,8 @@ def test_refused_start_changes_no_file(recorders, tmp_path):
     def refuse():
         raise RunError(f"step {trainer.progress.step}")
 
-    before = files()
     trainer = training.Trainer(recorders[1].reset(), run.folder, keep=1)
+    before = files()
     with pytest.raises(RunError, match="step 4"):
         trainer.restore(refuse)
     assert files() == before
