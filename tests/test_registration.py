@@ -3,13 +3,13 @@
 import ast
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
-from test_rules import ROOT, source_files, syntax_tree
 
 import keras_transformer as kt
 
@@ -29,8 +29,9 @@ print(json.dumps([
 
 def registered_names():
     """Yields the name of each function and class with `register_keras_serializable`."""
-    for _, path in source_files(ROOT):
-        for node in syntax_tree(path).body:
+    package = pathlib.Path(kt.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
             decorators = getattr(node, "decorator_list", [])
             if any("register_keras_serializable" in ast.unparse(d) for d in decorators):
                 yield f"keras_transformer>{node.name}"
