@@ -155,15 +155,15 @@ def _run(task, model, files, batch_size, beam_option, allow_unsafe=False):
     _check_and_load(model)
     from keras_transformer.distributed import inference
 
-    source = console.find_model(model)
-    if source.kind != "export":
+    export = console.find_model(model)
+    if export.kind != "export":
         raise UserError(
             f"{model}: not a SavedModel. Create one with keras-transformer export"
         )
     if allow_unsafe:
-        console.warn_unsafe(source)
+        console.warn_unsafe(export)
     inference.run_with_beam(
-        source.weights.resolve(),
+        export.weights.resolve(),
         task,
         source,
         output,

@@ -296,10 +296,10 @@ def _check_fingerprint(path, metadata, fingerprint):
         )
 
 
-def check_size(minimum, found):
-    """Raises a `ModelError` if a file has fewer than `minimum` parameters."""
-    if minimum > found:
+def check_size(needed, found):
+    """Raises a `ModelError` if a file has fewer parameters than a model needs."""
+    if needed > found:
         raise ModelError(
-            f"the settings describe at least {minimum:,} parameters, but the file "
+            f"the settings describe {needed:,} parameters, but the file "
             f"contains {found:,}"
         )

@@ -58,6 +58,10 @@ def test_ensemble_has_all_models_in_the_given_order(run, translator, tmp_path, n
     paths = [tmp_path / "b", tmp_path / "a"]
     for path in paths:
         path.mkdir()
+        (path / "model.keras").touch()
     run(name)
     run(name, "--ensemble", paths[0], "--ensemble", paths[1])
-    assert [each["ensemble"] for each in translator.opened] == [[], paths]
+    opened = [
+        [source.path for source in each["ensemble"]] for each in translator.opened
+    ]
+    assert opened == [[], paths]

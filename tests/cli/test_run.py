@@ -256,7 +256,7 @@ def test_translate_names_checkpoints_of_another_shape(folder, trained, run_comma
     shutil.copytree(trained[0], run)
     (run / "model.keras").unlink()
     config = run / "config.yaml"
-    config.write_text(config.read_text().replace("d_ff: 40", "d_ff: 41"))
+    config.write_text(config.read_text().replace("d_ff: 40", "d_ff: 39"))
     result = run_command("translate", run, stdin="x\n")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1

@@ -293,7 +293,7 @@ def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name, is_link):
     # If the graph is not a regular file, the folder is not an export.
     reason = f"{name}: must be a regular file"
     if name == "saved_model.pb":
-        reason = "1: (no model|is a SavedModel)"
+        reason = "1: (contains no model|is a SavedModel)"
     for allow_unsafe in (False, True):
         with pytest.raises(ModelError, match=reason):
             open_model(folder, allow_unsafe=allow_unsafe)

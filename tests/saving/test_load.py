@@ -73,7 +73,7 @@ def test_recipe_with_more_weights_than_the_checkpoint_builds_no_model(
     write_run, built, changes, load
 ):
     folder = write_run(**changes)
-    with pytest.raises(UserError, match=r"the settings describe at least [\d,]+ "):
+    with pytest.raises(UserError, match=r"the settings describe [\d,]+ "):
         load(folder)
     assert built == []
 
