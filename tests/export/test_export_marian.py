@@ -272,7 +272,7 @@ def test_axes_are_in_marians_order(exported):
         ),
         ({"key_dim": 4}, "Marian requires key_dim=8"),
         ({"attention_window": 3}, "attention_window=3"),
-        ({"activation": "quick_gelu"}, "relu, gelu, silu, swish. Received: 'quick_"),
+        ({"activation": "quick_gelu"}, "relu, gelu, swish, silu. Received: 'quick_"),
     ],
 )
 def test_models_that_marian_cannot_run_are_refused(tmp_path, changes, message):
