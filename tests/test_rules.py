@@ -47,7 +47,7 @@ ALLOWED = {
     },
     "conversion": {
         *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
-        "errors",
+        *("arguments", "errors"),
     },
     "training": {
         *("saving", "machine", "files", "progress", "signals", "untrusted", "errors"),

@@ -23,6 +23,12 @@ from keras_transformer.pipelines import (
 STORED = [name for name in KINDS if not name.startswith("hub")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_tokenizers():
+    """KerasHub's tokenizers lose their models if another file sets TensorFlow's seed."""
+    make.cache_clear()
+
+
 @pytest.fixture(params=KINDS)
 def tokenizer(request):
     return make(request.param)
