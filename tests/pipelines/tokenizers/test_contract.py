@@ -25,7 +25,7 @@ STORED = [name for name in KINDS if not name.startswith("hub")]
 
 @pytest.fixture(scope="module", autouse=True)
 def own_tokenizers():
-    """KerasHub's tokenizers lose their models if another file sets TensorFlow's seed."""
+    """Another file may have set a seed, and KerasHub then loses its models."""
     make.cache_clear()
 
 
