@@ -1,7 +1,6 @@
 """Adam (section 5.3 of the paper) with a fused update."""
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.errors import require_tensorflow
 
@@ -18,6 +17,8 @@ class FusedAdam(keras.optimizers.Adam):
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable and its slots."""
         require_tensorflow("`FusedAdam`")
+        import tensorflow as tf
+
         if self.amsgrad:
             super().update_step(gradient, variable, learning_rate)
             return
