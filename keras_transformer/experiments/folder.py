@@ -50,8 +50,8 @@ _FOLDERS = (
 # Files that a killed process leaves incomplete.
 _LEFTOVERS = (
     *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
-    *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "*/*.[0-9]*.tmp"),
-    *(f".{TOKENIZER}-[0-9]*", f"{TOKENIZER}/*/*.[0-9]*.tmp"),
+    *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "cache/.*-[0-9]*"),
+    *(f".{TOKENIZER}-[0-9]*", f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),
     *(f"{_CHECKPOINTS}/.new-ckpt-*", f"{_CHECKPOINTS}/.ckpt-*"),
     f"{_CHECKPOINTS}/ckpt-*_temp",
     f"{_CHECKPOINTS}/ckpt-*.tempstate*",

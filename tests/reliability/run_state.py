@@ -32,7 +32,9 @@ def assert_same(run, other, same_files=True):
         assert len(weights) > 10
         assert weights == model_weights(other / name)
     assert log_rows(run) == log_rows(other)
-    assert not same_files or file_names(run) == file_names(other)
+    if same_files:
+        differing = {*file_names(run)} ^ {*file_names(other)}
+        assert not differing, differing
 
 
 def newest_checkpoint(run):
