@@ -148,6 +148,7 @@ def fine_tune(imported, folder, output, steps):
     run("train", "files", "--from", imported, "--output", output, *words)
 
 
+@pytest.mark.slow
 def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
     """Marian's embedding of the start id is zero, and training must not change it.
 

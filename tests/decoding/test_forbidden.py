@@ -104,6 +104,7 @@ def test_automaton_matches_regular_expressions(seed):
     assert hits > 10
 
 
+@pytest.mark.slow
 def test_many_phrases_need_little_memory():
     """A dense table of all states and ids would take 4 GiB."""
     draw = random.Random(1)

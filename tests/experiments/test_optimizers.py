@@ -84,6 +84,7 @@ def test_muon_matches_pytorch(weight_decay):
         assert error < tolerance, (variable.path, error)
 
 
+@pytest.mark.slow
 def test_muon_run_resumes_bit_identically(tmp_path):
     for steps in (4, 8):
         train(muon_recipe(f"training.steps={steps}"), tmp_path / "cut", progress=False)

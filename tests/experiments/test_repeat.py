@@ -99,6 +99,7 @@ def test_repeat_reads_results_without_validation_scores(repeated, tmp_path):
     assert len(read_translations(copy)[0]) == 2
 
 
+@pytest.mark.slow
 def test_repeat_reports_diverged_models(tmp_path):
     """Their mean negative log-likelihood is so high that perplexities are infinite."""
     rate = ("training.schedule=inverse_sqrt", "training.learning_rate=1e6")

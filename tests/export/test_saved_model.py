@@ -75,6 +75,7 @@ def test_export_result_is_independent_of_batch(tiny_signatures):
         )
 
 
+@pytest.mark.slow
 def test_export_with_parts_and_xla_matches_plain_export(
     tiny_model, tiny_export, load_once, tmp_path, monkeypatch
 ):

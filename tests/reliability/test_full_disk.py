@@ -80,6 +80,7 @@ def assert_disk_full_error(log, path):
     assert re.search(FULL.format(path=re.escape(str(path))), lines[0]), lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "F08", "train: one line with path and free bytes; resumes when there is space again"
 )
