@@ -36,7 +36,7 @@ _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 _CLOSING = (403, 408, 413, 415)
 # Seconds to read and discard such a body. If a connection with unread bytes is closed,
 # the client may see a reset connection in place of the error.
-_DISCARD_SECONDS = 2.0
+_DISCARD_SECONDS = 5.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
