@@ -71,7 +71,7 @@ MODELS = {
         "Trained on phrases from the Unicode Common Locale Data Repository (CLDR), "
         "https://cldr.unicode.org, as the package Babel contains it. Copyright "
         "Unicode, Inc., Unicode License v3, https://www.unicode.org/license.txt.",
-        610_000,
+        600_000,
     ),
     "tatoeba_en_de": Packaged(
         "English to German: short everyday sentences",

@@ -133,7 +133,7 @@ class ModelInfo(BaseModel):
 
     def summary(self):
         """Returns the content of `summary.json`."""
-        return self.model_dump_json(indent=1, exclude=_PLACE, exclude_defaults=True)
+        return self.model_dump_json(exclude=_PLACE, exclude_defaults=True)
 
 
 def read_summary(folder):

@@ -34,6 +34,7 @@ training.checkpoint_minutes training.checkpoint_steps training.average_checkpoin
 training.early_stopping.metric decoding.beam_size evaluation.tokenize
 decoding.length_penalty data.train.source.x
 """)
+KEYS += [""]
 # YAML values, many of which are invalid.
 WORDS = words("""
 ~ null true no 1 -1 0 1e9 1e-9 .inf .nan 0x1f 0o17 1:30 2001-01-01 2001-99-99 1_000 = <<
@@ -51,7 +52,13 @@ WORDS += [
     "&a 1",
 ]
 WORDS += ["[" * 200, "{a: " * 200, "!!int x", "!!float x", "!!bool x", "!!timestamp x"]
-WORDS += ["!!binary ä", "!!python/object/apply:os.system [id]", "!x y", "!!set {a}"]
+WORDS += [
+    "!!binary ä",
+    "!!python/object/apply:os.system [id]",
+    "!!python/name:os.system",
+    "!x y",
+    "!!set {a}",
+]
 WORDS += ["|\n a", ">\n a", "- a", "? a", "# a", '"\\ud800"', "\\0", '"\\0"']
 VALUES = (
     st.sampled_from(WORDS) | ANY_TEXT | st.integers().map(str) | st.floats().map(str)
@@ -67,7 +74,11 @@ PLAUSIBLE = st.lists(
             "training.steps= training.seed= training.keep_checkpoints= model.d_ff= "
             "decoding.beam_size= decoding.extra_length= data.max_length="
         )
-    ).flatmap(lambda key: st.integers(-1, 10**12).map(lambda value: f"{key}{value}"))
+    ).flatmap(
+        lambda key: (st.integers(1, 99) | st.integers(-1, 10**12)).map(
+            lambda value: f"{key}{value}"
+        )
+    )
     | st.text(st.characters(), min_size=1).map(
         lambda name: f'data.train.source=["{name}"]'
     )
@@ -131,7 +142,7 @@ def test_load_recipe_gives_a_recipe_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), SHORT)
     record_property("happened", describe_outcomes(outcomes))
     # If one outcome were rare, the cases would not test much.
-    assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 25
+    assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20
 
 
 @pytest.mark.parametrize(
