@@ -62,7 +62,7 @@ setup(
         # Packaged models, which `keras-transformer models` lists.
         "keras_transformer": ["pretrained/*/*", "pretrained/*/assets/tokenizer/*"],
         "keras_transformer.recipes": ["*.yaml"],
-        "keras_transformer.saving": ["*.json"],
+        "keras_transformer.export": ["*.json"],
         "keras_transformer.serving": ["*.html", "*.css", "*.js"],
         "keras_transformer.visualization": ["*.html"],
     },

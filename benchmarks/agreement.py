@@ -56,9 +56,9 @@ def main():
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
-    from keras_transformer.export import export_ctranslate2
+    from keras_transformer.interop import export_ctranslate2
+    from keras_transformer.opening import open_model
     from keras_transformer.pipelines.lines import read_lines
-    from keras_transformer.saving.open import open_model
 
     lines = list(read_lines(arguments.source))
     model = open_model(arguments.run)

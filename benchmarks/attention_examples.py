@@ -137,8 +137,8 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
+    from keras_transformer.opening import open_model
     from keras_transformer.saving.load import load_run
-    from keras_transformer.saving.open import open_model
     from keras_transformer.visualization import attention_of, write_figure
 
     keras.utils.set_random_seed(1)

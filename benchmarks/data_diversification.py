@@ -178,7 +178,7 @@ def parts_of(plan, output):
 def write_text(plan, output):
     """Writes the text of each split and the recipes of the three kinds of models."""
     # `corpora` imports TensorFlow, which takes seconds and which --help does not need.
-    from keras_transformer.experiments.corpora import load_pairs
+    from keras_transformer.runs.corpora import load_pairs
 
     splits = {}
     for name, pairs in load_pairs(plan.recipe).items():

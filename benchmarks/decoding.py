@@ -46,7 +46,8 @@ def fixed_exports(folder):
     import numpy as np
 
     import keras_transformer as kt
-    from keras_transformer.export import export_ctranslate2, export_saved_model
+    from keras_transformer.export import export_saved_model
+    from keras_transformer.interop import export_ctranslate2
 
     corpus = workload.corpus(folder)
     tokenizer = kt.pipelines.load_tokenizer(folder / "tokenizer")
@@ -99,9 +100,10 @@ def real(arguments):
     """Measures translations of a trained run, with BLEU."""
     import sacrebleu
 
-    from keras_transformer.export import export_ctranslate2, export_translator
+    from keras_transformer.export import export_translator
+    from keras_transformer.interop import export_ctranslate2
+    from keras_transformer.opening import open_model
     from keras_transformer.pipelines.lines import read_lines
-    from keras_transformer.saving.open import open_model
 
     lines = list(read_lines(arguments.source))
     references = list(read_lines(arguments.reference))

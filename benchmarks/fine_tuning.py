@@ -60,7 +60,7 @@ def main():
     arguments = parser.parse_args()
     import keras_transformer as kt
     from keras_transformer.evaluation.perplexity import perplexity_of
-    from keras_transformer.experiments.train import train
+    from keras_transformer.runs.train import train
 
     dev = read_pairs("dev")
     result = {"pairs": len(dev[0]), "steps": STEPS}

@@ -112,8 +112,8 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     import torch
 
     import keras_transformer as kt
-    from keras_transformer.conversion.huggingface import import_huggingface
     from keras_transformer.decoding import SpecialIds, translate_ids
+    from keras_transformer.interop.from_huggingface import import_huggingface
 
     imported = import_huggingface(folder)
     ids = SpecialIds.of(imported.tokenizer.target)
@@ -169,8 +169,8 @@ def split_argument(text):
 def read_sources(path, text=None):
     """Returns the lines of the file `text`, or of the default text of a model."""
     if path == "phrases" and text is None:
-        from keras_transformer.experiments.corpora import load_pairs
         from keras_transformer.recipes import load_recipe
+        from keras_transformer.runs.corpora import load_pairs
 
         pairs = load_pairs(load_recipe(path, ["data.held_out=1000"]))["test"]
         return [source for source, _ in pairs][:LINES]
@@ -198,7 +198,7 @@ def compare_export(path, lines, folder, in_float32=False):
     import transformers
 
     import keras_transformer as kt
-    from keras_transformer.export import export_huggingface
+    from keras_transformer.interop import export_huggingface
 
     translator = kt.open_model(path).with_search(length_penalty=0.0)
     if in_float32:

@@ -246,7 +246,7 @@ def main():
     if arguments.train:
         marian.prepare(read_lines("train.en.gz"), read_lines("train.de.gz"))
         marian.train()
-    from keras_transformer.conversion.marian import import_marian
+    from keras_transformer.interop.from_marian import import_marian
 
     imported = import_marian(arguments.folder)
     model = Imported(imported)

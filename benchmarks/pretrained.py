@@ -17,9 +17,9 @@ from typing import NamedTuple
 import keras_transformer as kt
 from keras_transformer import evaluation, recipes
 from keras_transformer.errors import UserError
-from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.export import export_preset
 from keras_transformer.files import replace_file
+from keras_transformer.runs.corpora import load_pairs
 from keras_transformer.saving.names import CONFIG, MODEL, PRETRAINED, packaged_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ import tensorflow
 marks.append(("importing TensorFlow", time.time()))
 import keras, tensorflow_text
 marks.append(("importing Keras and tensorflow-text", time.time()))
-from keras_transformer.saving.open import open_model
+from keras_transformer.opening import open_model
 model = open_model(MODEL)
 marks.append(("loading the model", time.time()))
 model.translate(["A man rides a bike."])

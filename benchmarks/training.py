@@ -18,7 +18,7 @@ import machine
 import report
 import workload
 
-from keras_transformer.experiments.cost import training_flops
+from keras_transformer.runs.cost import training_flops
 
 OURS = "keras_transformer"
 # Variants of this package. "N parts" splits each batch into N parts, of which up to two

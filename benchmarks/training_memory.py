@@ -24,16 +24,16 @@ CASES = (
 STEPS = 3
 
 
-def measure_peak(preset, vocabulary_size, tokens, length):
+def measure_peak(size, vocabulary_size, tokens, length):
     """Trains in this process and returns its peak memory in MiB."""
     from types import SimpleNamespace
 
     import numpy as np
     import tensorflow as tf
 
-    from keras_transformer.experiments.build import build_training_model
+    from keras_transformer.runs.build import build_training_model
 
-    recipe = build_recipe(preset, vocabulary_size, tokens, length)
+    recipe = build_recipe(size, vocabulary_size, tokens, length)
     tokenizer = SimpleNamespace(
         vocabulary_size=vocabulary_size, num_outputs=None, pad_id=0
     )
@@ -46,14 +46,14 @@ def measure_peak(preset, vocabulary_size, tokens, length):
     return interleaved.peak_mib()
 
 
-def build_recipe(preset, vocabulary_size, tokens, length):
+def build_recipe(size, vocabulary_size, tokens, length):
     """Returns a recipe for a case. Its files are never read."""
     from keras_transformer.recipes import load_recipe
 
     overrides = (
         "data.train={source: a, target: b}",
         f"data.max_length={length}",
-        f"model.preset={preset}",
+        f"model.size={size}",
         f"tokenizer.vocabulary_size={vocabulary_size}",
         f"training.batch_tokens={tokens}",
         "training.gradient_accumulation_steps=1",
@@ -71,7 +71,7 @@ def main():
         return
     from keras_transformer.machine import recipe_memory
 
-    print("| preset | vocabulary | tokens | length | peak | estimate |")
+    print("| size | vocabulary | tokens | length | peak | estimate |")
     print("| --- | --- | --- | --- | --- | --- |")
     for case in CASES:
         command = [sys.executable, __file__, "--case", json.dumps(case)]

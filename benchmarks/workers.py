@@ -40,7 +40,7 @@ class Worker:
 
         import keras_transformer as kt
         from keras_transformer import training
-        from keras_transformer.distributed.workers import Workers
+        from keras_transformer.training.workers import Workers
 
         keras.utils.disable_interactive_logging()
         self.workers = Workers()

@@ -243,7 +243,7 @@ def cross_attention(theme, options):
     if options.run is None:
         print("cross_attention needs --run RUN, skipped")
         return None
-    from keras_transformer.saving.open import open_model
+    from keras_transformer.opening import open_model
     from keras_transformer.visualization import attention_of
 
     model = open_model(options.run)

@@ -14,18 +14,20 @@ if not os.path.isdir(os.path.join(__path__[0], "pipelines")):
 
 # Public subpackages and modules, which are imported on first use.
 _MODULES = (
+    "beam",
     "decoding",
-    "distributed",
     "errors",
     "evaluation",
-    "experiments",
     "export",
+    "interop",
     "layers",
+    "opening",
     "parsing",
     "pipelines",
-    "presets",
     "recipes",
+    "runs",
     "saving",
+    "sizes",
     "training",
     "visualization",
 )
@@ -33,14 +35,14 @@ _MODULES = (
 _NAMES = {
     "BeamSearch": "decoding.options",
     "Ensemble": "decoding",
-    "PRESETS": "presets",
+    "SIZES": "sizes",
     "Sampling": "decoding.options",
     "Transformer": "transformer",
     "Translation": "decoding",
     "Translator": "decoding",
     "Variations": "arguments",
-    "open_model": "saving.open",
-    "train": "experiments.train",
+    "open_model": "opening",
+    "train": "runs.train",
 }
 
 # Modules of `training` with classes that a compiled model's file may contain.

@@ -1,6 +1,6 @@
 """The arguments of `Transformer`: their types and defaults, and what follows from them.
 
-Recipes, presets and the checks of model files derive from this list. A new value of
+Recipes, sizes and the checks of model files derive from this list. A new value of
 `positions`, for example, is added here and in its layer. This module imports no Keras.
 """
 

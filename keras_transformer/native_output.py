@@ -2,12 +2,19 @@
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import threading
 
 # Only one thread at a time may filter standard error.
 _lock = threading.Lock()
+# SentencePiece reports that a model's normalization table is empty. The models of this
+# package have no such table, so the message would be logged for each of them.
+# tensorflow-text's copy of the library has no option for the log level.
+_NORMALIZER = re.compile(
+    rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e"
+)
 
 
 class _Stderr:
@@ -70,6 +77,11 @@ def filter_native_output(is_hidden):
                 with contextlib.suppress(OSError):
                     while kept:
                         kept = kept[os.write(2, kept) :]
+
+
+def hide_normalizer_message():
+    """Removes SentencePiece's message about normalization from standard error."""
+    return filter_native_output(_NORMALIZER.match)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The Transformer of the paper's Figure 1: encoder, decoder and tied embeddings."""
 
 import functools
+import tempfile
 
 import keras
 from keras import ops
@@ -25,14 +26,14 @@ from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.transformer_layer import LAYER_ARGUMENTS
 from keras_transformer.numerics.activations import activation_name, get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
-from keras_transformer.presets import PresetMixin
+from keras_transformer.sizes import SIZES, change_size
 
 # Names of the arguments of `Transformer`.
 _ARGUMENTS = ("vocabulary_size", *DEFAULTS, "pad_id", "output_size")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(PresetMixin, keras.Model):
+class Transformer(keras.Model):
     """The model of the paper (section 3), by default with the base model's sizes.
 
     One matrix of `vocabulary_size` rows embeds source and target and projects to
@@ -482,6 +483,92 @@ class Transformer(PresetMixin, keras.Model):
                     raise ValueError(f"`trainable_layers`: there is no layer {path!r}.")
                 layers[path].trainable = is_trainable
         return model
+
+    @classmethod
+    def from_size(cls, size, vocabulary_size, **changes):
+        """Builds a model of the paper, such as `"base"`, with random weights.
+
+        Args:
+            size: A key of `SIZES`.
+            vocabulary_size: Number of ids.
+            **changes: Constructor arguments that differ. If `d_model` or `num_heads`
+                changes, the default `key_dim` and `value_dim` are `d_model //
+                num_heads`.
+        """
+        require_choice("size", size, SIZES)
+        return cls(vocabulary_size, **change_size(size, changes))
+
+    @classmethod
+    def from_preset(cls, preset, **changes):
+        """Loads a stored model.
+
+        Args:
+            preset: A folder that `save_to_preset` wrote, the name of a model in this
+                package, or `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
+            **changes: Constructor arguments that differ from the stored ones.
+
+        Raises:
+            ValueError: If the preset does not exist or fails the safety checks, or if
+                its weights do not match the model with `changes`.
+        """
+        from keras_transformer.saving.load import load_preset_model
+
+        return load_preset_model(preset, cls, **changes)
+
+    def save_to_preset(self, folder, tokenizer=None, **options):
+        """Writes a preset for `from_preset`, with the file names of KerasHub.
+
+        The files are `config.json`, `metadata.json` and `model.weights.h5`. A tokenizer
+        adds `tokenizer.json`, `assets/tokenizer/` and `task.json`, so that `open_model`
+        can translate with the preset. KerasHub can read the model only after `import
+        keras_transformer`.
+
+        Args:
+            folder: Folder to write. An existing preset is replaced, except for its
+                `README.md`.
+            tokenizer: Tokenizer of source and target. If `None`, only the model is
+                written.
+            **options: `search`, a `BeamSearch`; `max_source_length`, the maximum number
+                of subwords per segment; and `dtype="float16"` for weights in half
+                precision.
+
+        Returns:
+            Path of the folder.
+
+        Raises:
+            ValueError: If the folder contains anything but a preset, `dtype` is
+                unknown, the tokenizer does not match the model, or a weight exceeds the
+                range of `dtype`.
+        """
+        from keras_transformer.saving.preset import save_preset
+
+        return save_preset(self, folder, tokenizer, **options)
+
+    def push_to_hub(self, name, tokenizer=None, private=False, **options):
+        """Uploads a preset to the Hugging Face Hub. Requires the extra `hub`.
+
+        Replaces an earlier preset in the repository, but keeps the `README.md`.
+
+        Args:
+            name: `OWNER/NAME` of the repository, which is created if necessary.
+            tokenizer: Tokenizer of source and target. If `None`, only the model is
+                uploaded.
+            private: Whether a new repository is private.
+            **options: `search`, `max_source_length` and `dtype` of `save_to_preset`.
+
+        Returns:
+            URL of the commit.
+
+        Raises:
+            ValueError: If huggingface_hub is not installed, or the upload fails, for
+                example because you are not logged in. Also if `save_to_preset` rejects
+                the arguments.
+        """
+        from keras_transformer.saving.hub import upload
+
+        with tempfile.TemporaryDirectory() as folder:
+            folder = self.save_to_preset(f"{folder}/preset", tokenizer, **options)
+            return upload(folder, name, private)
 
 
 def _count_stored_layers(file):

@@ -34,18 +34,18 @@ EXPORTED = (
     "export/test_signatures.py",
     "export/test_text_search.py",
     "export/test_c_api.py",
-    "saving/test_exported_translator.py",
+    "export/test_exported_translator.py",
     "cli/test_exports.py",
     "decoding/test_blank_texts.py",
     "serving/test_served_model.py",
     "test_any_text.py",
-    "distributed/test_inference.py",
+    "beam/test_inference.py",
     "docs/test_reference.py",
 )
 # Files that run on one worker because they start processes with `prepared`, whose
 # server takes seconds to start, or import PyTorch or CTranslate2, which are large.
 FORKED = (
-    "export/test_ctranslate2.py",
+    "interop/test_to_ctranslate2.py",
     "training/test_consistency.py",
     "training/test_fused_adam.py",
     "test_other_libraries.py",
@@ -53,7 +53,7 @@ FORKED = (
     "training/test_trainer.py",
     "cli/test_run.py",
     "training/test_replicas.py",
-    "distributed/test_multi_worker.py",
+    "training/test_multi_worker.py",
     "training/test_threads.py",
     "cli/test_command.py",
     "cli/test_translate_resume.py",
@@ -259,7 +259,7 @@ def exports_load_once(load_once, tiny_signatures):
 @pytest.fixture(scope="module")
 def models_stay_open():
     """Caches opened models within a module, so that each compiles once."""
-    from keras_transformer.saving import open as models
+    from keras_transformer import opening as models
 
     opened = {}
     real = models.open_model
@@ -314,7 +314,7 @@ def phrases_run(write_once):
     """Folder of a run of `phrases_run.small_recipe()`, and the summary of `train`."""
     import phrases_run
 
-    from keras_transformer.experiments.train import train
+    from keras_transformer.runs.train import train
 
     def write(folder):
         run = folder / "run"

@@ -23,11 +23,10 @@ from tiny_export import SENTENCES
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.export import export_saved_model
+from keras_transformer.export import export_saved_model, graph_check
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.numerics import matrices
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-from keras_transformer.saving import graph_check
 
 COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"

@@ -14,8 +14,8 @@ import traceback
 import types
 
 LIBRARIES = ["tensorflow", "tensorflow_text", "keras_transformer.cli.app"]
-LIBRARIES += ["keras_transformer.saving.open", "keras_transformer.training.trainer"]
-LIBRARIES += ["keras_transformer.experiments.train", "keras_transformer.export"]
+LIBRARIES += ["keras_transformer.opening", "keras_transformer.training.trainer"]
+LIBRARIES += ["keras_transformer.runs.train", "keras_transformer.export"]
 # Runs the command line in `sys.argv[1:]`.
 COMMAND = "from keras_transformer.cli import main; main()"
 # Timeout in seconds. It is generous, because it only has to end hangs.

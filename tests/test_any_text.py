@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
 from keras_transformer.errors import DataError
+from keras_transformer.opening import open_model
 from keras_transformer.pipelines import (
     TextFiles,
     decode_lines,
@@ -27,7 +28,6 @@ from keras_transformer.pipelines import (
     read_lines,
 )
 from keras_transformer.pipelines.lines import count_lines
-from keras_transformer.saving.open import open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open", "exports_load_once")
 FEW_CASES = settings(

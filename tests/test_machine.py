@@ -112,11 +112,11 @@ def test_memory_grows_with_the_batch_and_shrinks_with_parts_and_devices():
     assert memory("training.batch_tokens=16000", devices=2) == pytest.approx(one)
     split = "training.gradient_accumulation_steps=4"
     assert memory("training.batch_tokens=32000", split) == pytest.approx(one, rel=0.2)
-    assert memory("training.batch_tokens=8000", "model.preset=base") > 2 * one
+    assert memory("training.batch_tokens=8000", "model.size=base") > 2 * one
 
 
 def test_memory_includes_the_moving_average():
-    settings = [FILES, "model.preset=tiny", "tokenizer.vocabulary_size=8000"]
+    settings = [FILES, "model.size=tiny", "tokenizer.vocabulary_size=8000"]
     average = ["training.average_checkpoints=1", "training.ema_momentum=0.99"]
     one, other = (load_recipe("files", [*settings, *more]) for more in ([], average))
     size = count_parameters(one.model.model_dump() | {"vocabulary_size": 8000})
@@ -138,7 +138,7 @@ def test_memory_follows_from_the_largest_batch(setting, monkeypatch):
     machine = Machine(cores=2, memory=4 << 30)
     monkeypatch.setattr(machines, "find_machine", lambda: machine)
     auto = "training.gradient_accumulation_steps=auto"
-    settings = [FILES, "model.preset=small", "tokenizer.vocabulary_size=8000", auto]
+    settings = [FILES, "model.size=small", "tokenizer.vocabulary_size=8000", auto]
     double = load_recipe("files", [*settings, "training.batch_tokens=16000"])
     other = load_recipe("files", [*settings, "training.batch_tokens=8000", setting])
     assert double.training.gradient_accumulation_steps > 1

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import UserError
-from keras_transformer.experiments.folder import create_and_lock
 from keras_transformer.export import export_saved_model
 from keras_transformer.files import require_readable_path
-from keras_transformer.saving.open import open_model
+from keras_transformer.opening import open_model
+from keras_transformer.runs.folder import create_and_lock
 
 NAMES = ["plain", "a [1]", "a\\b", "a[", "a]b[", "a?", "a*", "{1}", "%s", "Über , $x"]
 

@@ -17,7 +17,7 @@ ALLOWED = {
     "progress": set(),
     "signals": set(),
     "arguments": set(),
-    "presets": {"arguments"},
+    "sizes": {"arguments"},
     "machine": {"arguments"},
     "numerics": set(),
     "_imports": set(),
@@ -26,13 +26,13 @@ ALLOWED = {
     "native_output": set(),
     "pipelines": {"errors", "files", "untrusted", "native_output", "_imports"},
     "layers": {"arguments", "numerics"},
-    "transformer": {"arguments", "layers", "numerics", "presets"},
+    "transformer": {"arguments", "layers", "numerics", "sizes"},
     # Searches receive the model as an argument and never import it.
     "decoding": {"numerics", "layers", "errors"},
     "recipes": {
         "arguments",
         "machine",
-        "presets",
+        "sizes",
         "pipelines",
         "errors",
         "files",
@@ -45,35 +45,32 @@ ALLOWED = {
         *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
         *("untrusted", "arguments", "_imports"),
     },
-    "conversion": {
-        *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
-        *("arguments", "errors"),
-    },
     "training": {
         *("saving", "machine", "files", "progress", "signals", "untrusted", "errors"),
         "_imports",
     },
-    "distributed": {
-        *("training", "saving", "pipelines", "files", "signals", "errors"),
-        "_imports",
-    },
     "export": {
-        *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
-        *("conversion", "errors", "untrusted"),
+        *("decoding", "numerics", "saving", "pipelines", "recipes", "files", "errors"),
+        *("untrusted", "native_output", "_imports"),
     },
-    "serving": {"saving", "signals", "errors", "untrusted"},
-    "experiments": {
-        *("distributed", "training", "saving", "recipes", "pipelines", "parsing"),
-        *("evaluation", "decoding", "transformer", "presets", "files", "errors"),
+    "interop": {
+        *("export", "transformer", "saving", "decoding", "recipes", "pipelines"),
+        *("numerics", "files", "untrusted", "arguments", "errors", "_imports"),
+    },
+    "opening": {"export", "saving", "decoding", "errors"},
+    "beam": {"export", "pipelines", "errors", "_imports"},
+    "serving": {"export", "saving", "signals", "errors", "untrusted"},
+    "runs": {
+        *("opening", "training", "saving", "recipes", "pipelines", "parsing"),
+        *("evaluation", "decoding", "transformer", "sizes", "files", "errors"),
         *("untrusted", "arguments", "machine", "_imports"),
     },
 }
 # The command line may import everything.
 ALLOWED["cli"] = {*ALLOWED, LIBRARY}
 ALLOWED["__main__"] = {"cli"}
-# The preset methods of the model, named as in KerasHub, read and write files.
-# `open_model` opens exports, too.
-EXCEPTIONS = {("presets", "saving"), ("saving", "export")}
+# The preset methods of the model read and write files, as `keras.Model.save` does.
+EXCEPTIONS = {("transformer", "saving")}
 
 # These modules use keras.ops only, so that they run on every Keras backend.
 WITHOUT_TENSORFLOW = (
@@ -86,8 +83,8 @@ WITHOUT_TENSORFLOW = (
         "untrusted",
         "arguments",
     ),
-    *("presets", "numerics", "layers", "transformer", "decoding.alignment"),
-    *("decoding.batches", "machine", "experiments.report"),
+    *("sizes", "numerics", "layers", "transformer", "decoding.alignment"),
+    *("decoding.batches", "machine", "runs.report"),
     *("decoding.beam_search", "decoding.cache", "decoding.constraints"),
     *("decoding.ensemble", "decoding.forbidden", "decoding.incremental"),
     *("decoding.loop", "decoding.options"),
@@ -95,7 +92,7 @@ WITHOUT_TENSORFLOW = (
     *("decoding.top_k", "recipes", "saving.names"),
     *("saving.keras_file", "saving.load", "saving.info", "saving.vocabularies"),
     *("training.losses", "training.metrics", "training.schedules"),
-    *("experiments.folder", "parsing.linearization", "parsing.treebank"),
+    *("runs.folder", "parsing.linearization", "parsing.treebank"),
     "parsing.trees",
 )
 
@@ -150,9 +147,9 @@ def test_modules_for_all_backends_do_not_import_tensorflow():
 @pytest.mark.parametrize(
     "name",
     [
-        "distributed.workers.Workers",
-        "experiments.average.average_run",
-        "saving.open.open_model",
+        "training.workers.Workers",
+        "runs.average.average_run",
+        "opening.open_model",
         "visualization.attention_of",
     ],
 )

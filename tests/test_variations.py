@@ -17,9 +17,9 @@ from layer_checks import numpy, randomize
 import keras_transformer as kt
 from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import ModelError
-from keras_transformer.experiments.cost import forward_flops
 from keras_transformer.recipes import RecipeError, load_recipe
 from keras_transformer.recipes.schema import ModelSettings
+from keras_transformer.runs.cost import forward_flops
 from keras_transformer.saving import keras_file
 from keras_transformer.training import SmoothedCrossEntropy, TrainingModel
 

@@ -8,7 +8,7 @@ from typer import Option
 
 from keras_transformer.cli import common, console, options
 from keras_transformer.cli.recipes import AdaptiveRecipe
-from keras_transformer.presets import PRESETS, WIDTHS
+from keras_transformer.sizes import SIZES, WIDTHS
 
 
 def ablate(
@@ -39,7 +39,7 @@ def ablate(
     console.require_folder_path(output)
     overrides = [*overrides, *_base_sizes(scale)]
     loaded = AdaptiveRecipe(recipe, overrides, None, output).adapt()
-    from keras_transformer.experiments import table3
+    from keras_transformer.runs import table3
 
     names = table3.expand_rows(rows)
 
@@ -71,8 +71,8 @@ def ablate(
 
 def _base_sizes(scale):
     """Yields overrides that set the sizes of row `base`, so that `auto` fits it."""
-    yield "model.preset=base"
-    for name, value in PRESETS["base"].items():
+    yield "model.size=base"
+    for name, value in SIZES["base"].items():
         # `row_recipe` reports widths that are not divisible.
         size = max(1, value // scale) if name in WIDTHS else value
         yield f"model.{name}={size}"

@@ -34,7 +34,7 @@ def average(
         raise UserError(f"--output {output}: must end in .keras")
 
     console.load_tensorflow()
-    from keras_transformer.experiments.average import average_run
+    from keras_transformer.runs.average import average_run
 
     path, checkpoints = average_run(run, last, output)
     console.print_status(f"averaged {len(checkpoints)} checkpoints")

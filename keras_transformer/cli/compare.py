@@ -154,7 +154,7 @@ def _compare_folders(folders, given, num_samples, seed):
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison, bleu, compare_seeds
-        from keras_transformer.experiments.repeat import read_translations
+        from keras_transformer.runs.repeat import read_translations
 
         scoring = complete_scoring(given, _stored_scoring(folders, given))
         systems, references = {}, None
@@ -193,7 +193,7 @@ def _stored_scoring(folders, given):
     Settings in `given` may differ between the recipes, and if all are given, no recipe
     is read.
     """
-    from keras_transformer.experiments.repeat import read_evaluation_settings
+    from keras_transformer.runs.repeat import read_evaluation_settings
 
     missing = [name for name, value in given.items() if value is None]
     if not missing:

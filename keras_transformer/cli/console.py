@@ -255,7 +255,7 @@ def open_translator(
         warn_unsafe(source, *ensemble)
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer.saving.open import open_model
+        from keras_transformer.opening import open_model
         from keras_transformer.training import configure_threads
 
         configure_threads(parallel_parts)

@@ -86,7 +86,7 @@ def prepare_corpus(
     """
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
-    from keras_transformer.distributed import corpus
+    from keras_transformer.beam import corpus
     from keras_transformer.pipelines.sources.records import describe_dropped
 
     metadata = corpus.encode_with_beam(
@@ -153,7 +153,7 @@ def _run(task, model, files, batch_size, beam_option, allow_unsafe=False):
     source, target, output = files
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
-    from keras_transformer.distributed import inference
+    from keras_transformer.beam import inference
 
     export = console.find_model(model)
     if export.kind != "export":

@@ -56,8 +56,8 @@ def demo(
 
     console.load_tensorflow()
     from keras_transformer import evaluation
-    from keras_transformer.experiments.corpora import load_scored_pairs
     from keras_transformer.export import export_translator
+    from keras_transformer.runs.corpora import load_scored_pairs
 
     with console.resume_hint("resume"):
         keras_transformer.train(recipe, output, progress=not common.current.quiet)

@@ -148,15 +148,17 @@ def export(
         model, ["export"], search=search, allow_unsafe=allow_unsafe
     )
     from keras_transformer import export as exports
+    from keras_transformer import interop
 
     if format == Format.CTRANSLATE2:
-        path = exports.export_ctranslate2(
+        path = interop.export_ctranslate2(
             translator.model, translator.tokenizer, folder, **given
         )
     elif format == Format.SAVED_MODEL:
         path = exports.export_translator(translator, folder, **given)
     else:
-        path = getattr(exports, f"export_{format}")(translator, folder, **given)
+        room = exports if format == Format.PRESET else interop
+        path = getattr(room, f"export_{format}")(translator, folder, **given)
     if format == Format.HUGGINGFACE:
         console.print_status(
             "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"

@@ -79,12 +79,12 @@ def import_model(
     folder = _local_folder(path)
 
     console.load_tensorflow()
-    from keras_transformer.conversion.huggingface import (
+    from keras_transformer.interop.from_huggingface import (
         import_huggingface,
         is_huggingface_folder,
     )
-    from keras_transformer.conversion.imported import write_imported
-    from keras_transformer.conversion.marian import import_marian
+    from keras_transformer.interop.from_marian import import_marian
+    from keras_transformer.interop.imported import write_imported
     from keras_transformer.pipelines.tokenizers.marian import languages
     from keras_transformer.saving.names import is_hub_name
 

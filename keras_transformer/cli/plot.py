@@ -31,7 +31,7 @@ def plot(
     keras-transformer plot runs/mine
     keras-transformer plot runs/small runs/large --output comparison.pdf
     """
-    from keras_transformer.experiments.report import SUFFIXES, draw_curves
+    from keras_transformer.runs.report import SUFFIXES, draw_curves
     from keras_transformer.saving.names import CURVES
 
     for run in runs:

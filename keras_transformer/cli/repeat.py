@@ -39,7 +39,7 @@ def repeat(
     numbers = _parse_seeds(seeds)
     console.require_folder_path(output)
     loaded = AdaptiveRecipe(recipe, overrides, None, output).adapt()
-    from keras_transformer.experiments.repeat import repeat
+    from keras_transformer.runs.repeat import repeat
 
     def on_seed(result):
         console.print_status(f"seed {result['seed']}: BLEU {result['bleu']:.2f}")

@@ -99,7 +99,7 @@ def train(
 
     loaded = adaptive.adapt()
     if dry_run:
-        from keras_transformer.experiments.plan import plan_training
+        from keras_transformer.runs.plan import plan_training
 
         for key, value in plan_training(loaded).items():
             typer.echo(f"{key}: {value}")

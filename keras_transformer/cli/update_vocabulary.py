@@ -60,8 +60,8 @@ def update_vocabulary(
     if allow_unsafe:
         console.warn_unsafe(model)
     console.load_tensorflow()
-    from keras_transformer.experiments import vocabulary
     from keras_transformer.pipelines import read_lines
+    from keras_transformer.runs import vocabulary
     from keras_transformer.saving.load import load_model
     from keras_transformer.saving.names import MODEL
 

@@ -1,21 +1,15 @@
-"""Export to SavedModel, CTranslate2, Hugging Face transformers, Marian, and presets."""
+"""Export to SavedModels and presets."""
 
-from keras_transformer.errors import ExportError
-from keras_transformer.export.ctranslate2 import export_ctranslate2
-from keras_transformer.export.huggingface import export_huggingface
-from keras_transformer.export.marian import export_marian
-from keras_transformer.export.model_card import model_card, run_metadata
-from keras_transformer.export.preset import export_preset
-from keras_transformer.export.saved_model import export_saved_model, export_translator
+from keras_transformer._imports import lazy_names
 
-__all__ = [
-    "ExportError",
-    "export_ctranslate2",
-    "export_huggingface",
-    "export_marian",
-    "export_preset",
-    "export_saved_model",
-    "export_translator",
-    "model_card",
-    "run_metadata",
-]
+_NAMES = {
+    "export_preset": "preset",
+    "export_saved_model": "saved_model",
+    "export_translator": "saved_model",
+    "model_card": "card",
+    "run_metadata": "card",
+}
+
+__all__ = list(_NAMES)
+
+__getattr__, __dir__ = lazy_names(__name__, (), _NAMES)

@@ -13,7 +13,7 @@ from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.translator import translations_of
 from keras_transformer.errors import NOT_FINITE, ModelError
-from keras_transformer.saving.saved_model import (
+from keras_transformer.export.load import (
     foreign_error,
     limit_batch_size,
     load_saved_model,

@@ -1,6 +1,6 @@
 """Export to a preset: a folder with the model, its tokenizer and search settings."""
 
-from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.card import describe_translator
 from keras_transformer.export.supported import (
     check_exportable,
     reject_forbidden_phrases,

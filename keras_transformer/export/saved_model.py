@@ -13,7 +13,8 @@ from keras_transformer.decoding.batches import check_compatible, target_of
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch, check_at_least, check_type
 from keras_transformer.errors import ExportError, require_tensorflow
-from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.card import describe_translator
+from keras_transformer.export.load import LIMITS, ExportLimits
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.supported import (
@@ -30,7 +31,6 @@ from keras_transformer.files import (
 )
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer, SeparateTokenizers
 from keras_transformer.saving.names import CONFIG, MODEL, PRESET_CONFIG
-from keras_transformer.saving.saved_model import LIMITS, ExportLimits
 
 # Temporary folders that are older than this belong to exports that were killed.
 _ABANDONED_SECONDS = 3600

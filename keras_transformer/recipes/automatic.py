@@ -47,7 +47,7 @@ TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "hf", "records")
 # `Machine`. They return the value and the reason for it.
 
 
-def _preset(recipe, text, machine):
+def _size(recipe, text, machine):
     if text.pairs <= 50_000:
         return "tiny", "for up to 50,000 pairs"
     if text.pairs <= 500_000:
@@ -58,7 +58,7 @@ def _preset(recipe, text, machine):
 
 
 def _dropout(recipe, text, machine):
-    return recipe.model.dropout, f"as in the preset {recipe.model.preset}"
+    return recipe.model.dropout, f"as in the size {recipe.model.size}"
 
 
 def _vocabulary_size(recipe, text, machine):
@@ -82,8 +82,8 @@ def _vocabulary_size(recipe, text, machine):
 def _batch_tokens(recipe, text, machine):
     size = _size_class(recipe).batch_tokens
     epoch_tokens = _epoch_tokens(recipe, text)
-    reason = f"for the preset {recipe.model.preset}"
-    # If the preset's batches give fewer than ten updates per epoch, choose the largest
+    reason = f"for the size {recipe.model.size}"
+    # If batches of this size give fewer than ten updates per epoch, choose the largest
     # power of two that gives ten. Every sentence must fit into a batch.
     if epoch_tokens // 10 < size:
         size = 1 << max(epoch_tokens // 10, 1).bit_length() - 1
@@ -140,7 +140,7 @@ def _learning_rate(recipe, text, machine):
     if recipe.training.schedule == "paper":
         return None, "the schedule `paper` computes the rate"
     rate = _size_class(recipe).learning_rate
-    return rate, f"for the preset {recipe.model.preset}"
+    return rate, f"for the size {recipe.model.size}"
 
 
 def _checkpoint_steps(recipe, text, machine):
@@ -180,7 +180,7 @@ def _epoch_tokens(recipe, text):
 # The keys that may be `auto`, in the order of choice, since later ones depend on
 # earlier ones.
 _CHOICES = {
-    "model.preset": _preset,
+    "model.size": _size,
     "model.dropout": _dropout,
     "tokenizer.vocabulary_size": _vocabulary_size,
     "training.batch_tokens": _batch_tokens,

@@ -23,7 +23,6 @@ from keras_transformer.arguments import (
     Variations,
     with_head_dims,
 )
-from keras_transformer.presets import PRESETS, change_preset
 from keras_transformer.recipes.data_sections import (
     DATA_KINDS,
     FilePath,
@@ -38,6 +37,7 @@ from keras_transformer.recipes.stages import (
     default_text_options,
     stages_of,
 )
+from keras_transformer.sizes import SIZES, change_size
 
 # Tokenizers of sacreBLEU.
 BLEU_TOKENIZERS = (
@@ -69,36 +69,36 @@ class VariationSettings(Section, Variations):
 
 
 # Keys of the section `model` that are not arguments of `Transformer` but set some.
-_SHORT_FORMS = ("preset", "start", "position_rates")
+_SHORT_FORMS = ("size", "start", "position_rates")
 # Start id of all tokenizers except imported Marian ones, whose start id is their last
 # id.
 _START_ID = 2
 
 
 class ModelSettings(Section, ModelArguments):
-    """A preset and the arguments of `Transformer` that differ from it.
+    """A size and the arguments of `Transformer` that differ from it.
 
-    Missing keys have the preset's values. If `d_model` or `num_heads` is given,
+    Missing keys have the values of the size. If `d_model` or `num_heads` is given,
     `key_dim` and `value_dim` default to `d_model / num_heads`. `start: zeros` sets
     `variations.zero_start_id`, and `position_rates` sets `variations.position_rates`.
     """
 
-    preset: str = "base"  # name in keras_transformer.PRESETS
+    size: str = "base"  # name in keras_transformer.SIZES
     start: Literal["learned", "zeros"] | None = None  # first vector of the decoder
     position_rates: Literal[POSITION_RATES] | None = None  # frequencies of sinusoids
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_preset(cls, values: Any):
+    def _apply_size(cls, values: Any):
         if not isinstance(values, dict):
             return values
-        preset = values.get("preset", "base")
-        if not isinstance(preset, str) or preset not in PRESETS:
+        size = values.get("size", "base")
+        if not isinstance(size, str) or size not in SIZES:
             raise ValueError(
-                f"preset must be one of {', '.join(PRESETS)}. Received: {preset!r}"
+                f"size must be one of {', '.join(SIZES)}. Received: {size!r}"
             )
-        return change_preset(preset, values)
+        return change_size(size, values)
 
     @model_validator(mode="after")
     def _check_consistency(self):
@@ -346,7 +346,7 @@ class Recipe(Section):
 
     data: Union[*DATA_KINDS.values()] = Field(discriminator="kind")
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
-    model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings(size="base"))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     decoding: DecodingSettings = Field(default_factory=DecodingSettings)

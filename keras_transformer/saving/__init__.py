@@ -1,8 +1,8 @@
-"""Models on disk: run folders, `.keras` files, presets, and SavedModels."""
+"""Models on disk: run folders, `.keras` files, and presets."""
 
 from keras_transformer._imports import lazy_names
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    ("checkpoints", "info", "load", "open", "preset", "saved_model"),
+    ("checkpoints", "info", "load", "preset"),
 )

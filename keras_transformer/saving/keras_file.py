@@ -72,7 +72,7 @@ def _check_policy(value):
 class _Settings(ModelSettings):
     """All arguments of `Transformer`, including those that no recipe contains."""
 
-    preset: None = None  # a file has no preset
+    size: None = None  # a file has no size
     vocabulary_size: PositiveInt
     output_size: PositiveInt | None = None
     pad_id: NonNegativeInt = 0

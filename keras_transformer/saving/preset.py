@@ -1,7 +1,6 @@
-"""Stored presets: folders with a model, its tokenizer and its search settings.
+"""Presets: folders with a model, its tokenizer and its search settings.
 
-The file names match KerasHub's presets. No file can contain code. The presets in
-`presets.PRESETS`, in contrast, are constructor arguments without weights.
+The file names match KerasHub's presets. No file can contain code.
 """
 
 import datetime

@@ -9,8 +9,8 @@ import re
 from google.protobuf import json_format
 
 from keras_transformer.errors import NOT_FINITE, ModelError
+from keras_transformer.export.load import load_saved_model, read_limits
 from keras_transformer.saving.names import newest_version
-from keras_transformer.saving.saved_model import load_saved_model, read_limits
 from keras_transformer.serving.limits import RequestError, invalid
 from keras_transformer.serving.protocol import Input
 

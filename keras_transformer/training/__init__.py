@@ -26,4 +26,4 @@ _NAMES = {
 __all__ = list(_NAMES)
 
 # Losses, metrics and schedules need no TensorFlow.
-__getattr__, __dir__ = lazy_names(__name__, (), _NAMES)
+__getattr__, __dir__ = lazy_names(__name__, ("workers",), _NAMES)

@@ -11,9 +11,9 @@ import tensorflow_text
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
+from keras_transformer.native_output import hide_normalizer_message
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
-from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
     SPACE_MARK,

@@ -101,7 +101,7 @@ def test_model_matches_the_paper_on_backend(backend, checked):
 def test_layers_and_model_pass_their_tests_on_backend(backend):
     layers = ("tests/layers", "tests/numerics", "tests/test_attention_scores.py")
     model = (
-        *("tests/test_transformer.py", "tests/test_presets.py"),
+        *("tests/test_transformer.py", "tests/test_sizes.py"),
         *("tests/decoding/test_cache.py", "tests/decoding/test_incremental.py"),
     )
     # Without JAX_ENABLE_X64, JAX converts int64 and float64 to 32 bits with a warning.

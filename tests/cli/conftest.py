@@ -5,10 +5,10 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from keras_transformer import opening as models
 from keras_transformer.cli.app import app
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
-from keras_transformer.saving import open as models
 
 
 class Translation(NamedTuple):

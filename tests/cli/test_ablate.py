@@ -1,13 +1,13 @@
 """The command `ablate` with a stand-in for the trainings.
 
-tests/experiments/table3 tests the trainings and the table.
+tests/runs/table3 tests the trainings and the table.
 """
 
 import pytest
 
-from keras_transformer.experiments import table3
-from keras_transformer.experiments.report import PAPER
 from keras_transformer.recipes import dump_recipe
+from keras_transformer.runs import table3
+from keras_transformer.runs.report import PAPER
 from keras_transformer.saving.names import CONFIG
 
 

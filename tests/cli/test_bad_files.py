@@ -9,7 +9,7 @@ import pytest
 RECIPE = """\
 data: {{train: {{source: [{source}], target: [{target}]}}}}
 tokenizer: {{vocabulary_size: 300}}
-model: {{preset: tiny}}
+model: {{size: tiny}}
 training: {{steps: 1, warmup_steps: 1, batch_tokens: 100}}
 """
 

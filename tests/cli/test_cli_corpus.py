@@ -1,7 +1,7 @@
 """`corpus prepare`, `corpus translate` and `corpus score`.
 
 Fakes replace the functions that run Apache Beam, so
-these tests check only their arguments. tests/distributed checks the functions.
+these tests check only their arguments. tests/beam checks the functions.
 """
 
 import importlib.util
@@ -27,10 +27,10 @@ def called(monkeypatch, tmp_path):
         ("corpus", types.SimpleNamespace(encode_with_beam=encode)),
         ("inference", types.SimpleNamespace(run_with_beam=run)),
     ):
-        full_name = f"keras_transformer.distributed.{name}"
+        full_name = f"keras_transformer.beam.{name}"
         monkeypatch.setitem(sys.modules, full_name, fake)
         monkeypatch.setattr(
-            importlib.import_module("keras_transformer.distributed"),
+            importlib.import_module("keras_transformer.beam"),
             *(name, fake),
             raising=False,
         )

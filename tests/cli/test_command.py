@@ -98,9 +98,9 @@ def test_train_names_a_mistake(run_command, tmp_path):
 
 
 def replace_experiment(monkeypatch, run):
-    """Makes commands call `run` instead of `experiments.train.train`."""
+    """Makes commands call `run` instead of `runs.train.train`."""
     fake = types.SimpleNamespace(train=run)
-    monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
+    monkeypatch.setitem(sys.modules, "keras_transformer.runs.train", fake)
 
 
 def test_train_passes_its_overrides(run_command, tmp_path, monkeypatch):
@@ -155,7 +155,7 @@ def test_other_commands_refuse_a_cluster(run_command, monkeypatch, arguments):
 FAKE = textwrap.dedent("""
     import sys, time
     from collections import namedtuple
-    from keras_transformer.saving import open as models
+    from keras_transformer import opening as models
     Translation = namedtuple("Translation", "text score")
     class Model:
         def n_best(self, sentences, n):

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from keras_transformer import opening as models
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation.pair_filter import PairFilter
 from keras_transformer.pipelines import encode_corpus
-from keras_transformer.saving import open as models
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 # Pairs 1 to 5 and 8 each break one rule of the filter.

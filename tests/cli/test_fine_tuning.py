@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from keras_transformer import pipelines
 from keras_transformer.errors import ModelError, RunError
-from keras_transformer.experiments.average import average_run
-from keras_transformer.experiments.corpora import load_pairs
-from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs.average import average_run
+from keras_transformer.runs.corpora import load_pairs
+from keras_transformer.runs.train import train
 from keras_transformer.saving.load import recipe_keys
 
 SETTINGS = [
@@ -144,7 +144,7 @@ def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, file):
     assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
     recipe, of_run = (recipe_from(path, *NEW) for path in (file, initial_run))
     # The file gives all sizes but no preset, so the recipe has the default preset.
-    assert recipe.model.preset == "base"
+    assert recipe.model.size == "base"
     assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer.cli.app import app
-from keras_transformer.conversion.array_names import MARIAN_SETTINGS
-from keras_transformer.conversion.marian import import_marian
-from keras_transformer.saving.open import open_model
+from keras_transformer.interop.array_names import MARIAN_SETTINGS
+from keras_transformer.interop.from_marian import import_marian
+from keras_transformer.opening import open_model
 
 # The prefix `>>fra<<` selects the target language.
 LINES = ["ab cd", "f a", ">>fra<< e"]

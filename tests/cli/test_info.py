@@ -10,8 +10,8 @@ import malicious_files
 import pytest
 
 from keras_transformer.export import export_translator
+from keras_transformer.opening import open_model
 from keras_transformer.saving.info import ModelInfo, flatten_setting
-from keras_transformer.saving.open import open_model
 
 # The description of a model of which nothing is known: the default of every field.
 EMPTY = ModelInfo().model_dump()

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import keras
 import pytest
 
+from keras_transformer import opening as models
 from keras_transformer.cli.evaluate import score_parses
+from keras_transformer.opening import ModelError, open_model
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences, repair_report
 from keras_transformer.parsing.trees import parse_tree, read_trees
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving import open as models
-from keras_transformer.saving.open import ModelError, open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
@@ -61,7 +61,7 @@ def trained(folder, run_command):
         "data.max_length=60",
         "data.words=tags",
         "tokenizer={kind: bpe, vocabulary_size: 320}",  # whole words need few steps
-        "model={preset: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
+        "model={size: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
         "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
         "training.steps=120",
         "training.batch_tokens=400",

@@ -1,4 +1,4 @@
-"""The command `plot`; `tests/experiments/test_curves.py` checks the curves."""
+"""The command `plot`; `tests/runs/test_report.py` checks the curves."""
 
 import json
 

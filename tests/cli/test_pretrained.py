@@ -10,13 +10,13 @@ from model_cards import card_tables
 import keras_transformer as kt
 from keras_transformer import recipes
 from keras_transformer.errors import UserError
-from keras_transformer.experiments.train import train
+from keras_transformer.runs.train import train
 from keras_transformer.saving.names import packaged_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = [
     *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
-    "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
+    "model={size: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
     *("training.steps=2", "training.batch_tokens=170", "training.checkpoint_steps=1"),
     *("training.average_checkpoints=2", "training.validation_bleu=false"),
     "training.mixed_precision=bfloat16",

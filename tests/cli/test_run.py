@@ -15,14 +15,14 @@ import tiny_export
 from waiting import newest_step, wait_until
 
 from keras_transformer import evaluation, pipelines
-from keras_transformer.saving.open import ModelError, open_model
+from keras_transformer.opening import ModelError, open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 WORDS = ["der", "Hund", "läuft", "und", "schläft", "nie", "ganz", "weit", "Öl", "x"]
 SETTINGS = [
     "tokenizer.vocabulary_size=300",
     "data.max_length=40",
-    "model={preset: tiny, num_layers: 1, d_model: 24, d_ff: 40, num_heads: 2}",
+    "model={size: tiny, num_layers: 1, d_model: 24, d_ff: 40, num_heads: 2}",
     "training.steps=6",
     "training.batch_tokens=300",
     "training.warmup_steps=3",

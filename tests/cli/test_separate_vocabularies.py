@@ -15,16 +15,16 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import DataError, ModelError, RunError
-from keras_transformer.experiments import folder as run_folder
-from keras_transformer.experiments.average import average_run
-from keras_transformer.experiments.corpora import load_pairs, prepare_corpora
-from keras_transformer.experiments.train import train
-from keras_transformer.experiments.vocabulary import update_vocabulary
 from keras_transformer.export import export_preset, export_translator
+from keras_transformer.opening import open_model
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs import folder as run_folder
+from keras_transformer.runs.average import average_run
+from keras_transformer.runs.corpora import load_pairs, prepare_corpora
+from keras_transformer.runs.train import train
+from keras_transformer.runs.vocabulary import update_vocabulary
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import check_matches_recipe, recipe_keys
-from keras_transformer.saving.open import open_model
 from keras_transformer.saving.vocabularies import check_vocabularies
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}

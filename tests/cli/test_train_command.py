@@ -6,7 +6,7 @@ import types
 import pytest
 
 from keras_transformer.cli import console
-from keras_transformer.experiments import plan
+from keras_transformer.runs import plan
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def train(run_command, monkeypatch, tmp_path, trained):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "load_tensorflow", lambda: None)
     fake = types.SimpleNamespace(train=run)
-    monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
+    monkeypatch.setitem(sys.modules, "keras_transformer.runs.train", fake)
     return lambda *arguments: run_command("train", *arguments)
 
 
@@ -123,7 +123,7 @@ def test_dry_run_prints_a_plan_without_training(
     result = train(
         *("files", *output, "--dry-run", "--set", "data.train={source: a, target: b}"),
         *("--set", "training={steps: 30, batch_tokens: 64}"),
-        *("--set", "tokenizer.vocabulary_size=50", "--set", "model.preset=tiny"),
+        *("--set", "tokenizer.vocabulary_size=50", "--set", "model.size=tiny"),
     )
     assert result.exit_code == 0, result.stderr
     printed = dict(line.split(": ", 1) for line in result.stdout.splitlines())

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer import opening as models
 from keras_transformer.cli.lines import chunk_size, input_lines
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
-from keras_transformer.saving import open as models
 
 # Options, standard input and output.
 OUTPUTS = {

@@ -8,8 +8,8 @@ import pytest
 import tiny_export
 
 import keras_transformer as kt
+from keras_transformer import opening as models
 from keras_transformer import pipelines
-from keras_transformer.saving import open as models
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]

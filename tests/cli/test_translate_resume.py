@@ -14,8 +14,8 @@ import prepared
 import pytest
 from waiting import wait_until
 
+from keras_transformer import opening as models
 from keras_transformer import progress as progress_bar
-from keras_transformer.saving import open as models
 
 LINES = [f"line {number}" for number in range(57)]
 BLOCK = 10
@@ -303,7 +303,7 @@ def test_progress_is_printed_without_terminal(
 SLOW = textwrap.dedent("""
     import importlib, sys, time
     from types import SimpleNamespace
-    from keras_transformer.saving import open as models
+    from keras_transformer import opening as models
     class Model:
         def n_best(self, lines, n):
             time.sleep({seconds})
@@ -358,7 +358,7 @@ def test_resume_after_kill_matches_an_uninterrupted_run(files, model, tmp_path):
 MEMORY = textwrap.dedent("""
     import resource, sys
     from types import SimpleNamespace
-    from keras_transformer.saving import open as models
+    from keras_transformer import opening as models
     from keras_transformer.cli import main
     class Model:
         def n_best(self, lines, n):

@@ -8,9 +8,9 @@ import tiny_export
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
-from keras_transformer.experiments.vocabulary import update_vocabulary
+from keras_transformer.opening import open_model
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.open import open_model
+from keras_transformer.runs.vocabulary import update_vocabulary
 
 # The letter Ż is not in the old vocabulary, which spells it with two byte tokens.
 NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] * 5

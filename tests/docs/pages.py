@@ -53,7 +53,7 @@ STEPS = {
 }
 VOCABULARY = {"tokenizer.vocabulary_size": 400}
 SIZES = {
-    "model.preset": "tiny",
+    "model.size": "tiny",
     "model.num_layers": 1,
     "model.d_model": 32,
     "model.d_ff": 32,

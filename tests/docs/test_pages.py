@@ -86,8 +86,8 @@ def run(folder, page, program=(pages.__file__,)):
 SHALLOW = """
 import sys
 import pages
-from keras_transformer.presets import PRESETS
-PRESETS["tiny"] = {**PRESETS["tiny"], "num_layers": 1}
+from keras_transformer.sizes import SIZES
+SIZES["tiny"] = {**SIZES["tiny"], "num_layers": 1}
 pages.run_page(sys.argv[1], ["python"])
 """
 

@@ -8,13 +8,12 @@ from tiny_export import SEARCH, open_translator, tiny_model
 
 from keras_transformer.errors import ExportError, ModelError
 from keras_transformer.export import (
-    export_huggingface,
-    export_marian,
     export_preset,
     export_saved_model,
     export_translator,
 )
-from keras_transformer.saving.open import open_model
+from keras_transformer.interop import export_huggingface, export_marian
+from keras_transformer.opening import open_model
 from keras_transformer.serving import ServedModel
 from keras_transformer.serving.limits import RequestError
 

@@ -5,9 +5,9 @@ import pytest
 from tiny_export import open_translator, tiny_model
 
 import keras_transformer as kt
-from keras_transformer.conversion.arrays import read_safetensors
 from keras_transformer.errors import ExportError, UserError
-from keras_transformer.export import export_huggingface
+from keras_transformer.interop import export_huggingface
+from keras_transformer.interop.arrays import read_safetensors
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from c_program import compile_program, run_program
 from toolkit_models import HOSTILE_TEXTS, PIECES, SETTINGS, random_arrays, write_marian
 
 import keras_transformer as kt
-from keras_transformer.conversion.marian import import_marian
 from keras_transformer.export import export_saved_model
+from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.slow

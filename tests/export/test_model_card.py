@@ -7,7 +7,8 @@ import pytest
 from model_cards import card_tables
 from tiny_export import SEARCH, open_translator
 
-from keras_transformer.export import export_huggingface, model_card, run_metadata
+from keras_transformer.export import model_card, run_metadata
+from keras_transformer.interop import export_huggingface
 from keras_transformer.recipes import dump_recipe, load_recipe
 
 

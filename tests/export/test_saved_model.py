@@ -17,9 +17,9 @@ import keras_transformer as kt
 from keras_transformer.errors import ExportError, ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.exported_translator import ExportedTranslator
+from keras_transformer.export.load import read_limits
 from keras_transformer.numerics import matrices
-from keras_transformer.saving.open import open_model
-from keras_transformer.saving.saved_model import read_limits
+from keras_transformer.opening import open_model
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")

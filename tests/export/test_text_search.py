@@ -14,7 +14,7 @@ from tiny_export import TEXTS, tiny_model
 
 import keras_transformer as kt
 from keras_transformer.export.signatures import Signatures
-from keras_transformer.saving.open import open_model
+from keras_transformer.opening import open_model
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.export import export_saved_model
+from keras_transformer.export.load import ExportLimits
 from keras_transformer.export.warmup import write_warmup_requests
-from keras_transformer.saving.saved_model import ExportLimits
 
 
 def test_warmup_requests_respect_the_batch_limit(tmp_path):

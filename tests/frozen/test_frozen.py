@@ -7,9 +7,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from keras_transformer.experiments.train import train
+from keras_transformer.opening import open_model
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.open import open_model
+from keras_transformer.runs.train import train
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "v0_2"
 

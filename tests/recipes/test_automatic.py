@@ -35,7 +35,7 @@ def load(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "machine", "preset", "vocabulary_size", "batch_tokens", "precision"),
+    ("pairs", "machine", "size", "vocabulary_size", "batch_tokens", "precision"),
     [
         (29_000, LAPTOP, "tiny", 8_000, 4_096, None),
         (29_000, GPU, "tiny", 8_000, 4_096, "bfloat16"),
@@ -49,21 +49,21 @@ def load(monkeypatch):
     ],
 )
 def test_files_recipe_fits_text_and_machine(
-    load, pairs, machine, preset, vocabulary_size, batch_tokens, precision
+    load, pairs, machine, size, vocabulary_size, batch_tokens, precision
 ):
     recipe = load(pairs, machine)
-    assert recipe.model.preset == preset
+    assert recipe.model.size == size
     assert recipe.tokenizer.vocabulary_size == vocabulary_size
     assert recipe.training.batch_tokens == batch_tokens
     assert recipe.training.mixed_precision == precision
-    assert recipe.model.dropout == (0.1 if preset == "base" else 0.3)
+    assert recipe.model.dropout == (0.1 if size == "base" else 0.3)
 
 
 @pytest.mark.parametrize(
     ("pairs", "machine", "steps", "interval"),
     [
         # 29,000 pairs have 507,500 tokens, or 123 batches. 100 epochs are more than the
-        # 10,000 steps for the preset `tiny`.
+        # 10,000 steps for the size `tiny`.
         (29_000, LAPTOP, 10_000, 100),
         (4_500_000, GPU, 100_000, 1_000),
         # A run is divided by 100, but a checkpoint takes time.
@@ -89,16 +89,16 @@ def test_report_gives_a_reason_for_each_value(load):
     lines = []
     load(29_000, LAPTOP, report=lines.append)
     assert lines[0] == "settings for 29,000 pairs on 4 CPU core(s), 8.0 GiB of memory:"
-    assert "  model.preset: tiny (for up to 50,000 pairs)" in lines
+    assert "  model.size: tiny (for up to 50,000 pairs)" in lines
     keys = [line.split(":")[0].strip() for line in lines[1:]]
     assert keys == list(automatic.AUTOMATIC_KEYS)
     assert all(line.endswith(")") for line in lines[1:])
 
 
 def test_given_values_are_kept_and_others_follow_them(load):
-    overrides = ["model.preset=base", "training.steps=700", "model.dropout=0.2"]
+    overrides = ["model.size=base", "training.steps=700", "model.dropout=0.2"]
     recipe = load(29_000, GPU, *overrides)
-    assert (recipe.model.preset, recipe.model.dropout) == ("base", 0.2)
+    assert (recipe.model.size, recipe.model.dropout) == ("base", 0.2)
     assert recipe.training.steps == 700
     # A tenth and a twentieth of the steps.
     assert recipe.training.warmup_steps == 70
@@ -112,7 +112,7 @@ def test_given_values_are_kept_and_others_follow_them(load):
 
 
 def test_large_batches_are_split_to_fit_the_memory(load):
-    sizes = ("model.preset=big", "training.batch_tokens=25000")
+    sizes = ("model.size=big", "training.batch_tokens=25000")
     parts = [
         load(4_500_000, Machine(1, gib << 30), *sizes).training
         for gib in (1024, 32, 16)
@@ -149,7 +149,7 @@ def test_parallel_parts_fit_the_cores(load, cores, expected):
 
 def test_workers_with_different_memory_choose_the_same_settings(load, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    sizes = ("model.preset=big", "training.batch_tokens=25000")
+    sizes = ("model.size=big", "training.batch_tokens=25000")
     recipes = [load(29_000, Machine(8, gib << 30), *sizes) for gib in (4, 64)]
     assert recipes[0] == recipes[1]
 
@@ -200,7 +200,7 @@ def test_other_recipes_have_the_defaults_of_the_paper(load, tmp_path, text, erro
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     recipe = load(29_000, recipe=path, data=None)
-    assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
+    assert (recipe.model.size, recipe.training.batch_tokens) == ("base", 25_000)
     key = "seed" if "seed" in error else "steps"
     with pytest.raises(RecipeError, match=error):
         load(29_000, LAPTOP, f"training.{key}=auto", recipe=path, data=None)
@@ -226,7 +226,7 @@ def test_unknown_kind_is_named_before_auto(kind):
 @pytest.mark.parametrize(
     "override",
     [
-        *("model.preset=[1]", "training.batch_tokens=x", "training.steps=-1"),
+        *("model.size=[1]", "training.batch_tokens=x", "training.steps=-1"),
         *("data.max_length=a", "model.d_model=0", "model.num_heads=1000"),
         *("tokenizer.vocabulary_size=1e9", "data=x", "data.train.source={}", "model=3"),
         *("training=1", "tokenizer=[]", "training.steps=true", "model.d_model=1.5"),
@@ -246,14 +246,14 @@ def test_started_run_keeps_its_values(load, tmp_path, folder):
     lines = []
     options = {"run": run, "report": lines.append}
     # Before its first checkpoint, a run's settings may still change with its text.
-    assert load(4_500_000, GPU, **options).model.preset == "base"
+    assert load(4_500_000, GPU, **options).model.size == "base"
     (run / folder / "ckpt-1.index").touch()
     lines.clear()
     assert load(4_500_000, GPU, **options) == started
     assert lines == []
     # An invalid config.yaml is ignored here. The command `train` reports it.
     (run / "config.yaml").write_text("model: x")
-    assert load(4_500_000, GPU, **options).model.preset == "base"
+    assert load(4_500_000, GPU, **options).model.size == "base"
     dump_recipe(started, run / "config.yaml")
     longer = load(4_500_000, GPU, "training.steps=20000", **options)
     assert longer.training.steps == 20_000

@@ -14,7 +14,7 @@ from keras_transformer.recipes import dump_recipe, load_recipe
 GOOD = """\
 data: {train: {source: [a.en], target: [a.de]}, max_length: 50}
 tokenizer: {kind: bpe, vocabulary_size: 800}
-model: {preset: tiny, dropout: 0.3}
+model: {size: tiny, dropout: 0.3}
 training: {steps: 10, seed: 1}
 decoding: {beam_size: 4}
 """
@@ -28,7 +28,7 @@ def words(text):
 KEYS = words("""
 data.kind data.train data.train.source data.max_length data.size data.train.trees
 data.validation data.words data.name data tokenizer.kind tokenizer.dropout tokenizer
-model.preset model model.d_model model.activation model.score_mode model.max_length
+model.size model model.d_model model.activation model.score_mode model.max_length
 training.steps training.seed training.early_stopping training a.b.c . << __class__
 training.checkpoint_minutes training.checkpoint_steps training.average_checkpoints
 training.early_stopping.metric decoding.beam_size evaluation.tokenize
@@ -82,7 +82,7 @@ PLAUSIBLE = st.lists(
     | st.text(st.characters(), min_size=1).map(
         lambda name: f'data.train.source=["{name}"]'
     )
-    | st.sampled_from(["model.preset=big", "data.max_length=1e3", "model.dropout=0"]),
+    | st.sampled_from(["model.size=big", "data.max_length=1e3", "model.dropout=0"]),
     max_size=2,
 )
 

@@ -156,7 +156,7 @@ def test_load_recipe_applies_overrides(recipe_path):
             "data.validation.source=v.en",
             "data.validation.target=v.de",
             "training.early_stopping={metric: perplexity, patience: 3}",
-            "model.preset=tiny",
+            "model.size=tiny",
             "model.dropout=0.3",
         ],
     )
@@ -215,7 +215,7 @@ def test_decoding_section_matches_beam_search():
 
 
 def test_constructor_arguments_match_transformer():
-    arguments = ModelSettings(preset="tiny", d_ff=77).constructor_arguments()
+    arguments = ModelSettings(size="tiny", d_ff=77).constructor_arguments()
     assert (arguments["d_model"], arguments["d_ff"]) == (128, 77)
     expected = set(inspect.signature(Transformer.__init__).parameters)
     expected -= {"self", "kwargs", "vocabulary_size", "pad_id", "output_size"}
@@ -235,15 +235,15 @@ def test_shipped_recipes_infer_the_size_of_heads(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "key_dim", "value_dim"),
     [
-        ("{preset: tiny}", 32, 32),
-        ("{preset: tiny, d_model: 64}", 16, 16),
-        ("{preset: tiny, num_heads: 8}", 16, 16),
-        ("{preset: tiny, d_model: 256, num_heads: 4}", 64, 64),
-        ("{preset: tiny, d_model: 64, key_dim: 5}", 5, 16),
-        ("{preset: tiny, d_model: 64, value_dim: null}", 16, None),
-        ("{preset: B1}", 16, 64),
-        ("{preset: B1, num_heads: 8}", 16, 64),  # as in the preset
-        ("{preset: B1, num_heads: 4}", 128, 128),  # 512 / 4
+        ("{size: tiny}", 32, 32),
+        ("{size: tiny, d_model: 64}", 16, 16),
+        ("{size: tiny, num_heads: 8}", 16, 16),
+        ("{size: tiny, d_model: 256, num_heads: 4}", 64, 64),
+        ("{size: tiny, d_model: 64, key_dim: 5}", 5, 16),
+        ("{size: tiny, d_model: 64, value_dim: null}", 16, None),
+        ("{size: B1}", 16, 64),
+        ("{size: B1, num_heads: 8}", 16, 64),  # as in B1
+        ("{size: B1, num_heads: 4}", 128, 128),  # 512 / 4
         ("{num_heads: 16}", 32, 32),
     ],
 )
@@ -310,8 +310,8 @@ def test_best_metric_chooses_the_model_and_stops_early(recipe_path, settings, me
 @pytest.mark.parametrize(
     "settings",
     [
-        ["model.preset=tiny", "training.checkpoint_steps=11"],
-        ["model={preset: tiny, d_model: 64}"],
+        ["model.size=tiny", "training.checkpoint_steps=11"],
+        ["model={size: tiny, d_model: 64}"],
         ["model.start=zeros", "model.position_rates=tensor2tensor"],
         ["training.ema_momentum=0.99"],
         ["training.consistency={kind: rdrop}"],
@@ -398,7 +398,7 @@ WRONG = [
     ("training.parallel_parts=1001", "training.parallel_parts must be less than or"),
     ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
     ("model.dropout=1.0", "model.dropout must be less than 1"),
-    ("model.preset=tinny", "model: preset must be one of"),
+    ("model.size=tinny", "model: size must be one of"),
     ("model.positions=learned", "model: positions: learned requires max_length"),
     ("model.num_heads=7", "`num_heads` must divide `d_model` unless `key_dim`"),
     ("tokenizer.shared=7", "tokenizer.shared must be a valid boolean"),

@@ -156,5 +156,5 @@ def test_settings_of_a_recipe_with_only_data_fit_its_text(tmp_path, kind):
     lines = []
     recipe = load_recipe(path, report=lines.append)
     assert lines[0].startswith("settings for 4 pairs on ")
-    assert recipe.model.preset == "tiny"
+    assert recipe.model.size == "tiny"
     assert (recipe.training.batch_tokens, recipe.training.steps) == (1024, 1000)

@@ -16,7 +16,7 @@ def value_of(step):
 def main(folder):
     from training_samples import tiny_training_model
 
-    from keras_transformer.experiments import folder as run_folder
+    from keras_transformer.runs import folder as run_folder
     from keras_transformer.training.checkpoints import Checkpoints
 
     folder = pathlib.Path(folder)

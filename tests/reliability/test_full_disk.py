@@ -20,8 +20,8 @@ from tiny_export import tiny_model
 
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import StorageError
-from keras_transformer.experiments.average import average_run
 from keras_transformer.export import export_saved_model
+from keras_transformer.runs.average import average_run
 
 SIZE = 8 << 20  # bytes of the tmpfs
 # Error line of a command, with the path of the file or folder.

@@ -22,13 +22,13 @@ from keras_transformer import pipelines
 from keras_transformer.arguments import count_parameters
 from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
-from keras_transformer.presets import PRESETS
+from keras_transformer.opening import open_model
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import (
     read,
     store_fingerprint,
 )
-from keras_transformer.saving.open import open_model
+from keras_transformer.sizes import SIZES
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_settings_cover_all_constructor_arguments():
     arguments -= {"self", "kwargs"}
     not_in_recipes = {"vocabulary_size", "output_size", "pad_id"}
     assert arguments == {*MODEL_ARGUMENTS, *not_in_recipes}
-    config = kt.Transformer(12, **PRESETS["tiny"]).get_config()
+    config = kt.Transformer(12, **SIZES["tiny"]).get_config()
     assert set(config) == arguments | {"name", "trainable", "dtype"}
 
 

@@ -7,9 +7,10 @@ from tiny_export import open_translator, tiny_model
 
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.errors import ModelError, UserError
-from keras_transformer.experiments.average import average_run
-from keras_transformer.export import export_marian, export_preset, export_translator
+from keras_transformer.export import export_preset, export_translator
+from keras_transformer.interop import export_marian
 from keras_transformer.recipes import dump_recipe, load_recipe
+from keras_transformer.runs.average import average_run
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import load_model

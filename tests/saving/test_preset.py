@@ -107,10 +107,6 @@ def test_from_preset_restores_weights_and_applies_changes(preset, tiny_model):
 
 
 def test_from_preset_rejects_wrong_arguments(preset, tmp_path):
-    with pytest.raises(ValueError, match="With `vocabulary_size`, `preset` must be"):
-        kt.Transformer.from_preset(str(preset), 300)
-    with pytest.raises(ValueError, match="`vocabulary_size` must be given for 'tiny'"):
-        kt.Transformer.from_preset("tiny")
     with pytest.raises(ModelError, match=r"missing: no such file or folder, and no pa"):
         kt.Transformer.from_preset("missing")
     with pytest.raises(ModelError, match="contains no model"):

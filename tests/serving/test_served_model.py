@@ -19,8 +19,8 @@ from malicious_graphs import write_unsafe_export
 from waiting import wait_until
 
 from keras_transformer.errors import ModelError
+from keras_transformer.export.load import LIMITS
 from keras_transformer.export.searches import JIT_MAX_LENGTH, JIT_STEP
-from keras_transformer.saving.saved_model import LIMITS
 from keras_transformer.serving import Limits, ServedModel
 from keras_transformer.serving.protocol import Input
 

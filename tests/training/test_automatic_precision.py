@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs.train import train
 from keras_transformer.saving.load import load_run
 from keras_transformer.training import automatic_bfloat16
 

@@ -15,7 +15,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer, languages
 
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "conversion"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "interop"
 WORDS = ("</s>", "<unk>", "a", "\u2028", "\\n", ">>fra<<")
 
 

@@ -1,1 +1,0 @@
-"""Conversion of models that other toolkits trained: Marian and Hugging Face."""

@@ -1,0 +1,87 @@
+"""Exports on disk: a folder with a SavedModel per version, `1`, `2` and so on."""
+
+import os
+import pathlib
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from keras_transformer.errors import ModelError
+from keras_transformer.files import require_readable_path
+from keras_transformer.saving.stored_weights import check_finite
+from keras_transformer.untrusted import read_json, require_regular, shorten
+
+# File with the limits, relative to the folder of a version.
+LIMITS = pathlib.PurePath("assets.extra", "limits.json")
+
+
+_Limit = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class ExportLimits(BaseModel):
+    """Content of `limits.json`."""
+
+    max_batch_size: _Limit  # rows
+    max_source_length: _Limit  # subwords, including the end id
+    end_id: int = Field(ge=0, lt=2**31)  # of a source, for warm-up requests
+
+
+def read_limits(path):
+    """Returns the `ExportLimits` of a version's folder, or `None` if it has none."""
+    path = path / LIMITS
+    if not os.path.lexists(path):
+        return None
+    return read_json(path, ExportLimits, error=ModelError)
+
+
+def limit_batch_size(path, batch_size):
+    """Returns `batch_size`, or the maximum batch size of the export if smaller."""
+    limits = read_limits(path)
+    return min(batch_size, limits.max_batch_size) if limits else batch_size
+
+
+def load_saved_model(path, allow_unsafe=False):
+    """Checks an export and loads it with `tf.saved_model.load`.
+
+    Args:
+        path: Folder of one version of the export.
+        allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
+            code.
+
+    Raises:
+        ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
+    """
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401, registers the operations of the graph
+
+    from keras_transformer.export.graph_check import check_saved_model
+    from keras_transformer.native_output import (
+        hide_normalizer_message,
+    )
+
+    require_readable_path(path, ModelError)
+    try:
+        # Opening a named pipe would block forever. `rglob` does not follow links to
+        # folders, but TensorFlow opens the files in them, so `glob` adds these files.
+        require_regular([*path.rglob("*"), *path.glob("*/*")], ModelError)
+        if not allow_unsafe:
+            check_saved_model(path)
+        with hide_normalizer_message():
+            loaded = tf.saved_model.load(str(path))
+        if "serving_default" not in loaded.signatures:
+            raise foreign_error(path, "no signature serving_default")
+        check_finite(path, loaded.signatures["serving_default"].variables)
+    except ModelError:
+        raise
+    # Reading a damaged export can raise any exception.
+    except Exception as error:
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
+    return loaded
+
+
+def foreign_error(path, reason):
+    """Returns the error about a SavedModel of another program."""
+    return ModelError(
+        f"{path}: not an export of this package, because it has {reason}. Create one "
+        "with `keras-transformer export`."
+    )

@@ -1,0 +1,416 @@
+"""Import of a Hugging Face folder with a `MarianMTModel`, such as an OPUS-MT model.
+
+By default, logits match those computed by Hugging Face transformers (see
+docs/how-to/import-a-marian-model.md).
+"""
+
+import logging
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.errors import DataError, ModelError, RecipeError
+from keras_transformer.interop import weights
+from keras_transformer.interop.array_names import (
+    HUGGINGFACE_ACTIVATIONS,
+    HUGGINGFACE_ARRAYS,
+    huggingface_names,
+)
+from keras_transformer.interop.arrays import Arrays, read_safetensors, read_torch
+from keras_transformer.interop.imported import (
+    ENGINE_VARIATIONS,
+    ImportedModel,
+    check_number,
+    choose_engine,
+    model_arguments,
+)
+from keras_transformer.interop.vocabularies import read_vocabulary
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.yaml_values import read_yaml
+from keras_transformer.untrusted import (
+    escape_controls,
+    read_bytes,
+    read_json,
+    shorten,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAX_JSON_BYTES = 16 << 20
+# The front matter of a README.md may list the scores of hundreds of language pairs.
+_MAX_README_CHARACTERS = 1 << 18
+_NAMES = HUGGINGFACE_ARRAYS
+# Names of activations in config.json, and this package's names.
+_ACTIVATIONS = {
+    "swish": "silu",
+    **{theirs: ours for ours, theirs in HUGGINGFACE_ACTIVATIONS.items()},
+}
+# Settings in config.json that must have these values if they are given.
+_REQUIRED = {
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "is_encoder_decoder": True,
+}
+# Largest error of a position, by the stored type. Rounding a number from 0.5 to 1
+# changes it by up to 2^-12 in float16 and 2^-9 in bfloat16.
+_POSITION_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
+# Settings of transformers' `generate` that have no equivalent, and the values with
+# which they do not change translations.
+_IGNORED_SETTINGS = {
+    "begin_suppress_tokens": None,
+    "do_sample": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": None,
+}
+_BADLY_CONVERTED = (
+    "Folders from a faulty conversion by transformers (issues 26216 and 26271) cannot "
+    "be imported"
+)
+
+
+def import_huggingface(path, engine=None, language=None, normalization=None):
+    """Imports a Hugging Face folder with a `MarianMTModel`.
+
+    Arguments, result and errors match `import_marian`, but `path` must be a folder and
+    the default engine is `"huggingface"`.
+    """
+    engine = choose_engine(engine, "huggingface")
+    folder = pathlib.Path(path)
+    config = _read_mapping(folder / "config.json")
+    _check_supported(folder / "config.json", config)
+    tokenizer = _tokenizer(folder, config, language, normalization)
+    arrays = _read_arrays(folder)
+    arguments = _arguments(folder / "config.json", arrays, config, tokenizer, engine)
+    model = weights.build_transformer(arguments, arrays)
+    _set_weights(model, arrays, tokenizer)
+    arrays.check_all_used()
+    card_rows = {
+        "imported from": f"a Hugging Face folder, {folder.resolve().name}",
+        "logits match": _ENGINE_NAMES[engine],
+        "activation": arguments["activation"],
+    }
+    if engine == "huggingface":
+        card_rows["closer to Marian"] = (
+            "import with --engine marian, for Marian's normalization epsilon and "
+            "frequencies of the sinusoids"
+        )
+    decoding = _read_decoding(folder, config, tokenizer.target.end_id)
+    return ImportedModel(model, tokenizer, decoding, card_rows, _read_license(folder))
+
+
+# Values of the row "logits match" in the model card.
+_ENGINE_NAMES = {
+    "huggingface": "transformers' MarianMTModel, except for float rounding",
+    "marian": "Marian with these weights, not transformers",
+}
+
+
+def is_huggingface_folder(path):
+    """Returns whether a folder has Hugging Face's format rather than Marian's."""
+    return (pathlib.Path(path) / "config.json").is_file()
+
+
+def _check_supported(path, config):
+    """Raises a `ModelError` for models that this package cannot run."""
+    # Presets of this package and folders of CTranslate2 also contain a config.json.
+    if config.get("model_type") != "marian":
+        raise ModelError(
+            f"{path}: not a Marian model of Hugging Face: model_type must be marian. "
+            f"Received: {config.get('model_type')!r:.80}. Import the folder of a "
+            "MarianMTModel or of Marian. Models of keras_transformer need no import"
+        )
+    for name, value in _REQUIRED.items():
+        if config.get(name, value) != value:
+            raise ModelError(
+                f"{path}: {name} must be {value}. Received: {config[name]!r:.80}. Only "
+                "post-norm MarianMTModels can be imported"
+            )
+    if config.get("scale_embedding") is not True:
+        raise ModelError(f"{path}: scale_embedding must be true")
+    for name in ("attention_heads", "ffn_dim"):
+        pair = [config.get(f"{side}_{name}") for side in ("encoder", "decoder")]
+        if pair[0] != pair[1]:
+            raise ModelError(
+                f"{path}: encoder and decoder must have equal {name}. Received: "
+                f"encoder_{name} {pair[0]!r:.80}, decoder_{name} {pair[1]!r:.80}"
+            )
+    if config.get("activation_function", "gelu") not in tuple(_ACTIVATIONS):
+        raise ModelError(
+            f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}. "
+            f"Received: {config['activation_function']!r:.80}"
+        )
+
+
+def _tokenizer(folder, config, language, normalization):
+    """Builds a `MarianTokenizer` from the vocabularies and SentencePiece models."""
+    from keras_transformer.pipelines.tokenizers.marian import PADDING, MarianTokenizer
+
+    settings = {}
+    if (folder / "tokenizer_config.json").is_file():
+        settings = _read_mapping(folder / "tokenizer_config.json")
+    names = ["vocab.json", "vocab.json"]
+    if settings.get("separate_vocabs"):
+        names[1] = "target_vocab.json"
+    sides = []
+    for side, name in zip(("source", "target"), names, strict=True):
+        *pieces, last = read_vocabulary(folder / name)
+        if last != PADDING:
+            raise ModelError(
+                f"{folder / name}: the last piece must be {PADDING}. Received: "
+                f"{last!r:.80}"
+            )
+        model = read_bytes(folder / f"{side}.spm", MAX_MODEL_BYTES, ModelError)
+        sides.append((tuple(pieces), model))
+    padding = len(sides[1][0])
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        if config.get(name, padding) != padding:
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} must be {padding}, the last id of "
+                f"{names[1]}. Received: {config[name]!r:.80}"
+            )
+    try:
+        return MarianTokenizer(*sides, normalization, language)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
+
+
+def _read_arrays(folder):
+    """Reads `model.safetensors`, its shards, or `pytorch_model.bin`."""
+    file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    binary = folder / "pytorch_model.bin"
+    if file.is_file():
+        path, arrays = file, read_safetensors(file)
+    elif index.is_file():
+        path, arrays = index, {}
+        for name in _shard_names(index):
+            shard = read_safetensors(folder / name)
+            if repeated := sorted(arrays.keys() & shard.keys()):
+                raise ModelError(
+                    f"{folder / name}: another shard also contains {repeated[0]!r:.80}"
+                )
+            arrays.update(shard)
+    elif binary.is_file():
+        path, arrays = binary, read_torch(binary)
+    else:
+        raise ModelError(
+            f"{folder}: must contain model.safetensors or pytorch_model.bin"
+        )
+    # Older files also contain copies of the embeddings, and the sinusoidal positions.
+    return Arrays(path, arrays, ignored=_NAMES.values())
+
+
+def _shard_names(index):
+    """Returns the sorted names of the files in `weight_map` of an index."""
+    files = _read_mapping(index).get("weight_map")
+    names = list(files.values()) if isinstance(files, dict) else [None]
+    # Only files in the folder of the index are read.
+    if not all(
+        isinstance(name, str)
+        and pathlib.PurePath(name).name == name
+        and name not in ("", "..")
+        for name in names
+    ):
+        raise ModelError(
+            f"{index}: weight_map must map array names to names of files in this folder"
+        )
+    return sorted(set(names))
+
+
+def _arguments(path, arrays, config, tokenizer, engine):
+    """Returns the arguments of `Transformer`."""
+    changes = {
+        **ENGINE_VARIATIONS[engine],
+        "num_decoder_layers": config.get("decoder_layers"),
+        "attention_bias": True,
+        "logits_bias": _NAMES["bias"] in arrays,
+        "tied_output": config.get("tie_word_embeddings") is not False,
+        "zero_start_id": tokenizer.start_id,
+    }
+    if changes["num_decoder_layers"] == config.get("encoder_layers"):
+        changes["num_decoder_layers"] = None
+    if config.get("share_encoder_decoder_embeddings") is False:
+        changes["source_vocabulary_size"] = tokenizer.vocabulary_size
+    if _start_vector(arrays, config).any():
+        # Marian's start embedding is 0, but fine-tuning with transformers trains it.
+        del changes["zero_start_id"]
+    return model_arguments(
+        path,
+        {
+            "num_layers": config.get("encoder_layers"),
+            "d_model": config.get("d_model"),
+            "d_ff": config.get("encoder_ffn_dim"),
+            "num_heads": config.get("encoder_attention_heads"),
+            "activation": _ACTIVATIONS[config.get("activation_function", "gelu")],
+        },
+        tokenizer,
+        changes,
+    )
+
+
+def _embedding_names(config):
+    """Returns the names of the source and the target embeddings."""
+    if config.get("share_encoder_decoder_embeddings") is False:
+        return _NAMES["source"], _NAMES["target"]
+    return _NAMES["shared"], _NAMES["shared"]
+
+
+def _start_vector(arrays, config):
+    """Returns the embedding of the start id, float32 `[d_model]`."""
+    matrix = arrays.raw(_embedding_names(config)[1])
+    if matrix.ndim != 2 or not len(matrix):
+        raise ModelError(f"{arrays.path}: the embeddings must be a matrix")
+    return np.asarray(matrix[-1], np.float32)
+
+
+def _set_weights(model, arrays, tokenizer):
+    """Sets the weights of the model, and checks the copies of the embeddings."""
+    # Padding and start share one id in these files, the last row of each matrix.
+    variations, width = model.variations, model.d_model
+    output_size = model.num_outputs
+    separate = variations.source_vocabulary_size is not None
+    sides = _NAMES["source"], _NAMES["target"]
+    names = sides if separate else [_NAMES["shared"]] * 2
+    shapes = [(side.num_outputs + 1, width) for side in (tokenizer, tokenizer.target)]
+    source, target = (
+        arrays.take(name, shape) for name, shape in zip(names, shapes, strict=True)
+    )
+    output = bias = None
+    if not variations.tied_output:
+        output = arrays.take(_NAMES["output"], (output_size + 1, width))[:-1]
+    if variations.logits_bias:
+        bias = arrays.take(_NAMES["bias"], (1, output_size + 1))[0, :-1]
+    copies = () if separate else sides
+    if variations.tied_output:
+        copies = (*copies, _NAMES["output"])
+    for name in copies:
+        _check_copy(arrays, name, target)
+    for name in (_NAMES["source_positions"], _NAMES["target_positions"]):
+        if name in arrays:
+            _check_positions(arrays, name, width)
+    weights.set_embeddings(
+        model,
+        source[:-1] if separate else None,
+        target[:-1],
+        output,
+        bias,
+        start=target[-1] if variations.zero_start_id is None else None,
+    )
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        weights.set_layers(stack, _layer_reader(arrays, side))
+
+
+def _check_copy(arrays, name, matrix):
+    if name in arrays and not np.array_equal(arrays.take(name, matrix.shape), matrix):
+        raise ModelError(
+            f"{arrays.path}: {name} must equal the other embeddings. {_BADLY_CONVERTED}"
+        )
+
+
+def _check_positions(arrays, name, width):
+    found = arrays.take(name)
+    # The shape is checked first, because a file may claim a huge narrow array.
+    is_valid = found.ndim == 2 and found.size and found.shape[1] == width
+    if is_valid:
+        dims = np.arange(0, width, 2, dtype=np.float64)
+        angles = np.arange(len(found))[:, None] / 10000 ** (dims / width)
+        expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        is_shape = found.shape == expected.shape
+        tolerance = _POSITION_TOLERANCES[arrays.raw(name).dtype.name]
+        is_valid = is_shape and np.abs(found - expected).max() <= tolerance
+    if not is_valid:
+        raise ModelError(
+            f"{arrays.path}: {name} must contain sinusoidal positions. "
+            f"{_BADLY_CONVERTED}"
+        )
+
+
+def _layer_reader(arrays, side):
+    """Returns the argument `read` of `set_layers`, for Hugging Face's array names."""
+
+    def read(number, part, shape):
+        weight, bias = huggingface_names(side, number, part)
+        # PyTorch stores the weights of a linear layer as [outputs, inputs].
+        kernel = arrays.take(weight, tuple(shape)[::-1]).T
+        return kernel, arrays.take(bias, (shape[-1],))
+
+    return read
+
+
+def _read_mapping(path):
+    """Returns the mapping in a JSON file."""
+    return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
+
+
+def _read_decoding(folder, config, end_id):
+    """Converts settings of transformers' `generate` to a recipe's `decoding`.
+
+    Logs a warning for settings that change translations and have no equivalent.
+    """
+    settings, path = config, folder / "config.json"
+    if (folder / "generation_config.json").is_file():
+        path = folder / "generation_config.json"
+        settings = {**config, **_read_mapping(path)}
+    if settings.get("eos_token_id") not in (None, end_id, [end_id]):
+        raise ModelError(
+            f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
+            f"{settings['eos_token_id']!r:.80}"
+        )
+    beam_size, length_penalty = (
+        1 if settings.get(name) is None else settings[name]
+        for name in ("num_beams", "length_penalty")
+    )
+    check_number(path, "num_beams", beam_size, 1, 1000, kinds=(int,))
+    check_number(path, "length_penalty", length_penalty, 0, 100)
+    ignored = [
+        f"{name}={settings[name]}"[:80]
+        for name, neutral in _IGNORED_SETTINGS.items()
+        if settings.get(name) not in (None, neutral)
+    ]
+    if ignored:
+        logger.warning(
+            "%s: settings without an equivalent are ignored: %s",
+            folder,
+            escape_controls(", ".join(ignored)),
+        )
+    decoding = {
+        "beam_size": beam_size,
+        "length_penalty": float(length_penalty),
+        "length_penalty_kind": "power",
+    }
+    if settings.get("early_stopping") is True:
+        # The search ends when `beam_size` hypotheses have finished.
+        decoding["patience"] = 1.0
+    return decoding
+
+
+def _read_license(folder):
+    """Returns the license or licenses in the front matter of README.md, or `None`."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return None
+    # This codec removes a byte order mark.
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        head = file.read(_MAX_README_CHARACTERS)
+    front_matter = re.match(r"---[ \t]*\n(.*?\n)---[ \t]*(\n|\Z)", head, re.DOTALL)
+    try:
+        settings = read_yaml(front_matter[1]) if front_matter else None
+    except RecipeError:
+        return None
+    licenses = settings.get("license") if isinstance(settings, dict) else None
+    licenses = licenses if isinstance(licenses, list) else [licenses]
+    if not licenses or not all(isinstance(each, str) and each for each in licenses):
+        return None
+    return shorten(", ".join(licenses))

@@ -1,0 +1,373 @@
+"""Export to a folder that Hugging Face transformers reads.
+
+A post-norm model becomes a `MarianMTModel`. A pre-norm model becomes a
+`PegasusForConditionalGeneration`, the pre-norm counterpart of `MarianMTModel`.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from keras_transformer.errors import ExportError
+from keras_transformer.export.card import (
+    describe_translator,
+    length_penalty_notes,
+)
+from keras_transformer.export.supported import reject_forbidden_phrases
+from keras_transformer.files import replace_folder
+from keras_transformer.interop.array_names import (
+    HUGGINGFACE_ACTIVATIONS,
+    HUGGINGFACE_ARRAYS,
+    huggingface_names,
+)
+from keras_transformer.interop.supported import (
+    EXCLUDED_BIAS,
+    check_common_parts,
+    find_repeated,
+    supported_activation,
+)
+from keras_transformer.interop.weights import (
+    StreamOrder,
+    get_layers,
+    get_norm,
+    to_numpy,
+)
+from keras_transformer.saving.card import CARD
+from keras_transformer.saving.preset import DTYPES
+from keras_transformer.untrusted import quote
+
+# Fields of `model.variations` that can be exported. transformers ignores
+# `layer_norm_epsilon`.
+_VARIATIONS = (
+    *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
+    *("layer_norm_epsilon", "source_vocabulary_size"),
+)
+_NAMES = HUGGINGFACE_ARRAYS
+# Number of positions that transformers stores. It rejects longer texts.
+_MAX_POSITIONS = 1024
+# Maximum number of ids in a translation, including the start and end ids.
+_MAX_LENGTH = 512
+_NOTES = """## Use with transformers
+
+```python
+from transformers import AutoModelForSeq2SeqLM
+from transformers import MarianTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER")
+tokenizer = MarianTokenizer.from_pretrained("FOLDER")
+batch = tokenizer(["Text"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+
+The model is a `{architecture}`. With another class, its translations are wrong.
+
+## Differences
+
+transformers computes almost the same results from these weights as keras_transformer.
+The differences are:
+
+"""
+
+
+def export_huggingface(translator, folder, *, scores=(), license=None, dtype=None):
+    """Writes a folder that transformers loads.
+
+    `AutoModelForSeq2SeqLM` loads the model, and `MarianTokenizer` the tokenizer.
+    Ids do not change. One id is appended, with the embedding of the start id.
+    transformers uses the new id for padding and as the decoder's first input. The new
+    id has a logit bias of -1e9, so that log-probabilities match this package.
+    `generation_config.json` contains the search settings and the ids that a translation
+    never contains. If source and target differ in vocabulary, the smaller vocabulary is
+    padded, because transformers supports only one vocabulary size.
+
+    Args:
+        translator: `Translator` from `open_model`.
+        folder: Folder to write, which must not exist.
+        scores: Evaluation scores for the model card (see `model_card`).
+        license: License for the model card (see `describe_translator`).
+        dtype: `"float16"` for weights in half precision. If `None`, float32.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ExportError: If the folder exists, the model has parts that `MarianMTModel` and
+            Pegasus lack, the tokenizer is neither BPE nor from an imported Marian
+            model, or `dtype` is unknown or too small for a weight.
+        StorageError: If the disk is full.
+    """
+    reject_forbidden_phrases(translator)
+    model, tokenizer = translator.model, translator.tokenizer
+    if dtype not in DTYPES:
+        raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
+    _check(model, tokenizer)
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise ExportError(f"{folder}: already exists. Choose another folder")
+    target = translator.target_tokenizer
+    tensors = _tensors(model, tokenizer)
+    if dtype is not None:
+        tensors = {name: _half(name, array) for name, array in tensors.items()}
+    texts = describe_translator(translator, scores, license)
+    texts[CARD] += f"\n{_notes(translator)}"
+    files = {
+        "config.json": _config(model, target, dtype or "float32"),
+        "generation_config.json": _generation_config(model, target, translator.search),
+        "tokenizer_config.json": _tokenizer_config(_is_separate(model)),
+        "vocab.json": _vocabulary(tokenizer, _num_ids(model)),
+    }
+    if _is_separate(model):
+        files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
+    with replace_folder(folder, must_be_new=True) as temporary:
+        # The library writes the memory of an array, whatever its strides.
+        tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        for name, content in files.items():
+            texts[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, text in texts.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        (temporary / "source.spm").write_bytes(tokenizer.source.model)
+        (temporary / "target.spm").write_bytes(target.model)
+    return folder
+
+
+def _half(name, array):
+    """Converts an array to half precision."""
+    largest = np.finfo("float16").max
+    if name == _NAMES["bias"]:
+        # Half precision cannot store -1e9, the bias of ids that are never generated.
+        array = np.maximum(array, -largest)
+    if not np.all(np.abs(array) <= largest):
+        raise ExportError(f"{name}: a weight exceeds the range of float16")
+    return array.astype("float16")
+
+
+def _notes(translator):
+    """Returns the sections of the model card on transformers."""
+    notes = []
+    norm = translator.model.encoder.layers[0].feed_forward_add_norm
+    if norm.layer_norm_epsilon != 1e-5:
+        notes.append(
+            "Layer normalizations add 1e-5 to the variance. In training, they added "
+            f"{norm.layer_norm_epsilon:g}."
+        )
+    search = translator.search
+    notes += length_penalty_notes(search, "transformers")
+    if search.patience not in (None, 1):
+        notes.append(
+            f"transformers stops a search once {search.beam_size} hypotheses have "
+            "finished. keras_transformer stops it at "
+            f"{search.patience * search.beam_size:g} (patience {search.patience:g})."
+        )
+    notes.append(
+        f"transformers limits translations to {_MAX_LENGTH - 1} ids with the end id. "
+        "keras_transformer limits them to the length of the source plus "
+        f"{search.extra_length}."
+    )
+    if translator.tokenizer.kind == "bpe":
+        notes += [
+            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
+            "keras_transformer.",
+            "Spaces at both ends of a translation are removed.",
+        ]
+    notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
+    items = "".join(f"- {note}\n" for note in notes)
+    return _NOTES.format(architecture=_architecture(translator.model)) + items
+
+
+def _check(model, tokenizer):
+    """Raises `ExportError` unless transformers can run the model."""
+    check_common_parts(model, "transformers")
+    if tokenizer.kind not in ("bpe", "marian"):
+        raise ExportError(
+            "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
+            "must be bpe, or marian if the model was imported. "
+            f"Received: {tokenizer.kind}"
+        )
+    if tokenizer.kind == "marian":
+        _check_marian(tokenizer, model)
+    if _is_separate(model) and model.normalization == "pre":
+        raise ExportError(
+            "transformers' Pegasus, the format of pre-norm models, has no separate "
+            "source embeddings. Train with model.normalization=post or "
+            "tokenizer.shared=true"
+        )
+    for name, value in model.variations.changes().items():
+        if name not in _VARIATIONS:
+            raise ExportError(
+                f"transformers does not support {name}. Received: {name}={value}"
+            )
+    supported_activation(model, HUGGINGFACE_ACTIVATIONS, "transformers")
+
+
+def _check_marian(tokenizer, model):
+    """Raises `ExportError` unless `MarianTokenizer` can represent the tokenizer."""
+    if None in (tokenizer.model, tokenizer.target.model):
+        raise ExportError(
+            "transformers' MarianTokenizer needs SentencePiece models, but this model "
+            "was imported without them. Import it again from a folder that contains "
+            "source.spm and target.spm"
+        )
+    is_same = tokenizer.pieces() == tokenizer.target.pieces()
+    if not is_same and not _is_separate(model):
+        raise ExportError(
+            "source and target must have the same subwords, because they share their "
+            "embeddings"
+        )
+    for name in ("normalization", "language"):
+        value = getattr(tokenizer, name)
+        if value is not None:
+            raise ExportError(
+                f"transformers' MarianTokenizer does not support {name}. "
+                f"Received: {name}={value}"
+            )
+
+
+def _is_separate(model):
+    """Returns whether the source has its own embeddings."""
+    return model.source_embedding is not None
+
+
+def _num_ids(model):
+    """Returns the number of ids of the larger vocabulary."""
+    return max(model.source_vocabulary_size, model.vocabulary_size)
+
+
+def _tensors(model, tokenizer):
+    """Returns a dict of arrays keyed by their names in transformers.
+
+    transformers stores all sines before all cosines, so the axis `d_model` of every
+    array is permuted. Linear weights are `[outputs, inputs]`.
+    """
+    order = StreamOrder(model.d_model)
+    size, variations = _num_ids(model), model.variations
+
+    def rows(layer):
+        """Returns the embeddings, zeros for unused ids, and the new id's embedding."""
+        embeddings = to_numpy(layer.embeddings)
+        start = embeddings[tokenizer.start_id][None]
+        if variations.zero_start_id == tokenizer.start_id:
+            start = np.zeros_like(start)
+        unused = np.zeros_like(start, shape=(size - len(embeddings), model.d_model))
+        filled = np.concatenate([embeddings, unused, start])
+        return order.restore(filled, writes=True)
+
+    tensors = {}
+    if _is_separate(model):
+        tensors[_NAMES["source"]] = rows(model.source_embedding)
+        tensors[_NAMES["target"]] = rows(model.token_embedding)
+    else:
+        tensors[_NAMES["shared"]] = rows(model.token_embedding)
+    bias = np.zeros((1, size + 1), np.float32)
+    if variations.logits_bias:
+        bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
+    bias[:, model.num_outputs :] = EXCLUDED_BIAS
+    tensors[_NAMES["bias"]] = bias
+    for side, stack, positions in (
+        ("encoder", model.encoder, _NAMES["source_positions"]),
+        ("decoder", model.decoder, _NAMES["target_positions"]),
+    ):
+        for number, part, kernel, bias in get_layers(stack):
+            names = huggingface_names(side, number, part)
+            tensors |= zip(names, (kernel.T, bias), strict=True)
+        if stack.final_norm is not None:
+            names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))
+            tensors |= zip(names, get_norm(stack.final_norm), strict=True)
+            tensors[positions] = order.restore(_positions(model), writes=True)
+    return tensors
+
+
+def _positions(model):
+    """Returns the sinusoids of all positions, `[positions, d_model]`."""
+    zeros = np.zeros((1, _MAX_POSITIONS, model.d_model), np.float32)
+    return to_numpy(model.target_positions(zeros))[0]
+
+
+def _architecture(model):
+    """Returns the name of the class in transformers."""
+    is_pre_norm = model.normalization == "pre"
+    return "PegasusForConditionalGeneration" if is_pre_norm else "MarianMTModel"
+
+
+def _config(model, tokenizer, dtype):
+    """Returns the content of `config.json`."""
+    is_pre_norm = model.normalization == "pre"
+    pad_id = _num_ids(model)
+    config = {
+        "architectures": [_architecture(model)],
+        "model_type": "pegasus" if is_pre_norm else "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": pad_id + 1,
+        "d_model": model.d_model,
+        "activation_function": supported_activation(
+            model, HUGGINGFACE_ACTIVATIONS, "transformers"
+        ),
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": 0.0,
+        "scale_embedding": True,
+        "max_position_embeddings": _MAX_POSITIONS,
+        "pad_token_id": pad_id,
+        "decoder_start_token_id": pad_id,
+        "eos_token_id": tokenizer.end_id,
+        "forced_eos_token_id": None,
+        "torch_dtype": dtype,
+    }
+    if not is_pre_norm:
+        config["decoder_vocab_size"] = pad_id + 1
+        config["share_encoder_decoder_embeddings"] = not _is_separate(model)
+        config["static_position_embeddings"] = True
+    for part, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        config[f"{part}_layers"] = len(stack.layers)
+        config[f"{part}_ffn_dim"] = model.d_ff
+        config[f"{part}_attention_heads"] = model.num_heads
+    return config
+
+
+def _generation_config(model, tokenizer, search):
+    """Returns the content of `generation_config.json`."""
+    pad_id = _num_ids(model)
+    excluded_ids = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
+    return {
+        "num_beams": search.beam_size,
+        "length_penalty": search.length_penalty,
+        # Like this package, "never" searches until no better hypothesis is possible.
+        "early_stopping": "never" if search.patience is None else True,
+        "max_length": _MAX_LENGTH,
+        "bad_words_ids": [[number] for number in excluded_ids],
+        "pad_token_id": pad_id,
+        "decoder_start_token_id": pad_id,
+        "eos_token_id": tokenizer.end_id,
+    }
+
+
+def _tokenizer_config(is_separate):
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "separate_vocabs": is_separate,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": _MAX_POSITIONS,
+    }
+
+
+def _vocabulary(tokenizer, size):
+    """Maps subwords to ids, with transformers' names of the special ids."""
+    pieces = tokenizer.pieces()
+    # A padded vocabulary has rows without a subword.
+    pieces += [f"<unused{number}>" for number in range(len(pieces), size)]
+    pieces[tokenizer.pad_id] = "<padding>"
+    pieces[tokenizer.unknown_id] = "<unk>"
+    pieces[tokenizer.end_id] = "</s>"
+    pieces.append("<pad>")
+    if repeated := find_repeated(pieces):
+        raise ExportError(
+            "subwords must differ from each other and from the names that the export "
+            "adds: <pad>, <padding>, <unk>, </s>, <unused0>, <unused1>, and so on. "
+            f"Received: {quote(repeated)}"
+        )
+    return {piece: number for number, piece in enumerate(pieces)}

@@ -1,0 +1,224 @@
+"""Estimates of the sizes, memory and time of training, for `train --dry-run`."""
+
+import itertools
+import operator
+import time
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.runs.build import build_training_model
+from keras_transformer.runs.corpora import (
+    check_lengths,
+    load_pairs,
+    nonempty_pairs,
+)
+from keras_transformer.machine import (
+    find_machine,
+    format_bytes,
+    free_memory,
+    recipe_memory,
+)
+from keras_transformer.pipelines import Tokenizer
+from keras_transformer.recipes.automatic import TOKEN_BYTES
+from keras_transformer.recipes.training_text import measure_training_text
+from keras_transformer.saving.load import check_model
+from keras_transformer.training import automatic_bfloat16, configure_threads
+
+# Tokens per side in the batches used to measure the speed, without and with a GPU.
+_MEASURED_TOKENS = 4096
+_MEASURED_TOKENS_ON_GPU = 25_000
+_MEASURED_STEPS = 3
+# Number of pairs at the beginning of the text that are read and checked.
+_CHECKED_PAIRS = 10_000
+# Assumed number of tokens per sentence if the size of the text is unknown.
+_LENGTH = 32
+
+
+def plan_training(recipe):
+    """Estimates the memory, disk space and time that training a recipe takes.
+
+    The function reads the beginning of the text as training does, but writes nothing.
+    It measures the speed with a few training steps on random ids. The time includes
+    neither validation nor the preparation of the text.
+
+    Args:
+        recipe: A `Recipe`.
+
+    Returns:
+        Mapping of names, such as `"memory"`, to text to print.
+
+    Raises:
+        DataError: If the text cannot be read, or its first pairs cannot be used.
+        ModelError: If the recipe's model settings are invalid.
+        RecipeError: If the text can be longer than the learned positions.
+    """
+    check_model(recipe)
+    check_lengths(recipe)
+    settings, sizes, tokenizer = recipe.training, recipe.model, recipe.tokenizer
+    machine = find_machine()
+    configure_threads(settings.parallel_parts, machine.cores)
+    text = _text_size(recipe)
+    model = _training_model(recipe)
+    parameters = model.transformer.count_params()
+    with automatic_bfloat16(settings.mixed_precision == "auto_bfloat16"):
+        rate = _tokens_per_second(model, recipe, text, bool(machine.gpus))
+    num_devices = max(1, len(machine.gpus))
+    seconds = _computed_tokens(recipe) / (rate * num_devices)
+    vocabulary = f"{tokenizer.vocabulary_size:,}"
+    if not tokenizer.shared:
+        source_size = tokenizer.source_vocabulary_size
+        vocabulary = f"{source_size:,} source and {vocabulary} target"
+    # For each parameter, a checkpoint stores the weight, two Adam slots and, with
+    # `ema_momentum`, the average, in 4 bytes each. The best and the final model store
+    # only the weight.
+    checkpoint_bytes = 12 if settings.ema_momentum is None else 16
+    disk = (checkpoint_bytes * settings.keep_checkpoints + 8) * parameters
+    data = f"not measured (data.kind: {recipe.data.kind})"
+    if text:
+        tokens = text.bytes // TOKEN_BYTES
+        data = f"{text.pairs:,} pairs, about {tokens:,} tokens per side"
+    return {
+        "machine": str(machine),
+        "data": data,
+        "vocabulary": f"{vocabulary} subwords ({tokenizer.kind})",
+        "model": (
+            f"{parameters:,} parameters ({sizes.size}: {sizes.num_layers} layers, "
+            f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
+        ),
+        "batch": _describe_batch(settings),
+        "steps": _describe_steps(recipe, text),
+        "memory": _describe_memory(recipe_memory(recipe, num_devices), machine),
+        "disk": f"about {format_bytes(disk)} for checkpoints and models",
+        "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
+        "time": f"about {_format_duration(seconds)}, without validation",
+    }
+
+
+def _text_size(recipe):
+    """Returns the `TextSize` of the training text, or `None` if it is not measured.
+
+    As in training, pairs with an empty side do not count. Their number is extrapolated
+    from the first pairs. Datasets that would have to be downloaded are not read.
+    """
+    data = recipe.data
+    if data.kind == "tfds":
+        return None
+    if data.kind == "hf":
+        data = data.model_copy(update={"streaming": True})
+    splits = load_pairs(recipe.model_copy(update={"data": data}))
+    next(iter(splits.get("validation", ())), None)
+    pairs, size = splits["train"], measure_training_text(data)
+    tokenizer = pairs.tokenizer()
+    if tokenizer is not None:
+        next(pairs.id_chunks(tokenizer))
+        return size
+    first = list(itertools.islice(pairs, _CHECKED_PAIRS))
+    share = len(nonempty_pairs(first, "train")) / len(first)
+    return size and size._replace(pairs=round(share * size.pairs))
+
+
+def _training_model(recipe):
+    """Builds the training model with a stand-in for the tokenizer of the run."""
+    tokenizer = SimpleNamespace(
+        vocabulary_size=recipe.tokenizer.vocabulary_size,
+        num_outputs=None,
+        num_symbols=lambda: None,
+        pad_id=Tokenizer.pad_id,
+    )
+    # Random ids have no alignments, and only one micro-batch is timed.
+    changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
+    settings = recipe.training.model_copy(update=changes)
+    return build_training_model(
+        recipe.model_copy(update={"training": settings}), tokenizer
+    )
+
+
+def _tokens_per_second(model, recipe, text, has_gpu):
+    """Measures the training speed, in tokens per side per second."""
+    settings, max_length = recipe.training, recipe.data.max_length
+    length = min(_LENGTH, max_length)
+    if text and text.pairs:
+        length = int(np.clip(text.bytes / TOKEN_BYTES / text.pairs, 4, max_length))
+    limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
+    tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
+    shape = max(settings.parallel_parts, tokens // length), length
+    rng, target_size = np.random.default_rng(0), recipe.tokenizer.vocabulary_size
+    source_size = recipe.tokenizer.source_vocabulary_size or target_size
+    # Ids below 4 are special.
+    source = rng.integers(4, source_size, shape, np.int32)
+    target = rng.integers(4, target_size, shape, np.int32)
+    inputs = {"source_ids": source, "target_ids": target}
+    batch = tf.data.Dataset.from_tensors((inputs, target))
+    times = []
+
+    def on_step(step, logs):
+        float(logs["loss"])  # waits for the device
+        times.append(time.perf_counter())
+
+    model.fit(
+        batch.repeat(),
+        steps_per_epoch=1 + _MEASURED_STEPS,
+        shuffle=False,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=on_step)],
+    )
+    # The first step compiles, so time runs from its end.
+    return source.size / float(np.median(np.diff(times)))
+
+
+def _describe_batch(settings):
+    numbers = {
+        "sequential": settings.gradient_accumulation_steps,
+        "parallel": settings.parallel_parts,
+    }
+    parts = [f"{number} {kind}" for kind, number in numbers.items() if number > 1]
+    split = f", split into {' x '.join(parts)} parts" if parts else ""
+    return f"{settings.batch_tokens:,} tokens per side{split}"
+
+
+def _describe_steps(recipe, text):
+    steps, stages = f"{recipe.training.steps:,}", recipe.stages
+    if recipe.training.stages:
+        steps += f" (stages: {' + '.join(f'{s.settings.steps:,}' for s in stages)})"
+    if not text or not text.bytes:
+        return steps
+    epochs = 0
+    for stage in stages:
+        # An epoch in both directions has each pair twice.
+        copies = 2 if stage.text_options.directions == "both" else 1
+        tokens = stage.settings.steps * stage.settings.batch_tokens
+        epochs += tokens * TOKEN_BYTES / (copies * text.bytes)
+    return f"{steps}, about {epochs:,.3g} epochs"
+
+
+def _computed_tokens(recipe):
+    """Returns the tokens per side of a run, weighted by their computing time.
+
+    A stage with consistency computes each batch twice. The weights are relative to the
+    first stage, with which the speed is measured.
+    """
+    stages = [stage.settings for stage in recipe.stages]
+    passes = [2 if each.consistency else 1 for each in stages]
+    tokens = (each.steps * each.batch_tokens for each in stages)
+    return sum(map(operator.mul, passes, tokens)) / passes[0]
+
+
+def _describe_memory(memory, machine):
+    text = f"about {format_bytes(memory)}"
+    if machine.gpus:
+        total = machine.gpus[0].memory
+        text += f" of {format_bytes(total)}" if total else ""
+        return f"{text} per GPU"
+    total, free = format_bytes(machine.memory), format_bytes(free_memory())
+    return f"{text} of {total} ({free} free)"
+
+
+def _format_duration(seconds):
+    for unit, size, limit in (("s", 1, 90), ("min", 60, 90)):
+        if seconds < limit * size:
+            return f"{seconds / size:.0f} {unit}"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

@@ -1,0 +1,146 @@
+"""Scores of a run's model: validation during training, and scores on a set of pairs."""
+
+import math
+from typing import NamedTuple
+
+from keras_transformer import evaluation, pipelines
+from keras_transformer.decoding import BeamSearch, Translator
+from keras_transformer.errors import DataError, install_hint
+from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
+from keras_transformer.runs.corpora import nonempty_pairs
+from keras_transformer.parsing import bracketing_score
+from keras_transformer.parsing.parser import parse_sentences
+from keras_transformer.recipes.schema import BLEU_EXTRAS
+from keras_transformer.opening import open_model
+
+
+def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
+    """Returns a function that computes the model's metrics on the validation pairs.
+
+    The metrics are perplexity, and BLEU and chrF for text or F1 for trees.
+
+    Args:
+        recipe: A `Recipe`.
+        model: The recipe's `Transformer`.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
+        corpus: `EncodedCorpus` of the validation pairs.
+        pairs: The same pairs as text: `Pairs`, or `TreeFiles` for `data.kind: trees`.
+        beam_size: Beam size for BLEU, chrF or F1, `training.validation_beam_size` if
+            `None`.
+    """
+    settings = recipe.training
+    dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
+    decoding = {
+        **recipe.decoding.model_dump(),
+        "beam_size": beam_size or settings.validation_beam_size,
+    }
+    translator = Translator(
+        model,
+        tokenizer,
+        search=BeamSearch(**decoding),
+        max_source_length=recipe.data.max_length,
+        parallel_parts=settings.parallel_parts,
+    )
+    target = tokenizer.target
+    pair_scorer = PairScorer(model, target.pad_id, target.unknown_id)
+    score_outputs = None
+    if recipe.data.kind == "trees":
+        if settings.validation_f1:
+            score_outputs = _f1_scorer(recipe, translator, pairs)
+    elif settings.validation_bleu:
+        score_outputs = _text_scorer(recipe, translator, pairs)
+
+    def validate():
+        metrics = {"perplexity": evaluation.perplexity(pair_scorer, dataset)}
+        if score_outputs is not None:
+            metrics |= score_outputs()
+        return metrics
+
+    return validate
+
+
+def validation_settings(recipe):
+    """Returns the settings on which validation scores depend, as text."""
+    training = recipe.training
+    settings = {
+        **recipe.evaluation.model_dump(),
+        "sentences": training.validation_sentences,
+        "beam_size": training.validation_beam_size,
+        "extra_length": recipe.decoding.extra_length,
+    }
+    # Greedy search does not use the others.
+    if training.validation_beam_size > 1:
+        settings = {**recipe.decoding.model_dump(), **settings}
+    return ", ".join(f"{name}={settings[name]}" for name in sorted(settings))
+
+
+def _text_scorer(recipe, translator, pairs):
+    """Returns a function that computes BLEU, plus chrF if it selects the best model."""
+    kept = _sample(
+        nonempty_pairs(pairs, "validation"), recipe.training.validation_sentences
+    )
+    sources, references = map(list, zip(*kept, strict=True))
+    settings = recipe.evaluation.model_dump()
+    try:
+        # Some tokenizers need extra packages. This call reports a missing one before
+        # training starts.
+        evaluation.bleu(references[:1], references[:1], **settings)
+    except (ImportError, RuntimeError, OSError) as error:
+        name = settings["tokenize"]
+        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
+        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        raise DataError(f"evaluation.tokenize={name}: {reason}") from None
+
+    def score():
+        outputs = translator.translate(sources)
+        scores = {"bleu": evaluation.bleu(outputs, references, **settings).score}
+        if recipe.validation_metric() == "chrf":
+            lowercase = settings["lowercase"]
+            scores["chrf"] = evaluation.chrf(outputs, references, lowercase).score
+        return scores
+
+    return score
+
+
+def _f1_scorer(recipe, translator, pairs):
+    """Returns a function that parses the validation sentences and computes F1."""
+    trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
+    sentences = [tree.words for tree in trees]
+
+    def score():
+        parses = parse_sentences(translator, sentences, recipe.data.words)
+        return {"f1": bracketing_score(trees, [parse.tree for parse in parses]).f1}
+
+    return score
+
+
+def _sample(items, size):
+    """Returns `size` evenly spaced items, or all items if `size` is `None`."""
+    if size is None or size >= len(items):
+        return items
+    return [items[number * len(items) // size] for number in range(size)]
+
+
+class ModelScores(NamedTuple):
+    """Translations and scores of a model."""
+
+    translations: list[str]
+    bleu: evaluation.Result
+    perplexity: float | None  # `None` if it is infinite, as for a diverged model
+    parameters: int
+
+
+def score_model(folder, sources, references, **settings):
+    """Returns the `ModelScores` of a run on a list of sources and one of references.
+
+    `settings` are arguments of `evaluation.bleu`.
+    """
+    translator = open_model(folder)
+    translations = translator.translate(sources)
+    perplexity = perplexity_of(translator.score(sources, references))
+    return ModelScores(
+        translations,
+        evaluation.bleu(translations, references, **settings),
+        perplexity if math.isfinite(perplexity) else None,
+        translator.model.count_params(),
+    )

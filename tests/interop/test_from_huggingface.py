@@ -1,0 +1,405 @@
+"""Import of Hugging Face folders, compared with the library `transformers` and NumPy.
+
+`ask_transformers.py` wrote the library's results to `transformers_results.json`.
+`toolkit_models.logits` computes the expected logits in NumPy.
+"""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from import_checks import FileOnUnpickle, import_error, model_logits
+from layer_checks import numpy
+from toolkit_models import (
+    HUGGINGFACE_MODELS,
+    PIECES,
+    SOURCE,
+    TARGET,
+    huggingface_arrays,
+    huggingface_config,
+    huggingface_model,
+    logits,
+    random_arrays,
+    safetensors,
+    write_huggingface,
+)
+
+import keras_transformer as kt
+from keras_transformer.decoding import SpecialIds, translate_ids
+from keras_transformer.errors import ModelError
+from keras_transformer.interop.from_huggingface import import_huggingface
+
+POSITIONS = "model.encoder.embed_positions.weight"
+RESULTS = json.loads(
+    pathlib.Path(__file__).with_name("transformers_results.json").read_text()
+)
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE_MODELS)
+def test_imported_model_matches_transformers(tmp_path, name):
+    arrays, config = huggingface_model(name)
+    imported = import_huggingface(write_huggingface(tmp_path / "m", arrays, config))
+    # transformers also computes a logit for padding, the last id.
+    expected = np.array(RESULTS["logits"][name])[:, :-1]
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=1e-4)
+    # `SOURCE` has five ids, so the limit is 12, as in ask_transformers.py.
+    found, _ = translate_ids(
+        imported.model,
+        np.array([SOURCE], "int32"),
+        kt.BeamSearch(1, extra_length=7),
+        SpecialIds.of(imported.tokenizer.target),
+    )
+    # At the length limit, transformers forces the end id. This search does not.
+    *expected, end_id = RESULTS["greedy"][name]
+    assert end_id == SOURCE[-1]
+    assert numpy(found)[0, 0, : len(expected)].tolist() == expected
+
+
+def test_import_for_marian_matches_numpy(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays)
+    imported = import_huggingface(folder, "marian")
+    expected = logits(arrays, SOURCE, TARGET, "marian")
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    assert "not transformers" in imported.card_rows["logits match"]
+
+
+def test_untied_output_matrix_is_imported(tmp_path):
+    arrays = random_arrays(tied=False)
+    config = huggingface_config(tied=False)
+    imported = import_huggingface(write_huggingface(tmp_path / "m", arrays, config))
+    expected = logits(arrays, SOURCE, TARGET, "huggingface")
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+
+
+def test_card_and_settings_come_from_the_folder(tmp_path):
+    imported = import_huggingface(write_huggingface(tmp_path / "m", random_arrays()))
+    assert imported.license == "apache-2.0"
+    assert imported.decoding == {
+        "beam_size": 3,
+        "length_penalty": 0.5,
+        "length_penalty_kind": "power",
+    }
+    assert "--engine marian" in imported.card_rows["closer to Marian"]
+
+
+def test_generation_config_takes_precedence(folder):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"num_beams": 2, "early_stopping": True}))
+    decoding = import_huggingface(folder).decoding
+    assert (decoding["beam_size"], decoding["length_penalty"]) == (2, 0.5)
+    assert decoding["patience"] == 1
+    path.write_text(json.dumps({"eos_token_id": 3}))
+    message = f"{path}: eos_token_id must be 0, the id of </s>. Received: 3"
+    assert message in import_error(import_huggingface, folder)
+
+
+def test_license_comes_from_the_front_matter_only(tmp_path):
+    folder = write_huggingface(tmp_path / "m", random_arrays())
+    readme = "---\nlanguage: de\n---\nlicense: GPL-3.0 for the scripts only\n"
+    (folder / "README.md").write_text(readme)
+    assert import_huggingface(folder).license is None
+
+
+@pytest.mark.parametrize(
+    ("text", "license"),
+    [
+        ("\ufeff---\nlicense: mit\n---\n", "mit"),
+        ("---\r\nlicense: mit\r\n---\r\n", "mit"),
+        ("---\nlicense:\n- cc-by-4.0\n- mit\n---\n", "cc-by-4.0, mit"),
+        ('---\nlicense: "cc-by-4.0" # as on the page\n---', "cc-by-4.0"),
+        ('---\nlicense: "\\ud800\\e"\n---\n', r"\ud800\x1b"),
+        ("---\nlicense: 7\n---\n", None),
+        ("---\nlicense: [7]\n---\n", None),
+        ("---\nlicense: []\n---\n", None),
+        ("---\n- license: mit\n---\n", None),
+        ("---\nlicense: mit\nlicense: gpl\n---\n", None),
+        ("---\nlicense: mit\n", None),
+    ],
+)
+def test_license_is_yaml(folder, text, license):
+    (folder / "README.md").write_bytes(text.encode())
+    assert import_huggingface(folder).license == license
+
+
+def test_half_precision_and_shards_give_the_same_model(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays, dtype="F16")
+    expected = logits(arrays, SOURCE, TARGET, "huggingface")
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    (folder / "model.safetensors").unlink()
+    places = {}
+    stored = huggingface_arrays(arrays)
+    for number, names in enumerate((list(stored)[::2], list(stored)[1::2])):
+        shard = f"model-{number}.safetensors"
+        content = safetensors({name: stored[name] for name in names})
+        (folder / shard).write_bytes(content)
+        places |= dict.fromkeys(names, shard)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    for name in ("../m/model-0.safetensors", 7, ["model-0.safetensors"], "", ".."):
+        index.write_text(json.dumps({"weight_map": {**places, "x": name}}))
+        assert "weight_map must map" in import_error(import_huggingface, folder)
+    (folder / "more.safetensors").write_bytes(content)
+    index.write_text(json.dumps({"weight_map": {**places, "x": "more.safetensors"}}))
+    error = import_error(import_huggingface, folder)
+    assert "more.safetensors: another shard also contains" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("d", "d: not a safetensors file"), ("a\0b", "not a file name")],
+)
+def test_shards_must_be_files(folder, name, reason):
+    (folder / "model.safetensors").unlink()
+    (folder / "d").mkdir()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ModelError) as caught:
+        import_huggingface(folder)
+    assert reason in str(caught.value)
+
+
+def test_learned_start_vector_is_kept(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays)
+    stored = huggingface_arrays(arrays)
+    stored["model.shared.weight"][-1] = start = np.arange(8) / 10
+    (folder / "model.safetensors").write_bytes(safetensors(stored))
+    model = import_huggingface(folder).model
+    assert model.variations.zero_start_id is None
+    # The positional encoding of transformers has all sines before the cosines. This
+    # package alternates them, so the import permutes the columns of embeddings.
+    row = model.token_embedding.embeddings.numpy()[-1]
+    np.testing.assert_allclose(row[::2], start[:4], rtol=1e-6)
+    np.testing.assert_allclose(row[1::2], start[4:], rtol=1e-6)
+
+
+def test_repeated_matrices_must_be_equal(folder):
+    stored = huggingface_arrays(random_arrays())
+    angles = np.arange(32)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    extra = {
+        "model.encoder.embed_tokens.weight": stored["model.shared.weight"],
+        "lm_head.weight": stored["model.shared.weight"],
+        "model.decoder.embed_positions.weight": positions,
+    }
+    path = folder / "model.safetensors"
+    path.write_bytes(safetensors({**stored, **extra}))
+    import_huggingface(folder)
+    for name in extra:
+        changed = {**extra, name: extra[name] + 0.001}
+        path.write_bytes(safetensors({**stored, **changed}))
+        message = import_error(import_huggingface, folder)
+        assert name in message and "faulty conversion" in message
+
+
+def sinusoids():
+    """Returns the positions that older files contain, `[512, 8]`."""
+    angles = np.arange(512)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("F32", 2e-5), ("F16", 2e-3), ("BF16", 2e-2)]
+)
+def test_positions_may_be_rounded_to_their_type(folder, dtype, error):
+    stored, path = huggingface_arrays(random_arrays()), folder / "model.safetensors"
+    stored[POSITIONS] = sinusoids()
+    path.write_bytes(safetensors(stored, dtype))
+    import_huggingface(folder)
+    stored[POSITIONS] = sinusoids() + error
+    path.write_bytes(safetensors(stored, dtype))
+    message = import_error(import_huggingface, folder)
+    assert f"{POSITIONS} must contain sinusoidal positions" in message
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.backends
+def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
+    import torch
+
+    stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
+    (folder / "model.safetensors").unlink()
+    rounded = {
+        name: torch.tensor(array).to(getattr(torch, dtype))
+        for name, array in stored.items()
+    }
+    torch.save(rounded, folder / "pytorch_model.bin")
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    row = rounded["model.shared.weight"][2].float().numpy()
+    # The import alternates the first and the second half of the columns.
+    np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
+    # In single precision, the same errors are too large.
+    full = {name: tensor.float() for name, tensor in rounded.items()}
+    torch.save(full, folder / "pytorch_model.bin")
+    message = import_error(import_huggingface, folder)
+    assert "must contain sinusoidal positions" in message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.backends
+def test_bin_file_may_contain_parameters(folder, dtype):
+    import torch
+
+    (folder / "model.safetensors").unlink()
+    state = {
+        name: torch.nn.Parameter(torch.tensor(array).to(getattr(torch, dtype)))
+        for name, array in huggingface_arrays(random_arrays()).items()
+    }
+    torch.save(state, folder / "pytorch_model.bin")
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    row = state["model.shared.weight"][2].detach().float().numpy()
+    # The import alternates the first and the second half of the columns.
+    np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
+
+
+def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
+    stored = huggingface_arrays(random_arrays())
+    # 1.0078125 is 0x3f810000. The next number, 1.015625, is 0x3f820000.
+    stored["model.shared.weight"][2] = [1.0078125, 1.01, 1.014, -3, 0, 0.5, 65536, 1]
+    (folder / "model.safetensors").write_bytes(safetensors(stored, "BF16"))
+    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    # The import alternates the first and the second half of the columns.
+    expected = [1.0078125, 0, 1.0078125, 0.5, 1.015625, 65536, -3, 1]
+    np.testing.assert_array_equal(found[2], expected)
+
+
+def test_import_warns_about_settings_without_an_equivalent(folder, caplog):
+    neutral = {"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None}
+    settings = {**neutral, "no_repeat_ngram_size": 3, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    import_huggingface(folder)
+    (message,) = caplog.messages
+    assert message == (
+        f"{folder}: settings without an equivalent are ignored: do_sample=True, "
+        "no_repeat_ngram_size=3"
+    )
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Folder of a valid model, which tests must not change."""
+    folder = tmp_path_factory.mktemp("good") / "m"
+    return write_huggingface(folder, random_arrays())
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    """Folder of a valid model, which the test may damage."""
+    return shutil.copytree(good, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"normalize_before": True}, "normalize_before must be False"),
+        ({"normalize_embedding": True}, "normalize_embedding must be False"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm must be False"),
+        ({"static_position_embeddings": False}, "static_position_embeddings must be"),
+        ({"scale_embedding": False}, "scale_embedding must be true"),
+        ({"model_type": "bart"}, "model_type must be marian. Received: 'bart'"),
+        # Presets of this package and folders of CTranslate2 have no model_type.
+        ({"model_type": None}, "need no import"),
+        ({"decoder_attention_heads": 4}, "encoder_attention_heads 2"),
+        ({"decoder_ffn_dim": 4}, "encoder_ffn_dim 12, decoder_ffn_dim 4"),
+        ({"activation_function": "mish"}, "activation_function must be one of"),
+        ({"decoder_start_token_id": 0}, "decoder_start_token_id must be 11"),
+        ({"eos_token_id": 3}, "eos_token_id must be 0, the id of </s>. Received: 3"),
+        ({"encoder_layers": 2**30}, "more weights than the file contains"),
+        ({"encoder_layers": "2"}, "num_layers"),
+        ({"d_model": -8}, "d_model"),
+        ({"num_beams": 0}, "num_beams must be an integer from 1 to 1000. Received: 0"),
+        ({"length_penalty": "x"}, "length_penalty must be a number"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(folder, changes, reason):
+    config = {**huggingface_config(), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert reason in import_error(import_huggingface, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.json", "[" * 10_000, "nested too deeply"),
+        ("config.json", "[]", "dict"),
+        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 3, "<pad>": 4}', "has the id 2"),
+        (
+            "vocab.json",
+            '{"</s>": 0, "<unk>": 1, "a": 1, "<pad>": 2}',
+            "the id 1 belongs",
+        ),
+        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 2}', "the last piece must be"),
+        ("vocab.json", '{"</s>": 0, "<unk>": "1"}', "must map pieces to ids"),
+        ("vocab.json", '["</s>"]', "must map pieces to ids"),
+        ("vocab.json", '{"\\ud800": 0, "<pad>": 1}', "is not valid text"),
+        ("source.spm", "x", "not a SentencePiece model"),
+        ("model.safetensors", "", "not a safetensors file"),
+        ("model.safetensors", "\xff" * 64, "not a safetensors file"),
+    ],
+)
+def test_damaged_files_are_refused(folder, name, content, reason):
+    (folder / name).write_bytes(content.encode("latin-1"))
+    assert reason in import_error(import_huggingface, folder)
+
+
+def entry(**changes):
+    """Returns the header of an array of two numbers, with changes."""
+    return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"x": entry(data_offsets=[0, 4])}, "not a safetensors file"),
+        ({"x": entry(data_offsets=[-8, 0])}, "not a safetensors file"),
+        (
+            {"x": entry(data_offsets=[0, 2**60], shape=[2**58])},
+            "not a safetensors file",
+        ),
+        ({"x": entry(shape=[2.0])}, "not a safetensors file"),
+        ({"x": entry(dtype="I32")}, "'x' must be F32, F16 or BF16. Received: I32"),
+        ({"x": entry(dtype="F8_E4M3", shape=[8])}, "Received: F8_E4M3"),
+        ({"x": entry(dtype=["F32"])}, "not a safetensors file"),
+        ({"x": [1]}, "not a safetensors file"),
+        ({"x": entry()}, "model.shared.weight is missing"),
+        ([], "not a safetensors file"),
+        ({}, "not a safetensors file"),
+    ],
+)
+def test_forged_safetensors_are_refused(folder, header, reason):
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + bytes(8)
+    (folder / "model.safetensors").write_bytes(content)
+    assert reason in import_error(import_huggingface, folder)
+
+
+@pytest.mark.backends
+def test_pickle_in_a_bin_file_is_not_run(folder):
+    import torch
+
+    arrays = huggingface_arrays(random_arrays())
+    state = {name: torch.tensor(array) for name, array in arrays.items()}
+    (folder / "model.safetensors").unlink()
+    path, mark = folder / "pytorch_model.bin", folder / "mark"
+    torch.save(state, path)
+    expected = logits(random_arrays(), SOURCE, TARGET, "huggingface")
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    torch.save({**state, "x": FileOnUnpickle(mark)}, path)
+    assert "rejected by PyTorch" in import_error(import_huggingface, folder)
+    path.write_bytes(b"\x80\x04junk")
+    assert "rejected by PyTorch" in import_error(import_huggingface, folder)
+    assert not mark.exists()
+
+
+def test_vocabulary_of_the_model_has_two_more_ids(folder):
+    imported = import_huggingface(folder)
+    assert imported.model.vocabulary_size == len(PIECES) + 2
+    assert imported.tokenizer.pieces()[-2:] == ["<pad>", "<s>"]

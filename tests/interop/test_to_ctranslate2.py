@@ -1,0 +1,341 @@
+"""Exports for CTranslate2, whose scores and translations match the Keras model's."""
+
+import importlib.util
+import json
+
+import keras
+import numpy as np
+import pytest
+from tiny_export import open_translator
+from toolkit_models import splitter
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.decoding.scoring import score_ids
+from keras_transformer.errors import ExportError
+from keras_transformer.interop import export_ctranslate2, export_marian
+from keras_transformer.interop.from_marian import import_marian
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
+
+# ctranslate2 is imported inside the tests: it takes memory, and every pytest worker
+# imports this file.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ctranslate2") is None, reason="no ctranslate2"
+)
+SENTENCES = [
+    "der Hund läuft",
+    "ein Hund und noch ein Hund",
+    "die Katze schläft",
+    "läuft 😀 der",
+    "Hund " * 11,
+]
+# Arguments of `Transformer` for each test case.
+VARIANTS = {
+    "post": {},
+    "pre": {"normalization": "pre"},
+    "learned": {"positions": "learned", "max_length": 40},
+    "gelu": {"activation": "gelu", "normalization": "pre"},
+    "silu": {"activation": "silu"},
+    "narrow heads": {"key_dim": 4, "value_dim": 4},
+    "quick gelu": {"activation": "quick_gelu"},
+    "variations": {
+        "variations": {
+            "num_decoder_layers": 1,
+            "attention_bias": True,
+            "logits_bias": True,
+            "layer_norm_epsilon": 1e-5,
+            "position_rates": "tensor2tensor",
+            "first_position": 1,
+            "zero_start_id": 2,
+            "embedding_norm": True,
+            "source_vocabulary_size": 300,
+            "tied_output": False,
+        },
+    },
+    "wide heads": {"key_dim": 14, "value_dim": 14, "normalization": "pre"},
+}
+
+
+def make_model(kind="bpe", **changes):
+    """Returns a `Transformer` with random weights, and its tokenizer."""
+    tokenizer = pipelines.train_tokenizer(kind, SENTENCES[:4], 300)
+    keras.utils.set_random_seed(3)
+    arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
+    model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    add_noise(model)
+    return model, tokenizer
+
+
+def add_noise(model):
+    # With initial weights, all sources get the same output. Noise makes them differ.
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+
+
+def split(tokenizer, texts):
+    """Returns each text as a list of pieces (subwords), the format of CTranslate2."""
+    pieces = tokenizer.pieces()
+    return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
+
+
+def open_ctranslate2(folder, compute_type="default"):
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        str(folder), device="cpu", inter_threads=1, compute_type=compute_type
+    )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_ctranslate2_matches_log_probabilities(tmp_path, name):
+    num_layers = 2 if name == "post" else 1
+    model, tokenizer = make_model(num_layers=num_layers, **VARIANTS[name])
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    source = split(tokenizer, SENTENCES)
+    target = split(tokenizer, SENTENCES[::-1])
+    results = open_ctranslate2(folder).score_batch(source, target)
+    scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
+    expected = [score.log_prob for score in scores]
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_ctranslate2_supports_separate_vocabularies(tmp_path):
+    sizes = {"source": 290, "target": 300}
+    tokenizer = pipelines.SeparateTokenizers(
+        *(pipelines.train_tokenizer("bpe", SENTENCES[:4], n) for n in sizes.values())
+    )
+    variations = {"source_vocabulary_size": 290}
+    model, _ = make_model(num_layers=1, variations=variations)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    for side, size in sizes.items():
+        assert len(json.loads((folder / f"{side}_vocabulary.json").read_text())) == size
+    target = split(tokenizer.target, SENTENCES[::-1])
+    results = open_ctranslate2(folder).score_batch(split(tokenizer, SENTENCES), target)
+    scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
+    found = [sum(result.log_probs) for result in results]
+    expected = [score.log_prob for score in scores]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    loaded = pipelines.load_tokenizer(folder)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_ctranslate2_supports_vocabularies_with_the_names_of_special_ids(tmp_path):
+    """SentencePiece's vocabularies contain `<s>`, which is no start token here."""
+    content = splitter()
+    pieces = sentencepiece_pieces(content)
+    assert "<s>" in pieces
+    sides = (([*pieces, "<pad>"], content), ([*pieces, "x"], content))
+    tokenizer = MarianTokenizer(*sides)
+    variations = {"source_vocabulary_size": tokenizer.vocabulary_size}
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 1, 24, 40, 3),
+        pad_id=tokenizer.pad_id,
+        output_size=tokenizer.target.num_outputs,
+        variations=variations,
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    add_noise(model)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    texts = ["ab cd", "a", "ef b", "cd ef a"]
+    rows = split(tokenizer, texts), split(tokenizer.target, texts[::-1])
+    results = open_ctranslate2(folder).score_batch(*rows)
+    scores = kt.Translator(model, tokenizer).score(texts, texts[::-1])
+    found = [sum(result.log_probs) for result in results]
+    expected = [score.log_prob for score in scores]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_ctranslate2_refuses_repeated_subwords(tmp_path, monkeypatch):
+    model, tokenizer = make_model(num_layers=1)
+    pieces = tokenizer.pieces()
+    monkeypatch.setattr(tokenizer, "pieces", lambda: [*pieces[:-1], "<s>"])
+    with pytest.raises(ExportError, match="Received: '<s>' more than once"):
+        export_ctranslate2(model, tokenizer, tmp_path / "model")
+
+
+def test_ctranslate2_converts_marian_exports(tmp_path):
+    variations = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
+    model, tokenizer = make_model(variations=variations, activation="silu")
+    folder = export_marian(
+        open_translator(model, tokenizer, kt.BeamSearch()), tmp_path / "marian"
+    )
+    from ctranslate2 import converters
+
+    converter = converters.MarianConverter(
+        str(folder / "model.npz"), [str(folder / "vocab.yml")] * 2
+    )
+    converter.convert(str(tmp_path / "converted"))
+    # CTranslate2 runs Marian models with Hugging Face's sinusoids and epsilon.
+    imported = import_marian(folder, "huggingface")
+    tokens = split(imported.tokenizer, SENTENCES)
+    results = open_ctranslate2(tmp_path / "converted").score_batch(tokens, tokens[::-1])
+    translator = kt.Translator(imported.model, imported.tokenizer)
+    scores = translator.score(SENTENCES, SENTENCES[::-1])
+    expected = [score.log_prob for score in scores]
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_ctranslate2_supports_output_size(tmp_path):
+    """Each target contains the last id that the model can predict."""
+    _, tokenizer = make_model()
+    model, _ = make_model(output_size=tokenizer.vocabulary_size - 9)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    last = tokenizer.pieces()[model.output_size - 1]
+    rows = split(tokenizer, SENTENCES)
+    targets = [[row[0], last, row[-1]] for row in rows]
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    ids = [[pieces[token] for token in row] for row in targets]
+    assert max(map(max, ids)) == model.output_size - 1
+    results = open_ctranslate2(folder).score_batch(rows, targets)
+    source_ids = [[*map(pieces.get, row), tokenizer.end_id] for row in rows]
+    expected = [
+        float(
+            score_ids(
+                model,
+                np.array([source]),
+                np.array([[tokenizer.start_id, *target]]),
+                np.array([[*target, tokenizer.end_id]]),
+            )[0]
+        )
+        for source, target in zip(source_ids, ids, strict=True)
+    ]
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_ctranslate2_matches_translations(tmp_path, kind):
+    model, tokenizer = make_model(kind, num_layers=1)
+    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
+    translator = kt.Translator(
+        *(model, tokenizer),
+        search=kt.BeamSearch(beam_size=1, length_penalty=0.0, extra_length=5),
+    )
+    expected = translator.translate(SENTENCES)
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    assert len(set(expected)) > 2
+    for text, tokens in zip(SENTENCES, split(tokenizer, SENTENCES), strict=True):
+        (result,) = fast.translate_batch(
+            [tokens],
+            beam_size=1,
+            length_penalty=0,
+            disable_unk=True,
+            # The source with its end id, plus `extra_length`.
+            max_decoding_length=len(tokens) + 1 + 5,
+        )
+        ids = [[pieces[token] for token in result.hypotheses[0]]]
+        decoded = tokenizer.detokenize(ids)[0].numpy().decode()
+        assert decoded == expected[SENTENCES.index(text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "end_bias"),
+    # The tests above already cover models with "pre", so its search is a slow test.
+    [("post", 2), pytest.param("pre", -2, marks=pytest.mark.slow)],
+)
+def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
+    """Without a length penalty, both searches stop once no better score is possible."""
+    model, tokenizer = make_model(**VARIANTS[name])
+    decoder = model.decoder
+    norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
+    # Axis 0 of the decoder's output becomes 1, so column 0 of the embeddings is a bias
+    # of the logits. It rules out padding, unknown and start: CTranslate2 may generate
+    # padding and start, and omits unknown from the softmax. `end_bias` sets how early
+    # hypotheses end.
+    norm.gamma.assign(norm.gamma * (np.arange(24) > 0))
+    norm.beta.assign(np.where(np.arange(24) > 0, norm.beta, 1.0))
+    rows = np.asarray(model.token_embedding.embeddings).copy()
+    rows[:, 0] = np.where(np.arange(len(rows)) < tokenizer.end_id, -50, 0)
+    rows[tokenizer.end_id, 0] = end_bias
+    model.token_embedding.embeddings.assign(rows)
+    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
+    words = " ".join(SENTENCES[:4]).split()
+    rng = np.random.default_rng(5)
+    lines = [" ".join(rng.choice(words, n)) for n in (1, 2, 3, 4, 5, 6) for _ in "abcd"]
+    search = kt.BeamSearch(beam_size=4, length_penalty=0.0, extra_length=20)
+    expected = kt.Translator(model, tokenizer, search=search).translate(lines)
+    assert len(set(expected)) > 10
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    for line, tokens, text in zip(
+        lines, split(tokenizer, lines), expected, strict=True
+    ):
+        (result,) = fast.translate_batch(
+            [tokens],
+            beam_size=4,
+            length_penalty=0,
+            disable_unk=True,
+            min_decoding_length=0,
+            max_decoding_length=len(tokens) + 1 + 20,
+        )
+        ids = [[pieces[token] for token in result.hypotheses[0]]]
+        assert tokenizer.detokenize(ids)[0].numpy().decode() == text, line
+
+
+def test_ctranslate2_folder_is_complete(tmp_path):
+    model, tokenizer = make_model()
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "deep" / "model")
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.bin",
+        "shared_vocabulary.json",
+        "tokenizer.model",
+    }
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["layer_norm_epsilon"] == 1e-6
+    loaded = pipelines.load_tokenizer(folder)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_int8_export_matches_quantization_by_ctranslate2(tmp_path):
+    """Compares int8 files with float32 files that CTranslate2 quantizes as it loads.
+
+    A comparison with float32 scores would need a tolerance that depends on the
+    processor.
+    """
+    model, tokenizer = make_model(d_model=48, d_ff=96)
+    float32 = export_ctranslate2(model, tokenizer, tmp_path / "float32")
+    int8 = export_ctranslate2(model, tokenizer, tmp_path / "int8", "int8")
+    sizes = [(folder / "model.bin").stat().st_size for folder in (int8, float32)]
+    # Not a quarter, because the positions stay float32.
+    assert sizes[0] < 0.75 * sizes[1]
+    source = split(tokenizer, SENTENCES)
+    scores = [
+        [sum(result.log_probs) for result in translator.score_batch(source, source)]
+        for translator in (
+            open_ctranslate2(int8),
+            open_ctranslate2(float32, "int8"),
+            open_ctranslate2(float32),
+        )
+    ]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+    assert scores[0] != pytest.approx(scores[2], rel=1e-4)
+
+
+def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
+    model, tokenizer = make_model()
+    with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
+    with pytest.raises(ExportError, match=r"max_length must be at least 1\. .*: 0"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a", max_length=0)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ExportError, match="there: already exists"):
+        export_ctranslate2(model, tokenizer, tmp_path / "there")
+    (tmp_path / "there" / "config.yaml").touch()
+    with pytest.raises(ExportError, match=r"there: is not a CTranslate2 export"):
+        export_ctranslate2(model, tokenizer, tmp_path / "there", replace=True)
+    with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
+        model, tokenizer = make_model(key_dim=5, value_dim=6)
+        export_ctranslate2(model, tokenizer, tmp_path / "a")
+    with pytest.raises(ExportError, match=r"activations .* Received: 'tanh'"):
+        export_ctranslate2(make_model(activation="tanh")[0], tokenizer, tmp_path / "a")
+    model, tokenizer = make_model()
+    model.quantize("int8")
+    with pytest.raises(ExportError, match=r"quantized model .* quantization_mode=int8"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]

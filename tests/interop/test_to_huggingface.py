@@ -1,0 +1,367 @@
+"""Exports for Hugging Face, against the file formats and the library `transformers`."""
+
+import json
+import struct
+
+import keras
+import numpy as np
+import pytest
+from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.errors import ExportError
+from keras_transformer.interop import export_huggingface, export_marian
+from keras_transformer.interop.from_huggingface import import_huggingface
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
+SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)
+TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
+VARIANTS = {
+    "post": {},
+    "pre": {"normalization": "pre"},
+    "post gelu": {"activation": "gelu"},
+    "pre silu": {"normalization": "pre", "activation": "silu"},
+    "biases": {
+        "variations": {
+            **{"attention_bias": True, "logits_bias": True, "zero_start_id": 2},
+            **{"num_decoder_layers": 1, "layer_norm_epsilon": 1e-5},
+        },
+    },
+}
+
+
+def make_translator(**changes):
+    """Returns the `Translator` of a model with random weights."""
+    return open_translator(*tiny_model(noise=0.2, **changes), SEARCH)
+
+
+def read_safetensors(path):
+    """Reads a file as the specification describes it: header length, header, arrays."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    tensors, end = {}, 0
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        raw = content[8 + length + begin : 8 + length + end]
+        dtype = {"F32": "<f4", "F16": "<f2"}[entry["dtype"]]
+        tensors[name] = np.frombuffer(raw, dtype).reshape(entry["shape"])
+    assert 8 + length + end == len(content) and length % 8 == 0
+    return tensors, metadata
+
+
+@pytest.fixture(scope="module")
+def post(tmp_path_factory):
+    """The translator of a post-norm model, and the folder that it was exported to."""
+    return export_to_folder(export_huggingface, make_translator(), tmp_path_factory)
+
+
+def test_folder_has_the_files_of_marian_mt_models(post):
+    _, folder = post
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("MODEL_CARD.md", "config.json", "generation_config.json"),
+        *("model.safetensors", "source.spm", "summary.json", "target.spm"),
+        *("tokenizer_config.json", "vocab.json"),
+    ]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["MarianMTModel"]
+    assert (config["vocab_size"], config["pad_token_id"]) == (301, 300)
+    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (300, 3)
+    assert (config["encoder_layers"], config["decoder_ffn_dim"]) == (2, 40)
+    search = json.loads((folder / "generation_config.json").read_text())
+    # Padding, unknown and start of this package, and padding of the export.
+    assert search["bad_words_ids"] == [[0], [1], [2], [300]]
+    assert (search["num_beams"], search["length_penalty"]) == (3, 0.0)
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "CC0-1.0" in card and "add 1e-5 to the variance" in card
+
+
+def test_card_lists_only_actual_differences(post, tmp_path):
+    translator, folder = post
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "U+2581" in card and "become special ids" in card
+    # With a length penalty of 0, the formulas agree.
+    assert "length^" not in card
+    gnmt = translator.with_search(length_penalty=0.6)
+    card = (export_huggingface(gnmt, tmp_path / "gnmt") / "MODEL_CARD.md").read_text()
+    assert "transformers divides log-probabilities by length^0.6." in card
+    trained_alike = make_translator(**VARIANTS["biases"])
+    exported = export_huggingface(trained_alike, tmp_path / "biases")
+    assert "variance" not in (exported / "MODEL_CARD.md").read_text()
+
+
+def test_vocabulary_keeps_every_id(post):
+    translator, folder = post
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    pieces = translator.tokenizer.pieces()
+    assert {number: piece for piece, number in vocabulary.items()} == {
+        **dict(enumerate(pieces)),
+        **{0: "<padding>", 1: "<unk>", 3: "</s>", 300: "<pad>"},
+    }
+    assert (folder / "source.spm").read_bytes() == translator.tokenizer.model
+
+
+def test_tensors_are_weights_in_the_order_of_transformers(post):
+    """Sines are on the even axes here, and on the first half in transformers."""
+    translator, folder = post
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    model = translator.model
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
+    shared = tensors["model.shared.weight"]
+    np.testing.assert_array_equal(shared[:300], embeddings[:, order])
+    # Id 300 is both padding and start. It has the vector of this package's start id 2,
+    # and its bias keeps it from being generated.
+    np.testing.assert_array_equal(shared[300], embeddings[2, order])
+    bias = tensors["final_logits_bias"]
+    assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9
+    layer = model.decoder.layers[1]
+    name = "model.decoder.layers.1"
+    kernel = keras.ops.convert_to_numpy(layer.cross_attention.key_dense.kernel)
+    key = tensors[f"{name}.encoder_attn.k_proj.weight"]
+    np.testing.assert_array_equal(key, kernel[order].T)
+    kernel = keras.ops.convert_to_numpy(layer.self_attention.output_dense.kernel)
+    output = tensors[f"{name}.self_attn.out_proj.weight"]
+    np.testing.assert_array_equal(output, kernel[:, order].T)
+    inner, outer = layer.feed_forward.inner_dense, layer.feed_forward.outer_dense
+    for key, expected in {
+        "fc1.weight": keras.ops.convert_to_numpy(inner.kernel)[order].T,
+        "fc1.bias": keras.ops.convert_to_numpy(inner.bias),
+        "fc2.weight": keras.ops.convert_to_numpy(outer.kernel)[:, order].T,
+        "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
+    }.items():
+        np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
+    # Embeddings and logits bias, 16 tensors per encoder layer, 26 per decoder layer.
+    assert len(tensors) == 2 + 2 * 16 + 2 * 26
+
+
+def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
+    translator = make_translator(normalization="pre")
+    folder = export_huggingface(translator, tmp_path / "pre")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["PegasusForConditionalGeneration"]
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert 'AutoModelForSeq2SeqLM.from_pretrained("FOLDER")' in card
+    assert "The model is a `PegasusForConditionalGeneration`." in card
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    assert tensors["model.encoder.layer_norm.weight"].shape == (24,)
+    positions = tensors["model.decoder.embed_positions.weight"]
+    # Position 3: sin(3), sin(3 / 10000^(2 / 24)), ... and then the cosines.
+    rates = 10_000.0 ** (-np.arange(0, 24, 2) / 24)
+    expected = [*np.sin(3 * rates), *np.cos(3 * rates)]
+    np.testing.assert_allclose(positions[3], expected, atol=1e-6)
+    # In addition, each stack has positions and the scale and offset of its final norm.
+    assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
+
+
+def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
+    translator = make_translator(**VARIANTS["biases"])
+    folder = export_huggingface(translator, tmp_path / "biases")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    model = translator.model
+    bias = keras.ops.convert_to_numpy(model.token_embedding.bias)
+    np.testing.assert_array_equal(tensors["final_logits_bias"][0, :300], bias)
+    assert bias.any() and tensors["final_logits_bias"][0, 300] == -1e9
+    # `zero_start_id` starts the decoder with a vector of zeros.
+    assert not tensors["model.shared.weight"][300].any()
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    attention = model.decoder.layers[0].cross_attention
+    name = "model.decoder.layers.0.encoder_attn"
+    for key, dense, axes in (
+        ("q_proj", attention.query_dense, slice(None)),
+        ("out_proj", attention.output_dense, order),
+    ):
+        bias = keras.ops.convert_to_numpy(dense.bias)
+        np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
+    assert len(tensors) == 2 + 2 * 16 + 26
+
+
+def make_separate_translator(**changes):
+    """Returns a `Translator` whose source vocabulary is smaller than the target's."""
+    sizes = (290, 300)
+    sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
+    tokenizer = pipelines.SeparateTokenizers(*sides)
+    variations = {"source_vocabulary_size": 290, "layer_norm_epsilon": 1e-5}
+    model, _ = tiny_model(noise=0.2, num_layers=1, variations=variations, **changes)
+    return open_translator(model, tokenizer, SEARCH)
+
+
+def test_separate_vocabularies_have_separate_files(tmp_path):
+    translator = make_separate_translator()
+    folder = export_huggingface(translator, tmp_path / "separate")
+    for name, side in (
+        ("vocab.json", translator.tokenizer),
+        ("target_vocab.json", translator.target_tokenizer),
+    ):
+        vocabulary = json.loads((folder / name).read_text())
+        # The export extends the smaller vocabulary, so that both have one padding id.
+        assert len(vocabulary) == 301 and vocabulary["<pad>"] == 300
+        number = side.vocabulary_size - 1
+        assert vocabulary[side.pieces()[number]] == number
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["separate_vocabs"] is True
+    assert (folder / "source.spm").read_bytes() == translator.tokenizer.source.model
+    again = import_huggingface(folder)
+    source, target = [289, 5, 17, 3], [299, 44, 6]
+    logits = [
+        np.asarray(
+            model(
+                {
+                    "source_ids": np.array([source]),
+                    "target_ids": np.array([[side.start_id, *target]]),
+                },
+                training=False,
+            )
+        )[0]
+        for model, side in (
+            (translator.model, translator.target_tokenizer),
+            (again.model, again.tokenizer.target),
+        )
+    ]
+    np.testing.assert_allclose(logits[1][:, :300], logits[0], atol=2e-5)
+    for text in TEXTS[:2]:
+        expected = translator.tokenizer.tokenize([text]).to_list()
+        assert again.tokenizer.tokenize([text]).to_list() == expected
+
+
+def test_pegasus_export_refuses_separate_vocabularies(tmp_path):
+    translator = make_separate_translator(normalization="pre")
+    with pytest.raises(ExportError, match=r"Train with model.normalization=post"):
+        export_huggingface(translator, tmp_path / "x")
+
+
+def make_imported_translator(**changes):
+    """Returns a `Translator` with the ids of an imported model, and its pieces.
+
+    Ids are 296 subwords, the end 296, unknown 297, padding 298, and the start 299.
+    """
+    content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    # An imported vocabulary has its own order and no padding or start token.
+    # It may contain `<s>`, as SentencePiece's vocabularies do.
+    pieces = [*content.pieces()[4:-1], "<s>", "</s>", "<unk>"]
+    side = pieces, content.model
+    tokenizer = MarianTokenizer(side, side, **changes)
+    zero = {"zero_start_id": tokenizer.start_id}
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 2, 24, 40, 3),
+        pad_id=tokenizer.pad_id,
+        output_size=len(pieces),
+        variations=zero,
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return open_translator(model, tokenizer, SEARCH), pieces
+
+
+def test_imported_model_is_written_with_its_ids(tmp_path):
+    translator, pieces = make_imported_translator()
+    folder = export_huggingface(translator, tmp_path / "imported")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    assert [vocabulary[piece] for piece in pieces] == list(range(298))
+    assert (vocabulary["<pad>"], len(vocabulary)) == (300, 301)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["eos_token_id"], config["decoder_start_token_id"]) == (296, 300)
+    search = json.loads((folder / "generation_config.json").read_text())
+    assert search["bad_words_ids"] == [[298], [297], [299], [300]]
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    bias = tensors["final_logits_bias"][0]
+    assert not bias[:298].any() and (bias[298:] == -1e9).all()
+    assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
+
+
+def test_imported_model_with_normalization_is_refused(tmp_path):
+    translator, _ = make_imported_translator(normalization="opus")
+    with pytest.raises(
+        ExportError, match=r"support normalization. Received: normalization=opus"
+    ):
+        export_huggingface(translator, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variations": {"position_rates": "tensor2tensor"}}, "position_rates"),
+        ({"variations": {"embedding_norm": True}}, "does not support embedding_norm"),
+        ({"key_dim": 4}, "requires key_dim=8. Received: key_dim=4"),
+        ({"value_dim": 4}, "value_dim=4"),
+        ({"positions": "learned", "max_length": 40}, "positions=learned"),
+        ({"attention_window": 3}, "attention_window=3"),
+        ({"score_mode": "dot"}, "score_mode=dot"),
+        ({"activation": "tanh"}, "Received: 'tanh'"),
+    ],
+)
+def test_export_refuses_models_that_transformers_cannot_run(tmp_path, changes, message):
+    translator = make_translator(num_layers=1, **changes)
+    with pytest.raises(ExportError) as caught:
+        export_huggingface(translator, tmp_path / "x")
+    assert message in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("export", [export_huggingface, export_marian])
+def test_export_refuses_quantized_models(tmp_path, export):
+    translator = make_translator(num_layers=1)
+    translator.model.quantize("int8")
+    with pytest.raises(ExportError, match="a quantized model cannot be converted"):
+        export(translator, tmp_path / "x")
+
+
+def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
+    translator = make_translator(num_layers=1)
+    with pytest.raises(ExportError, match="already exists"):
+        export_huggingface(translator, tmp_path)
+    translator.tokenizer.kind = "word_piece"
+    with pytest.raises(ExportError, match="needs a SentencePiece model"):
+        export_huggingface(translator, tmp_path / "x")
+
+
+def logits_of_transformers(folder, sources, targets):
+    """Returns transformers' logits, where id 300 is both padding and start."""
+    import torch
+
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(
+            input_ids=torch.tensor(np.where(sources == 0, 300, sources)),
+            attention_mask=torch.tensor((sources != 0).astype(int)),
+            decoder_input_ids=torch.tensor(np.where(targets == 2, 300, targets)),
+        ).logits.numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.backends
+@pytest.mark.parametrize("name", VARIANTS)
+def test_transformers_matches_logits_and_translations(tmp_path, name):
+    transformers = pytest.importorskip("transformers", reason="judges the export")
+    translator = make_translator(**VARIANTS[name])
+    folder = export_huggingface(translator, tmp_path / "model")
+    rows = [[*row, 3] for row in translator.tokenizer.tokenize(TEXTS).to_list()]
+    length = max(map(len, rows))
+    sources = np.array([row + [0] * (length - len(row)) for row in rows])
+    targets = np.array([[2, 5, 9, 20, 33]] * len(rows))
+    inputs = {"source_ids": sources, "target_ids": targets}
+    ours = keras.ops.convert_to_numpy(translator.model(inputs))
+    theirs = logits_of_transformers(folder, sources, targets)
+    # The tolerance allows for transformers' epsilon: 1e-5 instead of 1e-6.
+    np.testing.assert_allclose(theirs[..., :300], ours, atol=1e-4)
+    assert (theirs[..., 300] < -1e8).all()
+
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    lengths = batch["attention_mask"].sum(1)
+    for row, number, ids in zip(rows, lengths, batch["input_ids"], strict=True):
+        assert ids[:number].tolist() == row
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    for beam_size in (1, 3):
+        for text in TEXTS:
+            batch = tokenizer([text], return_tensors="pt")
+            limit = batch["input_ids"].shape[1] + SEARCH.extra_length
+            found = model.generate(
+                **batch, num_beams=beam_size, length_penalty=0.0, max_new_tokens=limit
+            )
+            expected = translator.with_search(beam_size=beam_size).translate([text])
+            texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+            assert texts == [expected[0].strip()]

@@ -1,0 +1,201 @@
+"""Vocabulary files: how Marian spells tokens in YAML, and files that are refused."""
+
+import json
+
+import pytest
+import yaml
+
+from keras_transformer.errors import ModelError
+from keras_transformer.interop.vocabularies import (
+    format_vocabulary,
+    read_entries,
+    read_vocabulary,
+)
+
+# Spelling in YAML, and the token that it stands for.
+SPELLED = {
+    '"?"': "?",
+    "a:b": "a:b",
+    "yes": "yes",
+    "0x1F": "0x1F",
+    "1": "1",
+    r"\n": r"\n",
+    r'"\"quoted\""': '"quoted"',
+    r'"\\\x07\u00e9\U0001F600\t\e\_"': "\\\x07é😀\t\x1b\xa0",
+    "it's": "it's",
+    "'it''s: 3'": "it's: 3",
+    "\u2028": "\u2028",
+    "\x85": "\x85",
+    "\xa0": "\xa0",
+    ">>fra<<": ">>fra<<",
+    "a: 7": "a: 7",
+    "# no comment": "# no comment",
+    r'"\ud83d\ude01"': "😁",
+    "": "",
+    # YAML ignores spaces around a key.
+    "b ": "b",
+    "  c": "c",
+    "d e\t ": "d e",
+    " 'f ' ": "f ",
+}
+
+
+def test_tokens_of_vocab_yml_are_any_text(tmp_path):
+    lines = [f"{spelled}: {n}\n" for n, spelled in enumerate(SPELLED)]
+    path = tmp_path / "vocab.yml"
+    path.write_text("".join(lines), encoding="utf-8")
+    assert read_vocabulary(path) == tuple(SPELLED.values())
+    # In YAML, key and value may be on separate lines, and entries in any order.
+    lines = [f"? {spelled}\n: {n}\n" for n, spelled in enumerate(SPELLED)]
+    path.write_text("".join(reversed(lines)), encoding="utf-8")
+    assert read_vocabulary(path) == tuple(SPELLED.values())
+
+
+def test_vocabulary_may_be_text_or_json(tmp_path):
+    # Marian reads all files without a suffix of its other formats as text.
+    for name in ("v.txt", "opus.spm32k.src.vocab", "v"):
+        path = tmp_path / name
+        path.write_text("</s>\n<unk>\n\u2028\na b\n0: 1", encoding="utf-8")
+        assert read_vocabulary(path) == ("</s>", "<unk>", "\u2028", "a b", "0: 1")
+    (tmp_path / "v.yaml").write_text("b: 1\na: 0\n")
+    assert read_vocabulary(tmp_path / "v.yaml") == ("a", "b")
+    (tmp_path / "v.json").write_text(json.dumps({"b": 1, "a": 0, "😀": 2}))
+    assert read_vocabulary(tmp_path / "v.json") == ("a", "b", "😀")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.txt", "</s>\n\u2028\na\n"),
+        ("v.vocab", "</s>\n\u2028\na"),
+        ("v.yml", '</s>: 0\n? \u2028\n: 1\n"a": 2\n'),
+        ("v.yaml", "? '</s>'\n: 0\n\u2028: 1\na: 2"),
+        ("v.json", '{"</s>": 0,\n"\u2028": 1,\n"a": 2}\n'),
+    ],
+)
+def test_vocabulary_may_have_windows_line_ends_and_byte_order_mark(
+    tmp_path, name, text, mark
+):
+    path = tmp_path / name
+    for line_end in ("\n", "\r\n"):
+        path.write_bytes((mark + text.replace("\n", line_end)).encode())
+        assert read_vocabulary(path) == ("</s>", "\u2028", "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "contains no pieces"),
+        ("a\n\nb\n", "line 2 is empty"),
+        ("a\nb\n\n", "line 3 is empty"),
+    ],
+)
+def test_text_vocabulary_rejects_empty_lines(tmp_path, content, reason):
+    """Marian also aborts on empty lines."""
+    path = tmp_path / "vocab.txt"
+    path.write_text(content)
+    with pytest.raises(ModelError, match=rf"vocab\.txt: {reason}"):
+        read_vocabulary(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("a: 0\nb: 2\n", "no piece has the id 1"),
+        ("a: 0\nb: 0\n", "the id 0 belongs to 'a' and 'b'"),
+        ("a: 0\na: 1\n", "the piece 'a' has the ids 0 and 1"),
+        ("a: 0\nb 1\n", "line 2: must be PIECE: ID. Received: 'b 1'"),
+        ("a: 0\nb: -1\n", "line 2: must be PIECE: ID"),
+        ("a: 0\nb: 99999999999999999999\n", "line 2: must be PIECE: ID"),
+        ('a: 0\n"b: 1\n', "line 2: a piece in quotes must end"),
+        ('a: 0\n"\\q": 1\n', "is not a YAML escape"),
+        ('a: 0\n"\\U00110000": 1\n', "is not a character"),
+        ('"\\ud800": 0\n', "is not valid text"),
+        ("!!python/name:os.system : 0\n!!x: 1\n- 2", "line 3: must be PIECE: ID"),
+        ("", "contains no pieces"),
+        ("a: 1000000\n", "no piece has the id 0"),
+    ],
+)
+def test_damaged_vocabulary_is_refused(tmp_path, content, reason):
+    path = tmp_path / "vocab.yml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError) as caught:
+        read_vocabulary(path)
+    assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
+
+
+def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_text("d: 9\nb: 3\na: 0\nc: 5\na: 7\n")
+    assert list(read_entries(path, 6).items()) == [(0, "a"), (3, "b"), (5, "c")]
+    with pytest.raises(ModelError, match="the piece 'a' has the ids 0 and 7"):
+        read_entries(path)
+    with pytest.raises(ModelError, match="contains no pieces"):
+        read_entries(path, 0)
+
+
+def test_negative_ids_in_json_are_refused(tmp_path):
+    path = tmp_path / "vocab.json"
+    path.write_text('{"a": 0, "f": -1}')
+    with pytest.raises(ModelError, match=r"'f' must be at least 0\. Received: -1"):
+        read_entries(path, 2)
+
+
+def test_unusable_vocabulary_file_is_refused(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_bytes(b"a\xff: 0\n")
+    with pytest.raises(ModelError, match="not UTF-8"):
+        read_vocabulary(path)
+    path = tmp_path / "vocab.fsv"
+    path.touch()
+    with pytest.raises(ModelError, match="factored vocabularies"):
+        read_vocabulary(path)
+    path = tmp_path / "large.txt"
+    with open(path, "wb") as file:
+        file.truncate(65 << 20)
+    with pytest.raises(ModelError, match="at most 67,108,864 bytes"):
+        read_vocabulary(path)
+
+
+def test_written_vocabulary_round_trips_through_all_readers(tmp_path):
+    plain = [
+        *(
+            "</s>",
+            "<unk>",
+            "▁a",
+            "a'b",
+            "''",
+            '"',
+            "\\",
+            "\\x41",
+            "\\n",
+            "?",
+            "? x",
+            ":",
+        ),
+        *(
+            "a: 1",
+            "#",
+            "~",
+            "null",
+            "- x",
+            "{a",
+            "&b",
+            " ",
+            "\u00a0",
+            "é",
+            "😀",
+            "日本",
+        ),
+        *("\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
+    ]
+    # CTranslate2 does not support the escapes that these tokens require.
+    escaped = ["\u2028", "a\u2029b", "\ufeff", "\x07ab", '\x07"\\', "\ufffe"]
+    path = tmp_path / "vocab.yml"
+    text = format_vocabulary([*plain, *escaped])
+    path.write_text(text, encoding="utf-8")
+    expected = [*plain, *escaped]
+    assert read_vocabulary(path) == tuple(expected)
+    numbers = {piece: str(number) for number, piece in enumerate(expected)}
+    assert yaml.load(text, yaml.BaseLoader) == numbers

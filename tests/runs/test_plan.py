@@ -1,0 +1,157 @@
+"""Training plans match hand counts, and planning writes no file.
+
+A plan estimates the data, size, speed, time and memory of a training before it starts.
+"""
+
+import json
+import os
+import re
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import DataError
+from keras_transformer.runs import plan
+from keras_transformer.runs.plan import plan_training
+from keras_transformer.recipes import load_recipe
+
+SMALL = (
+    *("model.num_layers=1", "model.d_model=8", "model.d_ff=16", "model.num_heads=2"),
+    *("tokenizer.vocabulary_size=50", "training.steps=30", "training.batch_tokens=64"),
+)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Recipe for 20 pairs, all of whose lines are the same 16 bytes."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a cat sat on it\n" * 20)
+    files = f"data.train={{source: {tmp_path}/a, target: {tmp_path}/b}}"
+    return load_recipe("files", [files, *SMALL])
+
+
+def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    found = plan_training(recipe)
+    assert sorted(tmp_path.rglob("*")) == before
+    # 20 lines of 16 bytes, at 4 bytes per token. 30 steps of 64 tokens are 24 epochs.
+    assert found["data"] == "20 pairs, about 80 tokens per side"
+    assert found["steps"] == "30, about 24 epochs"
+    assert found["vocabulary"] == "50 subwords (bpe)"
+    # Three attention sublayers, two feed-forward networks, seven norms (two of them at
+    # the ends of the stacks), and embeddings of 50 ids.
+    parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
+    assert found["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
+    speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))
+    assert speed > 1
+    assert re.match(r"about \d+ s, without validation", found["time"])
+    size = r"[\d.]+ [KMG]iB"
+    assert re.match(rf"about {size} of {size} \({size} free\)$", found["memory"])
+
+
+def test_plan_measures_with_automatic_bfloat16(recipe, monkeypatch):
+    found = []
+
+    def measure(*arguments):
+        options = tf.config.optimizer.get_experimental_options()
+        found.append(options.get("auto_mixed_precision_onednn_bfloat16", False))
+        return 1.0
+
+    monkeypatch.setattr(plan, "_tokens_per_second", measure)
+    for precision in (None, "auto_bfloat16"):
+        settings = recipe.training.model_copy(update={"mixed_precision": precision})
+        plan_training(recipe.model_copy(update={"training": settings}))
+    assert found == [False, True]
+
+
+STAGES = "training.stages=[{{steps: 10{}}}, {{steps: 5, batch_tokens: 128{}}}]"
+SIMCUT = ", consistency: {kind: simcut}"
+STEPS = "15 (stages: 10 + 5), about {} epochs"
+TIME = "about {} min, without validation"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["training.parallel_parts=1"], {"batch": "64 tokens per side"}),
+        (
+            ["training.gradient_accumulation_steps=4", "training.parallel_parts=2"],
+            {"batch": "64 tokens per side, split into 4 sequential x 2 parallel parts"},
+        ),
+        # 10 steps of 64 tokens and 5 of 128 are 16 epochs of 80 tokens. At 8 tokens/s,
+        # they take 160 s.
+        ([STAGES.format("", "")], {"steps": STEPS.format(16), "time": TIME.format(3)}),
+        # SimCut needs two passes per batch. The speed is measured with one pass, so the
+        # second stage takes twice as long.
+        ([STAGES.format("", SIMCUT)], {"time": TIME.format(4)}),
+        # The speed is measured with two passes, so the second stage takes half as long.
+        ([STAGES.format(SIMCUT, "")], {"time": TIME.format(2)}),
+        # 10 x 64 tokens are 4 epochs of 160 tokens, and 5 x 128 tokens 8 of 80.
+        ([STAGES.format(", directions: both", "")], {"steps": STEPS.format(12)}),
+    ],
+)
+def test_plan_describes_batches_and_stages(recipe, monkeypatch, settings, expected):
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
+    train = recipe.data.train
+    data = f"data.train={{source: {train.source}, target: {train.target}}}"
+    found = plan_training(load_recipe("files", [data, *SMALL, *settings]))
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    assert plan_training(recipe)["data"].startswith("15 pairs, ")
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_plan_measures_pairs_on_one_line(tmp_path, kind):
+    text = "a cat sat on it"
+    pair = f"{text}\t{text}"
+    if kind == "jsonl":
+        pair = json.dumps({"source": text, "target": text})
+    path = tmp_path / "pairs"
+    path.write_text(f"{pair}\n" * 20)
+    data = f"data={{kind: {kind}, train: {path}}}"
+    plan = plan_training(load_recipe("files", [data, *SMALL]))
+    assert plan["data"] == "20 pairs, about 80 tokens per side"
+    path.unlink()
+    with pytest.raises(DataError, match="no such file"):
+        plan_training(load_recipe("files", [data, *SMALL]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "problem"),
+    [
+        ("tsv", ["a"], ":1: data.target is column 2"),
+        ("csv", ["a,b", '"a'], ":2: must be a line of CSV"),
+        ("jsonl", ["{}"], ":1: data.source=source must be a key"),
+        ("tsv", ["\tb"], "data.train must contain at least one pair"),
+        ("files", ["a", "b"], "must have the same number of lines"),
+        ("trees", ["(S"], ":1: the tree that begins on this line"),
+    ],
+)
+def test_plan_reports_the_error_of_training(tmp_path, kind, lines, problem):
+    path, other = tmp_path / "text", tmp_path / "other"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    other.write_text("a\n")
+    train = {
+        "files": f"{{source: {path}, target: {other}}}",
+        "trees": f"{{trees: {path}}}",
+    }.get(kind, path)
+    name, settings = ("craft_parsing", ()) if kind == "trees" else ("files", SMALL)
+    data = f"data={{kind: {kind}, train: {train}}}"
+    with pytest.raises(DataError, match=problem):
+        plan_training(load_recipe(name, [data, *settings]))
+
+
+@pytest.mark.timeout(60)
+def test_plan_names_a_file_that_cannot_be_read(recipe, tmp_path):
+    (tmp_path / "b").unlink()
+    with pytest.raises(DataError, match=r"/b: no such file"):
+        plan_training(recipe)
+    # Opening a pipe would wait for its writer.
+    os.mkfifo(tmp_path / "b")
+    with pytest.raises(DataError, match=r"/b: must be a regular file, not a pipe"):
+        plan_training(recipe)

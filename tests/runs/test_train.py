@@ -1,0 +1,328 @@
+"""`train` on the embedded phrases: run folder, resuming, failures, and restarts."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from phrases_run import SMALL, small_recipe
+
+from keras_transformer.errors import (
+    CheckpointError,
+    DataError,
+    ModelError,
+    RunError,
+    TrainingFault,
+)
+from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.runs import corpora
+from keras_transformer.runs.average import average_run
+from keras_transformer.runs.corpora import load_pairs
+from keras_transformer.runs.train import train
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.load import load_run
+from keras_transformer.saving.names import final_scores_of_run, metrics_of_run
+from keras_transformer.opening import open_model
+
+
+@pytest.fixture(scope="module")
+def run(phrases_run):
+    """Pair of a finished run's folder and the summary of its training."""
+    return phrases_run
+
+
+def weights(path):
+    return [weight.numpy() for weight in keras.saving.load_model(path).weights]
+
+
+def test_train_writes_run_folder(run):
+    folder, summary = run
+    names = {path.name for path in folder.iterdir()}
+    expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
+    assert names == expected | {
+        "metrics.jsonl",
+        "best.keras",
+        "model.keras",
+        ".lock",
+        "curves.png",
+    }
+    assert load_recipe(folder / "config.yaml") == small_recipe()
+    assert summary["steps"] == 8
+    assert summary["averaged checkpoints"] == 2
+    # The usual estimate is 6 operations per weight and token, for 16 x 380 weights of
+    # the embedding and about 5,000 others. The bounds are wide, because batches are not
+    # full.
+    tokens = 8 * small_recipe().training.batch_tokens
+    counted = float(summary["training cost"].split(" FLOP, ")[0])
+    assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
+    assert summary["training cost"].endswith(" TFLOP/s per device")
+    rows = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("validation", 4),
+        ("validation", 8),
+        ("final", 8),
+    ]
+    assert all(row["perplexity"] > 1 and 0 <= row["bleu"] <= 100 for row in rows)
+
+
+def test_log_ends_with_the_scores_of_the_final_model(run):
+    folder, summary = run
+    *_, last, final = metrics_of_run(folder)
+    assert final["split"] == "final"
+    assert final_scores_of_run(folder) == final
+    pairs = load_pairs(small_recipe())["validation"]
+    scored = open_model(folder / "model.keras").score(*zip(*pairs, strict=True))
+    assert final["perplexity"] == pytest.approx(perplexity_of(scored), rel=1e-4)
+    assert final["perplexity"] != last["perplexity"]  # of the last checkpoint
+    assert summary["validation"] == (
+        f"perplexity {final['perplexity']:.2f}, bleu {final['bleu']:.2f} "
+        "(beam size 1, length penalty 0.6)"
+    )
+
+
+def test_model_is_mean_of_last_checkpoints(run, tmp_path):
+    folder, _ = run
+    # The last two checkpoints: one every 3 steps, and one after the last step.
+    single = []
+    for number in (6, 8):
+        copy = tmp_path / str(number)
+        shutil.copytree(folder, copy)
+        for path in (copy / "checkpoints").glob("ckpt-*"):
+            if not path.name.startswith(f"ckpt-{number}."):
+                path.unlink()
+        path, averaged = average_run(copy, last=5)
+        assert len(averaged) == 1
+        single.append(weights(path))
+    for mean, one, other in zip(weights(folder / "model.keras"), *single, strict=True):
+        assert not np.array_equal(one, other)
+        np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
+
+
+def test_average_removes_the_scores_of_the_replaced_model(run, tmp_path):
+    folder, _ = run
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    average_run(copy, last=1, output=copy / "last.keras")
+    assert final_scores_of_run(copy) == final_scores_of_run(folder) is not None
+    average_run(copy, last=1)
+    assert metrics_of_run(copy) == metrics_of_run(folder)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        (["model.activation=rleu"], ModelError),
+        (["data={kind: files, train: {source: no.en, target: no.de}}"], DataError),
+    ],
+)
+def test_restart_with_a_wrong_recipe_keeps_the_run(run, tmp_path, changes, error):
+    copy = tmp_path / "run"
+    shutil.copytree(run[0], copy)
+    before = set(copy.rglob("*"))
+    with pytest.raises(error):
+        train(small_recipe(*changes), copy, progress=False, restart=True)
+    assert set(copy.rglob("*")) == before
+
+
+def test_changed_text_without_a_fingerprint_is_noticed(run, tmp_path, monkeypatch):
+    """The phrases come from the package Babel, a new version of which changes them."""
+    copy = tmp_path / "run"
+    shutil.copytree(run[0], copy)
+    original = corpora.phrases
+
+    def changed(*args, **kwargs):
+        splits = original(*args, **kwargs)
+        return splits._replace(train=splits.train[::-1])
+
+    monkeypatch.setattr(corpora, "phrases", changed)
+    with pytest.raises(RunError, match=r"text of data\.train"):
+        train(small_recipe("training.steps=9"), copy, progress=False)
+    assert final_scores_of_run(copy) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "F05", "a finished run that resumes with more steps equals one longer run"
+)
+def test_train_resumes_with_more_steps(run, tmp_path):
+    folder, _ = run
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    train(small_recipe("training.steps=11"), again, progress=False)
+    whole = tmp_path / "whole"
+    train(small_recipe("training.steps=11"), whole, progress=False)
+    # Only the stopped run has a checkpoint of step 8, so only the last one is compared.
+    one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_train_retries_failed_start(tmp_path):
+    with pytest.raises(DataError, match=r"tokenizer\.vocabulary_size=9000"):
+        train(small_recipe("tokenizer.vocabulary_size=9000"), tmp_path, progress=False)
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        train(
+            small_recipe("training.batch_tokens=3", "tokenizer.vocabulary_size=390"),
+            tmp_path,
+            progress=False,
+        )
+    summary = train(small_recipe("training.steps=1"), tmp_path, progress=False)
+    assert summary["steps"] == 1
+    assert load_run(tmp_path)[1].vocabulary_size == 380
+
+
+def test_train_supports_word_pieces_and_learned_positions(tmp_path):
+    recipe = small_recipe(
+        "tokenizer.kind=word_piece",
+        "tokenizer.vocabulary_size=450",
+        "model.positions=learned",
+        "model.max_length=200",
+        "training.steps=2",
+        "training.gradient_accumulation_steps=2",
+        "training.mixed_precision=bfloat16",
+        "training.schedule=paper",
+        "training.learning_rate=null",
+    )
+    summary = train(recipe, tmp_path, progress=False)
+    assert summary["steps"] == 2
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    assert model.positions == "learned"
+    assert model.dtype_policy.name == "mixed_bfloat16"
+
+
+# A learning rate of 1e30 makes the second loss infinite, so its update is skipped.
+DIVERGING = (
+    "training.learning_rate=1e30",
+    "training.warmup_steps=1",
+    "training.checkpoint_steps=1",
+)
+
+
+@pytest.mark.fault(
+    "F10", "the error names the step and the pairs; the last finite checkpoint is kept"
+)
+def test_diverging_run_stops_and_names_pairs(tmp_path):
+    recipe = small_recipe(*DIVERGING, "training.on_nonfinite=stop")
+    with pytest.raises(TrainingFault) as raised:
+        train(recipe, tmp_path, progress=False)
+    assert "step 2: the loss is not finite. Pairs in its batch: pair " in str(
+        raised.value
+    )
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [row["split"] for row in rows] == ["skipped"]
+    pairs = [int(place.removeprefix("pair ")) for place in rows[0]["batch"]]
+    all_pairs = list(load_pairs(small_recipe())["train"])
+    assert len(pairs) > 10
+    assert set(pairs) <= set(range(1, len(all_pairs) + 1))
+    paths = checkpoint_paths(tmp_path / "checkpoints")
+    assert [path.rpartition("-")[2] for path in paths] == ["1"]
+
+
+@pytest.mark.slow
+def test_diverging_run_skips_as_many_steps_as_allowed(tmp_path):
+    recipe = small_recipe(*DIVERGING, "training.max_consecutive_skips=2")
+    with pytest.raises(TrainingFault, match=r"step 4: .* 3 invalid step\(s\)"):
+        train(recipe, tmp_path, progress=False)
+
+
+@pytest.mark.slow
+def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
+    """The second start learns the vocabulary from the new text and empties the log."""
+    text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
+    source, target = tmp_path / "a.de", tmp_path / "a.en"
+    target.write_text("".join(f"{line}\n" for line in text))
+    source.write_text("".join(f"{line}\n" for line in ["\u00c3\u00b6 " * 9, *text[1:]]))
+
+    def start(output, *overrides):
+        keys = [f"data={{train: {{source: {source}, target: {target}}}}}"]
+        own = [each for each in SMALL if not each.startswith("data.")]
+        keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
+        return train(load_recipe("files", keys), output, progress=False)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    corrected, fresh = tmp_path / "corrected", tmp_path / "fresh"
+    interrupted = pytest.MonkeyPatch.context
+    with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+        start(corrected)
+    first = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
+    (corrected / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
+    source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
+    with caplog.at_level("WARNING", "keras_transformer"):
+        # Only the text has changed, not the recipe.
+        with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+            start(corrected)
+        second = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
+        start(corrected)
+    with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+        start(fresh)
+    assert first != second
+    assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
+    assert (corrected / "metrics.jsonl").read_text() == ""
+    assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F03", "if all checkpoints are gone, an error unless `--restart`")
+@pytest.mark.fault("F06", "the changed key is named; `--allow-changes` resumes")
+def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
+    """A run starts over or resumes with other text only if an option allows it."""
+    folder, _ = run
+    lost = tmp_path / "lost"
+    shutil.copytree(folder, lost)
+    for path in (lost / "checkpoints").glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"none is left.*--restart"):
+        train(small_recipe(), lost, progress=False)
+    summary = train(
+        small_recipe("training.steps=1"), lost, progress=False, restart=True
+    )
+    assert summary["steps"] == 1
+
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    # Another seed gives other phrases, as if text files had been edited.
+    other = small_recipe("data.seed=5", "training.steps=9")
+    with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
+        train(other, changed, progress=False)
+    summary = train(other, changed, progress=False, allow_changes=True)
+    assert summary["steps"] == 9
+    assert load_recipe(changed / "config.yaml") == other
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "X02",
+    "training does not resume from it; `--from` starts a new run with its weights",
+)
+def test_new_run_starts_with_averaged_weights(run, tmp_path):
+    folder, _ = run
+    average = tmp_path / "average-1"
+    shutil.copytree(folder, average)
+    shutil.rmtree(average / "checkpoints")
+    with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
+        train(small_recipe(), average, progress=False)
+    # At this rate, one step hardly changes the weights.
+    recipe = small_recipe(
+        "training.steps=1",
+        "training.learning_rate=1e-9",
+        f"training.initial_model={tmp_path}/average-{{seed}}",
+    )
+    summary = train(recipe, tmp_path / "new", progress=False)
+    assert summary["steps"] == 1
+    before = weights(average / "model.keras")
+    after = weights(tmp_path / "new" / "model.keras")
+    for value, expected in zip(after, before, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-7)
