@@ -24,8 +24,8 @@ MAX_CHARSMAP_BYTES = 2 << 20
 # SentencePiece's buffer holds this many matches per position. If there are more, the
 # library reads past the end of the buffer.
 _MAX_MATCHES = 32
-# Number of bases to follow at once, each with all 256 bytes.
-_CHUNK = 1 << 12
+# Limits the time of the check. The entries of SentencePiece's own tables have at most 12.
+_MAX_MATCH_BYTES = 256
 # Bits of a unit. `_LEAF` is set if a match ends at the unit's node, and `_LABEL` is the
 # byte that leads to this node. In units that hold the value of a match, `_VALUE` is the
 # position of its replacement. Their bit 31 is set, so that they match no byte.
@@ -108,70 +108,44 @@ def check_charsmap(table: bytes) -> None:
     size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
     if size == 0 or size % 4 or 4 + size >= len(table):
         raise _damaged("the size in its header does not match its length")
-    units = np.frombuffer(table, "<u4", size // 4, offset=4)
+    units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
     texts = table[4 + size :]
     if texts[-1] != 0:
         raise _damaged("its last replacement is not null-terminated")
-    _follow(units, len(texts))
+    _check_trie(units, len(texts))
 
 
-def _follow(units, num_text_bytes):
-    """Follows every path of the trie from its first unit."""
-    # The largest number of matches on a path to each base, or -1 before the first
-    # visit. Paths may meet, and a base is visited again only with more matches.
-    matches = np.full(len(units), -1, np.int32)
-    bases = _next_bases(np.zeros(1, np.int64), units[:1])
-    counts = np.zeros(1, np.int32)
-    waiting = [(bases, counts)]
-    while waiting:
-        bases, counts = waiting.pop()
-        _check_bases(bases, len(units))
-        is_better = counts > matches[bases]
-        np.maximum.at(matches, bases, counts)
-        bases = np.unique(bases[is_better])
-        for start in range(0, len(bases), _CHUNK):
-            chunk = bases[start : start + _CHUNK]
-            found = _step(units, chunk, matches[chunk], num_text_bytes)
-            if len(found[0]):
-                waiting.append(found)
-
-
-def _step(units, bases, counts, num_text_bytes):
-    """Follows all 256 bytes from each base.
-
-    `counts` has the number of matches on the path to each base, int `[chunk]` as
-    `bases`. Returns the bases of all children, and their counts.
-    """
-    labels = np.arange(256, dtype=np.int64)
-    indices = bases[:, None] ^ labels
-    row, column = np.nonzero((units[indices] & _LABEL) == labels)
-    indices = indices[row, column]
-    hits = units[indices]
-    bases, counts = _next_bases(indices, hits), counts[row]
-    is_leaf = (hits & _LEAF) != 0
-    leaves = bases[is_leaf]
-    _check_bases(leaves, len(units))
-    if (units[leaves] & _VALUE >= num_text_bytes).any():
-        raise _damaged("a replacement is outside the table")
-    counts = counts + is_leaf
-    if (counts > _MAX_MATCHES).any():
-        raise _damaged(
-            f"more than {_MAX_MATCHES} entries could match at one position of a text"
-        )
-    return bases, counts.astype(np.int32)
-
-
-def _next_bases(indices, units):
-    """Returns the bases of the nodes whose `units` are at `indices`."""
-    units = units.astype(np.int64)
+def _check_trie(units, num_text_bytes):
+    """Follows every path of the trie from its first unit, one byte per round."""
+    places = np.arange(len(units))
     # A unit's offset is in the bits from 10 on. Bit 9 multiplies it by 256.
-    return indices ^ ((units >> 10) << ((units & 512) >> 6))
-
-
-def _check_bases(bases, size):
-    # All 256 steps from a base stay in its block of 256.
-    if ((bases | 255) >= size).any():
-        raise _damaged("a step of its trie leaves the table")
+    bases = places ^ ((units >> 10) << ((units & 512) >> 6))
+    # A unit is the child of the base that its label leads back to. All 256 steps from a
+    # base stay in its block of 256, so units of an incomplete block are no children.
+    labels = units & _LABEL
+    children = np.flatnonzero((labels < 256) & ((places | 255) < len(units)))
+    parents, has_match = children ^ labels[children], (units[children] & _LEAF) != 0
+    # The largest number of matches on a path to each base, or -1 if there is no path.
+    matches = np.full(len(units), -1)
+    found, counts, is_match = bases[:1], np.zeros(1, int), np.zeros(1, bool)
+    for _ in range(_MAX_MATCH_BYTES + 1):
+        if ((found | 255) >= len(units)).any():
+            raise _damaged("a step of its trie leaves the table")
+        if (units[found[is_match]] & _VALUE >= num_text_bytes).any():
+            raise _damaged("a replacement is outside the table")
+        before = matches.copy()
+        np.maximum.at(matches, found, counts)
+        if matches.max() > _MAX_MATCHES:
+            raise _damaged(
+                f"more than {_MAX_MATCHES} entries could match at one position of a "
+                "text"
+            )
+        if (matches == before).all():
+            return
+        reached = matches[parents] >= 0
+        found, is_match = bases[children[reached]], has_match[reached]
+        counts = matches[parents[reached]] + is_match
+    raise _damaged(f"an entry has more than {_MAX_MATCH_BYTES} bytes")
 
 
 def _damaged(reason):
