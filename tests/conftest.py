@@ -58,7 +58,6 @@ FORKED = (
     "cli/test_command.py",
     "cli/test_translate_resume.py",
     "serving/test_stopping.py",
-    "pipelines/test_datasets.py",
     "pipelines/tokenizers/test_kerashub.py",
     "pipelines/tokenizers/test_hostile_tokenizers.py",
 )
