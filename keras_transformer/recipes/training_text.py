@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, NonNegativeInt
 
 from keras_transformer.pipelines.lines import opened_lines
-from keras_transformer.pipelines.sources.tables import PAIR_LINES
+from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.untrusted import MAX_LOG_BYTES, read_json
 
 # Bytes of text to read from each file. The sizes of larger files are extrapolated.

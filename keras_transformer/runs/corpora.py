@@ -12,7 +12,7 @@ from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.pipelines.sources.tables import PAIR_LINES
+from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.saving.names import TOKENIZER

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.lines import count_lines
 
 # Text is read without TensorFlow, whose import takes seconds.
 if TYPE_CHECKING:
@@ -142,14 +141,6 @@ def as_paths(paths: Path | Sequence[Path]) -> list[str]:
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     return [os.fspath(path) for path in paths]
-
-
-class LineCounts(dict):
-    """Number of lines by path, counted on first use."""
-
-    def __missing__(self, path):
-        self[path] = count_lines(path)
-        return self[path]
 
 
 def locate_in_files(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from keras_transformer.errors import DataError, install_hint
 from keras_transformer.pipelines.lines import content_hash, visible_files
 from keras_transformer.pipelines.sources.base import Pair, Pairs, convert_dataset_errors
-from keras_transformer.pipelines.sources.tables import check_sides, nested_text
+from keras_transformer.pipelines.sources.text_files import check_sides, nested_text
 
 
 class HuggingFacePairs(Pairs):

@@ -97,21 +97,13 @@ class PhraseSplits(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One way to write a value.
+    """One way to write a value."""
 
-    Attributes:
-        kind: Key of `WEIGHTS`.
-        draw: `draw(random)` returns a value.
-        write: `write(value, locale=locale)` returns its text in a locale.
-        probes: Values that show whether two forms write the same text.
-        write_source: Like `write`, for the source text. If `None`, `write` is used.
-    """
-
-    kind: str
-    draw: Callable
-    write: Callable
-    probes: tuple = NUMBER_PROBES
-    write_source: Callable | None = None
+    kind: str  # key of `WEIGHTS`
+    draw: Callable  # `draw(random)` returns a value
+    write: Callable  # `write(value, locale=locale)` returns its text
+    probes: tuple = NUMBER_PROBES  # values that show whether two forms are the same
+    write_source: Callable | None = None  # like `write`, which is the default
 
 
 def phrases(

@@ -1,6 +1,5 @@
 """Source of pairs that are already encoded as ids, in TFRecord files."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -112,10 +111,6 @@ class RecordFolder(Pairs):
         """Yields `[source_ids, target_ids]` in the order of the shards.
 
         Both are int32 RaggedTensors `[pairs, (length)]` without start and end ids.
-
-        Raises:
-            DataError: If a shard is missing or damaged, or if `tokenizer` did not
-                produce the ids.
         """
         self._check_tokenizer(tokenizer, "the run's")
         feature = tf.io.RaggedFeature(tf.int64)
@@ -137,10 +132,7 @@ class RecordFolder(Pairs):
                 raise DataError(f"{path}: no such file.") from None
             except _DAMAGE as error:
                 reason = str(getattr(error, "message", error)).partition("\n")[0]
-                found = _count_readable(path, features)
-                raise DataError(
-                    f"{path}: damaged after record {found}: {reason}"
-                ) from None
+                raise DataError(f"{path}: damaged: {reason}") from None
             if found != num_pairs:
                 raise DataError(
                     f"{path}: has {found} records, but {RECORDS} lists {num_pairs}."
@@ -170,14 +162,3 @@ def describe_dropped(counts: dict[str, int]) -> str:
     return ", ".join(
         f"{count:,} {DROP_TEXTS[reason]}" for reason, count in counts.items()
     )
-
-
-def _count_readable(path, features):
-    """Returns the number of records before the first damaged one."""
-    count = 0
-    # One damaged record makes its whole batch fail, so records are read one by one.
-    with contextlib.suppress(*_DAMAGE):
-        for record in tf.data.TFRecordDataset(path):
-            tf.io.parse_single_example(record, features)
-            count += 1
-    return count

@@ -1,17 +1,31 @@
-"""Source of sentence pairs: line-aligned text files."""
+"""Sources of sentence pairs: text files, plain or compressed."""
 
-from collections.abc import Iterator, Sequence
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
 from keras_transformer.pipelines.sources.base import (
-    LineCounts,
     Pair,
     Pairs,
     Path,
     as_paths,
     locate_in_files,
 )
+from keras_transformer.untrusted import require_regular
+
+# A TSV file with quotes around all cells of so many lines is taken for CSV.
+_QUOTED_LINES = 100
+
+
+class _LineCounts(dict):
+    """Number of lines by path, counted on first use."""
+
+    def __missing__(self, path):
+        self[path] = count_lines(path)
+        return self[path]
 
 
 class TextFiles(Pairs):
@@ -33,7 +47,7 @@ class TextFiles(Pairs):
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
         self.source = as_paths(source)
         self.target = as_paths(target)
-        self._counts = LineCounts()
+        self._counts = _LineCounts()
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target must have the same number of files, at least one. "
@@ -72,3 +86,245 @@ class TextFiles(Pairs):
                     f"{source} and {target} must have the same number of lines. "
                     f"Received: {counts[0]} and {counts[1]}."
                 )
+
+
+class PairLines(Pairs):
+    """Base class of sources whose files have one pair per line, plain or compressed.
+
+    Iteration yields `(source, target)`, `("", "")` for a blank line, and `(None, None)`
+    for a line that is not UTF-8. Subclasses define `parse`.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source, target):
+        check_sides(source, target)
+        self.paths = as_paths(paths)
+        self.source = source
+        self.target = target
+        self._counts = _LineCounts()
+        if not self.paths:
+            raise DataError("`paths` must contain at least one file. Received: none.")
+
+    def parse(self, lines: Iterable[str | None], path: str) -> Iterator[Pair]:
+        """Yields the pair of each line, which is `None` if it is not UTF-8."""
+        raise NotImplementedError(f"{type(self).__name__} reads no files.")
+
+    def _num_header_lines(self) -> int:
+        """Returns the number of lines before the first pair of a file."""
+        return 0
+
+    def __iter__(self) -> Iterator[Pair]:
+        require_regular(self.paths, DataError)
+        for path in self.paths:
+            is_empty = True
+            for pair in self.parse(read_lines(path, errors="drop"), path):
+                is_empty = False
+                yield pair
+            if is_empty:
+                raise DataError(f"{path}: the file has no pairs.")
+
+    def locate(self, number: int) -> str:
+        """Returns the location of pair `number`, from 1, as `file:line`."""
+        head = self._num_header_lines()
+        sizes = ((path, self._counts[path] - head) for path in self.paths)
+        return locate_in_files(number, sizes, head)
+
+    def fingerprint(self) -> str:
+        """Returns a string that changes with the files, their order and the columns."""
+        contents = ",".join(map(content_hash, self.paths))
+        return f"{type(self).__name__};{contents};{self.source!r};{self.target!r}"
+
+
+class TsvFiles(PairLines):
+    r"""Files with columns separated by tabs, without quotes or escapes.
+
+    Args:
+        paths: Path of a file, or list of paths.
+        source: Column of the source text: its number from 1, or its name. With names,
+            the first line of each file is the header.
+        target: Column of the target text, in the same form.
+
+    Raises:
+        DataError: If `paths` is empty, only one column is given by name, or a number is
+            below 1. Iteration raises it if a file cannot be read or has no pair, a line
+            lacks a column, or the header does not contain each name exactly once.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
+        super().__init__(paths, source, target)
+        if isinstance(source, str) != isinstance(target, str):
+            raise DataError(
+                "data.source and data.target must both be column numbers or both be "
+                f"names. Received: {source!r} and {target!r}."
+            )
+        # Python would count a column below 1 from the end of the line.
+        if not isinstance(source, str) and min(source, target) < 1:
+            raise DataError(
+                "data.source and data.target must be column numbers from 1 or names. "
+                f"Received: {source} and {target}."
+            )
+
+    def _num_header_lines(self):
+        return int(isinstance(self.source, str))
+
+    def parse(self, lines, path):
+        columns = {"data.source": self.source, "data.target": self.target}
+        for number, cells in enumerate(self._rows(lines, path), start=1):
+            if number <= self._num_header_lines():
+                columns = _columns(columns, cells or [], path)
+            elif not cells:
+                yield (None, None) if cells is None else ("", "")
+            else:
+                for key, column in columns.items():
+                    if column > len(cells):
+                        raise DataError(
+                            f"{path}:{number}: {key} is column {column}, but the line "
+                            f"has only {len(cells)}."
+                        )
+                yield tuple(cells[column - 1] for column in columns.values())
+
+    def _rows(self, lines, path):
+        """Yields each line's cells: none for a blank line, `None` if it is `None`."""
+        # `None` after the first line without quotes around all cells. A spreadsheet's
+        # header may have none.
+        num_quoted = 0
+        for number, line in enumerate(lines, start=1):
+            cells = line and line.strip() and line.split("\t")
+            if cells and num_quoted is not None and number > 1:
+                is_quoted = all(len(c) > 1 and c[0] == c[-1] == '"' for c in cells)
+                num_quoted = num_quoted + 1 if is_quoted else None
+                if num_quoted == _QUOTED_LINES:
+                    break
+            yield cells
+        if num_quoted:
+            raise DataError(
+                f"{path}: all cells are in quotes, as spreadsheets write them. Set "
+                "data.kind: csv, which removes the quotes."
+            )
+
+
+class CsvFiles(TsvFiles):
+    """Files with one pair per line, as spreadsheets write them.
+
+    A cell may be in quotes, which double inside it. Cells are separated by tabs if the
+    first line of the file has a tab outside of quotes, else by semicolons or commas,
+    whichever it has more of.
+
+    Args:
+        paths: Path of a file, or list of paths.
+        source: Column of the source text, as in `TsvFiles`.
+        target: Column of the target text, in the same form.
+
+    Raises:
+        DataError: If `TsvFiles` raises it, the lines differ in their number of cells,
+            or a line has unmatched quotes, such as those of a cell with several lines.
+    """
+
+    def _rows(self, lines, path):
+        delimiter = first = None
+        for number, line in enumerate(lines, start=1):
+            if not line or not line.strip():
+                yield line and ""
+                continue
+            if delimiter is None and line.startswith("sep="):
+                raise DataError(f"{path}:{number}: remove the line {line!r}.")
+            delimiter = delimiter or _delimiter(line)
+            try:
+                cells = next(csv.reader([line], delimiter=delimiter, strict=True))
+                first = first or len(cells)
+                if len(cells) != first:
+                    raise DataError(
+                        f"{path}:{number}: has {len(cells)} cells, but the first line "
+                        f"has {first} (separated by {delimiter!r})."
+                    )
+                yield cells
+            except csv.Error as error:
+                raise DataError(
+                    f"{path}:{number}: must be a line of CSV, and each cell on one "
+                    f"line. Received: {error}."
+                ) from None
+
+
+class JsonLines(PairLines):
+    """Files whose lines are JSON objects.
+
+    Args:
+        paths: Path of a file, or list of paths.
+        source: Key of the source text. Dots address nested objects, such as
+            `"translation.en"`.
+        target: Key of the target text, in the same form.
+
+    Raises:
+        DataError: If `paths` is empty. Iteration raises it if a file cannot be read or
+            has no pair, a line is not a JSON object or lacks a key, or a value is not
+            text.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
+        super().__init__(paths, source, target)
+
+    def parse(self, lines, path):
+        for number, line in enumerate(lines, start=1):
+            if line is None or not line.strip():
+                yield (None, None) if line is None else ("", "")
+                continue
+            place = f"{path}:{number}"
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                raise DataError(f"{place}: not a JSON object.") from None
+            yield (
+                nested_text(value, self.source, "data.source", place),
+                nested_text(value, self.target, "data.target", place),
+            )
+
+
+# The classes by their `data.kind` in a recipe.
+PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines}
+
+
+def _delimiter(line: str) -> str:
+    """Returns the character that separates the cells of CSV, given its first line."""
+    unquoted = re.sub('"[^"]*"', "", line)
+    return "\t" if "\t" in unquoted else max(",;", key=unquoted.count)
+
+
+def _columns(names: dict[str, str], found: list[str], path: str) -> dict[str, int]:
+    """Returns the number, from 1, of each named column in the header `found`."""
+    for key, name in names.items():
+        if found.count(name) != 1:
+            raise DataError(
+                f"{path}:1: {key} must be one of the columns {', '.join(found)}. "
+                f"Received: {name}."
+            )
+    return {key: found.index(name) + 1 for key, name in names.items()}
+
+
+def check_sides(source, target) -> None:
+    """Raises `DataError` if both sides are the same column or key."""
+    if source == target:
+        raise DataError(
+            f"data.source and data.target must differ. Received: both are {source!r}."
+        )
+
+
+def nested_text(value, dotted: str, key: str, place: str) -> str:
+    """Returns the text at a dotted key of nested mappings, such as "translation.en".
+
+    `key` is the recipe key whose value is `dotted`, and `place` the location of the
+    outer mapping `value`, both for messages.
+    """
+    for name in dotted.split("."):
+        if not isinstance(value, dict) or name not in value:
+            known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
+            raise DataError(
+                f"{place}: {key}={dotted} must be a key of the object. Available: "
+                f"{known}."
+            )
+        value = value[name]
+    if not isinstance(value, str):
+        raise DataError(
+            f"{place}: the value at {key}={dotted} must be text. Received: "
+            f"{type(value).__name__}."
+        )
+    # A lone surrogate is valid JSON, but not UTF-8.
+    return value.encode("utf-8", "replace").decode("utf-8")

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 
 from keras_transformer.pipelines import BothDirections, Pairs, TextFiles, as_pairs
 
@@ -13,6 +12,7 @@ PAIRS = [("ein", "one"), ("zwei", None)]
 
 def test_as_pairs_wraps_a_list_with_the_defaults():
     pairs = as_pairs(PAIRS)
+    assert as_pairs(pairs) is pairs
     for _ in range(2):
         assert list(pairs) == PAIRS
     assert list(pairs.sentences()) == list(itertools.chain(*PAIRS))
@@ -24,46 +24,24 @@ def test_as_pairs_wraps_a_list_with_the_defaults():
     assert pairs.id_chunks(None) is None
 
 
-METHODS = [name for name in vars(Pairs) if not name.startswith("_")]
+def test_as_pairs_keeps_the_methods_of_other_classes():
+    """Attributes with the same names, which are not methods, are ignored."""
 
-
-@pytest.mark.parametrize("method", METHODS)
-def test_as_pairs_keeps_the_methods_of_other_classes(method):
-    class Numbers(list):
-        def count_to(self, *arguments):
-            return method, len(self), *arguments
-
-    setattr(Numbers, method, Numbers.count_to)
-    arguments = [3] if method in ("locate", "weights", "id_chunks") else []
-    pairs = as_pairs(Numbers(PAIRS))
-    assert isinstance(pairs, Pairs) and list(pairs) == PAIRS
-    assert getattr(pairs, method)(*arguments) == (method, 2, *arguments)
-    for other in {"locate", "fingerprint"} - {method}:
-        default = "pair 7" if other == "locate" else None
-        assert getattr(pairs, other)(*[7] * (other == "locate")) == default
-
-
-def test_as_pairs_ignores_attributes_that_are_not_methods():
     class Dataset(list):
         weights = np.ones(2)
         symbols = property(len)
 
+        def locate(self, number):
+            return f"row {number} of {len(self)}"
+
     dataset = Dataset(PAIRS)
     dataset.tokenizer = str.split
     pairs = as_pairs(dataset)
+    assert isinstance(pairs, Pairs) and list(pairs) == PAIRS
+    assert pairs.locate(1) == "row 1 of 2"
     assert pairs.weights(np.array([1])) is None
-    assert pairs.tokenizer() is None
+    assert pairs.fingerprint() is None and pairs.tokenizer() is None
     assert pairs.symbols() == []
-
-
-def test_as_pairs_returns_a_source_unchanged():
-    class Places(Pairs):
-        def locate(self, number):
-            return f"place {number}"
-
-    places = Places()
-    assert as_pairs(places) is places
-    assert as_pairs(places).locate(7) == "place 7"
 
 
 def test_both_directions_yields_each_pair_and_its_swap():
