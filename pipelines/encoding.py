@@ -5,14 +5,13 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.files import temporary_name
+from keras_transformer.files import replace_folder
 from keras_transformer.pipelines.encoded_corpus import (
     DROP_REASONS,
     DROPPED,
@@ -22,6 +21,7 @@ from keras_transformer.pipelines.encoded_corpus import (
     corpus_report,
     side_files,
 )
+from keras_transformer.pipelines.lines import encode_text
 from keras_transformer.pipelines.sources.base import Pair, Pairs, as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
@@ -76,15 +76,10 @@ def encode_corpus(
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
             support dropout, or `folder` contains other files.
     """
-    if not 0 <= dropout < 1 or segmentations < 1:
+    if not 0 <= dropout < 1 or segmentations < 1 or (segmentations > 1 and not dropout):
         raise ValueError(
-            "`dropout` must be in [0, 1), and `segmentations` at least 1. "
-            f"Received: dropout={dropout}, segmentations={segmentations}."
-        )
-    if not dropout and segmentations > 1:
-        raise ValueError(
-            "`segmentations` above 1 requires `dropout` above 0. "
-            f"Received: segmentations={segmentations}, dropout={dropout}."
+            "`dropout` must be in [0, 1), and `segmentations` at least 1 (1 without "
+            f"dropout). Received: dropout={dropout}, segmentations={segmentations}."
         )
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
@@ -94,9 +89,7 @@ def encode_corpus(
     if corpus is not None:
         return corpus
     folder = _replaceable_folder(folder)
-    temporary = temporary_name(folder)
-    os.makedirs(temporary)
-    try:
+    with replace_folder(folder) as temporary:
         id_chunks = pairs.id_chunks(source_tokenizer)
         if id_chunks is not None and sampling:
             raise DataError(
@@ -113,17 +106,12 @@ def encode_corpus(
         facts["segmentations"] = segmentations
         facts["pad_id"] = target_tokenizer.pad_id
         facts["start_id"] = target_tokenizer.start_id
-        with open(os.path.join(temporary, FACTS), "w", encoding="utf-8") as file:
-            json.dump(facts, file, indent=1)
+        (temporary / FACTS).write_text(json.dumps(facts, indent=1))
         if not facts["num_pairs"]:
             raise DataError(
                 f"no {examples}: {corpus_report(facts)}. "
                 f"Received: max_length={max_length} (data.max_length in a recipe)."
             )
-        _remove_corpus(folder)
-        os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return EncodedCorpus(folder)
 
 
@@ -156,16 +144,6 @@ def _replaceable_folder(folder: str | os.PathLike) -> str:
     return folder
 
 
-def _remove_corpus(folder: str) -> None:
-    """Removes an older corpus and its folder, but no other files."""
-    if not os.path.isdir(folder):
-        return
-    for name in _FILES:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(folder, name))
-    os.rmdir(folder)
-
-
 def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
     """Returns a hash of all inputs, or `None` if the source has no fingerprint."""
     text = pairs.fingerprint()
@@ -180,12 +158,10 @@ def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
 def _encode_texts(pairs, tokenizers, sampling):
     """Tokenizes pairs in chunks.
 
-    Yields:
-        identical: Bool array `[chunk]`, whether the sides of each pair are equal.
-        reasons: Object array `[chunk]`, the reason why each pair is dropped (a key of
-            `DROP_REASONS`), or "" if it is kept. Lengths are checked later.
-        sides: For each side a list of segmentations, each a RaggedTensor int32
-            `[chunk, (length)]`.
+    Yields `(identical, reasons, sides)`: whether the sides of each pair are equal, bool
+    `[chunk]`; why each pair is dropped (a key of `DROP_REASONS`), or "", so far without
+    its length, object `[chunk]`; and for each side a list of segmentations, each a
+    RaggedTensor int32 `[chunk, (length)]`.
     """
     num_read = 0
     pairs = iter(pairs)
@@ -194,7 +170,7 @@ def _encode_texts(pairs, tokenizers, sampling):
         identical = np.array([source == target for source, target in chunk])
         sides = ([], [])
         for number, pair in enumerate(chunk):
-            texts = [_utf8(text) for text in pair]
+            texts = [encode_text(text) for text in pair]
             if None in texts:
                 reasons[number] = "invalid_utf8"
             elif not all(text.strip() for text in pair):
@@ -217,17 +193,24 @@ def _read_ids(id_chunks):
         yield np.zeros(num_pairs, bool), reasons, [[side] for side in sides]
 
 
-def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> dict:
+def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
     """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = num_identical = 0
     with contextlib.ExitStack() as stack:
-        dropped_pairs = _NpyFile(os.path.join(folder, DROPPED), np.int64)
-        stack.callback(dropped_pairs.close)
-        files = []
+
+        def create(name, dtype):
+            file = _NpyFile(folder / name, dtype)
+            stack.callback(file.close)
+            return file
+
+        dropped_pairs = create(DROPPED, np.int64)
+        writers = []
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-            files.append(_IdsFile(folder, side, tokenizer.vocabulary_size))
-            stack.callback(files[-1].close)
+            ids, offsets = side_files(side)
+            dtype = np.uint16 if tokenizer.vocabulary_size <= 1 << 16 else np.int32
+            files = create(ids, dtype), create(offsets, np.int64)
+            writers.append(_RowWriter(*files, tokenizer.end_id))
         for identical, reasons, sides in encoded:
             for segmented in itertools.chain(*sides):
                 lengths = segmented.row_lengths().numpy()
@@ -240,24 +223,22 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
                 facts["count"] += 1
                 if len(facts["first"]) < _MAX_LOCATIONS:
                     facts["first"].append(locate(num_read + int(number) + 1))
-            for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
+            for writer, side in zip(writers, sides, strict=True):
                 # A pair's segmentations are stored next to each other: row i belongs to
                 # pair i // len(side).
                 rows = np.arange(len(reasons) * len(side))
                 rows = rows.reshape(len(side), -1).T.ravel()
                 kept = np.repeat(reasons == "", len(side))
-                file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
+                writer.append(tf.gather(tf.concat(side, 0), rows), kept)
             num_read += len(reasons)
             num_identical += int((identical & (reasons == "")).sum())
-    num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
+    hashes = "".join(writer.digest.hexdigest() for writer in writers)
     return {
         "num_read": num_read,
-        "num_pairs": num_pairs,
+        "num_pairs": num_read - sum(facts["count"] for facts in dropped.values()),
         "num_identical": num_identical,
         "dropped": dropped,
-        "ids": hashlib.sha256(
-            "".join(file.hash() for file in files).encode()
-        ).hexdigest(),
+        "ids": hashlib.sha256(hashes.encode()).hexdigest(),
     }
 
 
@@ -275,41 +256,22 @@ def _segment(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
     return [tokenizer.sample(texts, dropout, int(seed)) for seed in seeds]
 
 
-def _utf8(text: str | None) -> bytes | None:
-    """Returns the text as UTF-8, or `None` if it is `None` or has lone surrogates."""
-    try:
-        return None if text is None else text.encode()
-    except UnicodeEncodeError:
-        return None
+class _RowWriter:
+    """Appends rows of ids with end ids to one `_NpyFile`, their offsets to another."""
 
+    def __init__(self, ids, offsets, end_id: int):
+        self._ids, self._offsets, self._end_id = ids, offsets, end_id
+        offsets.append(np.zeros(1, np.int64))
+        self.digest = hashlib.sha256()  # of all ids, including end ids
 
-class _IdsFile:
-    """Appends rows of ids to a flat array on disk, and the rows' offsets to another."""
-
-    def __init__(self, folder: str, side: str, vocabulary_size: int):
-        ids, offsets = (os.path.join(folder, name) for name in side_files(side))
-        dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        self._ids = _NpyFile(ids, dtype)
-        self._offsets = _NpyFile(offsets, np.int64)
-        self._offsets.append(np.zeros(1, np.int64))
-        self._digest = hashlib.sha256()
-
-    def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
-        """Appends the rows for which the bool array `kept` is true, with end ids."""
+    def append(self, ragged: tf.RaggedTensor, kept: np.ndarray) -> None:
+        """Appends the rows for which the bool array `kept` is true."""
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
-        ids = np.insert(ids, np.cumsum(lengths[kept]), end_id)
+        ids = np.insert(ids, np.cumsum(lengths[kept]), self._end_id)
         self._offsets.append(self._ids.length + np.cumsum(lengths[kept] + 1))
         self._ids.append(ids)
-        self._digest.update(ids.astype("<i4").tobytes())
-
-    def hash(self) -> str:
-        """Returns a hash of all ids, including end ids."""
-        return self._digest.hexdigest()
-
-    def close(self) -> None:
-        with contextlib.closing(self._offsets):
-            self._ids.close()
+        self.digest.update(ids.astype("<i4").tobytes())
 
 
 class _NpyFile:
@@ -319,9 +281,8 @@ class _NpyFile:
     such as the one of a full disk.
     """
 
-    def __init__(self, path: str, dtype: np.typing.DTypeLike):
-        self._dtype = np.dtype(dtype)
-        self.length = 0
+    def __init__(self, path, dtype):
+        self._dtype, self.length = np.dtype(dtype), 0
         self._file = open(path, "wb")  # noqa: SIM115
         self._write_header()
 

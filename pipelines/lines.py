@@ -159,11 +159,16 @@ def decode_lines(
         )
 
 
-def count_lines(path: str | os.PathLike) -> int:
-    """Counts the lines that `read_lines` would yield, without decoding them.
+def encode_text(text: str | None) -> bytes | None:
+    """Returns the text as UTF-8, or `None` if it is `None` or has lone surrogates."""
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError:
+        return None
 
-    Pipes and devices are rejected, because they may not be readable a second time.
-    """
+
+def count_lines(path: str | os.PathLike) -> int:
+    """Counts the lines that `read_lines` would yield, without decoding them."""
     return measure_lines(path)[0]
 
 
@@ -179,11 +184,7 @@ def measure_lines(path: str | os.PathLike) -> tuple[int, bool]:
 
 
 def content_hash(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file's bytes, in hexadecimal.
-
-    Raises:
-        DataError: If the file cannot be read, or is a pipe or device.
-    """
+    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
     with open_regular(path, DataError) as file:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()

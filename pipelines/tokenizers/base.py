@@ -9,6 +9,9 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.files import replace_file
 
+# Names of the ids 0 to 3, for vocabularies that store them.
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
+
 
 class Tokenizer(tf.Module):
     """Converts text to subword ids and back inside a TensorFlow graph.
@@ -119,7 +122,9 @@ class Tokenizer(tf.Module):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
-        write_atomically(os.path.join(folder, self.file_name), self._content)
+        os.makedirs(folder, exist_ok=True)
+        with replace_file(os.path.join(folder, self.file_name)) as temporary:
+            temporary.write_bytes(self._content)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
@@ -173,10 +178,3 @@ class Tokenizer(tf.Module):
 def well_formed(strings):
     """Removes bytes that form no character, which a model can generate."""
     return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="ignore")
-
-
-def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file under a temporary name and renames it. Creates its folder."""
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with replace_file(path) as temporary:
-        temporary.write_bytes(content)

@@ -10,10 +10,12 @@ import tensorflow as tf
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer, well_formed
+from keras_transformer.pipelines.tokenizers.base import (
+    SPECIAL_PIECES,
+    Tokenizer,
+    well_formed,
+)
 from keras_transformer.pipelines.tokenizers.model_check import spelled_bytes
-
-_SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 
 
 class KerasHubTokenizer(Tokenizer):
@@ -97,7 +99,7 @@ class KerasHubTokenizer(Tokenizer):
     def pieces(self) -> list[str]:
         special = [
             piece if number is None else self._hub.id_to_token(number)
-            for piece, number in zip(_SPECIAL_PIECES, self._special_ids, strict=True)
+            for piece, number in zip(SPECIAL_PIECES, self._special_ids, strict=True)
         ]
         ordinary = self._to_hub[len(special) :].tolist()
         return [*special, *map(self._hub.id_to_token, ordinary)]
@@ -124,7 +126,7 @@ class KerasHubTokenizer(Tokenizer):
                 "the bytes of the subwords are known for SentencePiece, byte-pair and "
                 f"WordPiece tokenizers only. Received: {type(self._hub).__name__}."
             )
-        first = len(_SPECIAL_PIECES)
+        first = len(SPECIAL_PIECES)
         return [b""] * first + [spell(piece) for piece in self.pieces()[first:]]
 
     def save(self, folder: str | os.PathLike) -> None:

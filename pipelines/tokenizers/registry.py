@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import encode_text
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
@@ -80,13 +81,7 @@ def train_tokenizer(
 
 def _has_text(text: str | None) -> bool:
     """Returns whether a text is not blank, and can be encoded as UTF-8."""
-    if text is None or not text.strip():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return bool(text and text.strip()) and encode_text(text) is not None
 
 
 def reservoir_sample(texts: Iterable[str], size: int, seed: int = 0) -> list[str]:

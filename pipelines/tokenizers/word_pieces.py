@@ -19,14 +19,13 @@ from tensorflow_text.tools.wordpiece_vocab import (
 )
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import SPECIAL_PIECES, Tokenizer
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_PIECE_LENGTH,
     SPACE_MARK,
 )
 
 SUFFIX = "##"
-SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
 # Byte b is the private-use character U+E000 + b. If a text contains one of these
 # characters, it is itself encoded as UTF-8 bytes.
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
@@ -56,16 +55,9 @@ class _Fields(BaseModel):
 class WordPieceTokenizer(Tokenizer):
     """Greedy longest-match WordPiece with byte fallback: no input is unknown.
 
-    Args:
-        vocabulary: The pieces in the order of their ids: the four special pieces, the
-            256 bytes, the space mark, then pieces that begin a word and "##" pieces
-            that continue a word. The alphabet is the set of characters that occur in
-            both forms.
-        split_digits: Whether every digit is a separate word.
-
-    Raises:
-        DataError: If a piece occurs twice, or if the vocabulary does not begin with the
-            special pieces, the bytes and the space mark.
+    The vocabulary has the four special pieces, the 256 bytes, the space mark, then
+    pieces that begin a word and "##" pieces that continue a word. The alphabet is the
+    set of characters that occur in both forms.
     """
 
     kind = "word_piece"

@@ -195,9 +195,9 @@ _EXPORT = "keras_transformer.export.saved_model"
 _TOKENIZERS = "keras_transformer.pipelines.tokenizers"
 # Points of the command `train`, by name.
 TRAIN_POINTS = {
-    "before the tokenizer is written": before(f"{_TOKENIZERS}.base:write_atomically"),
+    "before the tokenizer is written": before(f"{_TOKENIZERS}.base:Tokenizer.save"),
     "before the ids file is closed": before(
-        "keras_transformer.pipelines.encoding:_IdsFile.close"
+        "keras_transformer.pipelines.encoding:_NpyFile.close"
     ),
     "step": before(f"{TRAINING}.callbacks:StepCounter.on_train_batch_end"),
     "log line half written": partial_log_line,
