@@ -8,10 +8,11 @@ Splitting a word begins with its symbols: single characters and user-defined pie
 merge joins two neighbors.
 """
 
+import functools
 import heapq
 import itertools
 import re
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -20,24 +21,21 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.model_check import (
     SPACE_MARK,
+    Piece,
+    byte_ids,
+    pieces_by_type,
     spelled_bytes,
 )
 
+# Limits the memory of cached words and splits to about 100 MB.
+_MAX_CACHED = 200_000
 # Splits of words with more symbols rarely repeat, so they are not cached.
 _MAX_CACHED_SYMBOLS = 32
-# Limits the memory of cached splits to about 100 MB.
-_MAX_SPLITS = 200_000
 
 
-@dataclass(slots=True)
-class _Split:
-    """A split of a word after some merges were skipped."""
-
-    ids: np.ndarray  # int32
-    num_merges: int  # that were tried, including skipped ones
-    # Maps the number of a later merge to the split that also skips this merge.
-    following: dict = field(default_factory=dict)
-    symbols: list = ()  # of the word, if no merge was skipped
+class _Word(NamedTuple):
+    symbols: tuple[str, ...]
+    num_merges: int  # that SentencePiece tries without dropout
 
     @property
     def max_merges(self):
@@ -51,36 +49,57 @@ class BpeDropout:
 
     Each merge is skipped with probability `dropout` when its turn comes (Provilkov et
     al., ACL 2020). SentencePiece itself splits the texts first. Only words in which a
-    merge is skipped are split again.
-
-    Args:
-        model: Content of a SentencePiece model file with byte fallback.
+    merge is skipped are split again. `model` is the content of a SentencePiece model
+    file with byte fallback.
     """
 
     def __init__(self, model: bytes):
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._merges = Merges(model)
-        self._words = {}  # maps a word's ids without dropout, as bytes, to its `_Split`
-        self._num_splits = 0
+        model = ModelProto.FromString(model)
+        if model.trainer_spec.model_type != model.trainer_spec.BPE:
+            raise DataError(
+                "tokenizer.dropout must be 0 unless the SentencePiece model is of type "
+                "BPE."
+            )
+        self._bytes = [
+            spelled_bytes(piece) if piece.type == piece.BYTE else piece.piece.encode()
+            for piece in model.pieces
+        ]
+        pieces = pieces_by_type(model)
+        normal, fixed = pieces[Piece.NORMAL], pieces[Piece.USER_DEFINED]
+        self._fixed = fixed.keys()
+        self._ids, self._byte_ids = normal | fixed, byte_ids(pieces)
+        self._ranks = {each: -model.pieces[at].score for each, at in normal.items()}
+        # User-defined pieces are symbols that no merge joins. SentencePiece finds the
+        # longest of them first. All other symbols are single characters.
+        longest_first = sorted(fixed, key=len, reverse=True)
+        self._symbol = re.compile("|".join([*map(re.escape, longest_first), "(?s:.)"]))
+        self._begins_word = np.array([p.piece[:1] == SPACE_MARK for p in model.pieces])
+        self._spans_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
+        self._word = functools.lru_cache(_MAX_CACHED)(self._look_up)
+        self._cached_merge = functools.lru_cache(_MAX_CACHED)(self._merge)
 
     def sample(self, texts, dropout, seed):
         """Splits texts (list of str, escaped) into subwords at random.
 
-        Returns:
-            ids: int32 array, the ids of all texts in sequence.
-            lengths: int64 array `[batch]`, the number of ids per text.
+        Returns the ids of all texts in sequence, an int32 array, and the number of ids
+        of each text, int64 `[batch]`.
         """
         rows = self._processor.encode(texts)
         lengths = np.array([len(row) for row in rows], np.int64)
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
         text_starts = np.cumsum(lengths) - lengths
         begins = np.zeros(len(ids) + 1, bool)  # whether each id begins a word
-        if not self._merges.span_words:
-            begins[:-1] = self._merges.begins_word[ids]
+        if not self._spans_words:
+            begins[:-1] = self._begins_word[ids]
         begins[text_starts] = True
         starts = np.flatnonzero(begins[:-1])
         bounds = [*starts.tolist(), len(ids)]
-        words = self._look_up(ids, bounds)
+        content, size = ids.tobytes(), ids.itemsize
+        words = [
+            self._word(content[start * size : end * size])
+            for start, end in itertools.pairwise(bounds)
+        ]
         skipped = _draw(words, dropout, seed)
         parts, end = [], 0
         # For each word to split again, the index of its text.
@@ -94,132 +113,78 @@ class BpeDropout:
             end = after
         return np.concatenate([*parts, ids[end:]], dtype=np.int32), lengths
 
-    def _look_up(self, ids, bounds):
-        """Returns the `_Split` of each word without dropout."""
-        if self._num_splits > _MAX_SPLITS:
-            self._words.clear()
-            self._num_splits = 0
-        content, size = ids.tobytes(), ids.itemsize
-        found = []
-        for start, end in itertools.pairwise(bounds):
-            key = content[start * size : end * size]
-            word = self._words.get(key)
-            if word is None:
-                word = self._words[key] = self._merges.exact_split(ids[start:end])
-                self._num_splits += 1
-            found.append(word)
-        return found
+    def _look_up(self, content: bytes):
+        """Returns the word that SentencePiece split into ids, given their bytes."""
+        spelled = [self._bytes[number] for number in np.frombuffer(content, np.int32)]
+        symbols = self._symbol.findall(b"".join(spelled).decode())
+        # All bytes of one character count as one subword. Each merge removes a symbol.
+        num_pieces = sum(each[0] & 0xC0 != 0x80 for each in spelled)
+        return _Word(tuple(symbols), len(symbols) - num_pieces)
 
     def _split(self, word, skips):
         """Returns the ids of a word without the merges numbered `skips`, sorted."""
         if len(word.symbols) > _MAX_CACHED_SYMBOLS:
-            return self._merges.split(word.symbols, skips).ids
-        # Cached splits are a tree, in which each level skips one more merge.
-        split = word
+            return self._merge(word.symbols, skips)[0]
+        tried = word.num_merges
         for depth, skip in enumerate(skips, start=1):
-            if skip >= split.num_merges:
-                break
-            if skip not in split.following:
-                following = self._merges.split(word.symbols, skips[:depth])
-                split.following[skip] = following
-                self._num_splits += 1
-            split = split.following[skip]
-        return split.ids
+            # Merges that are not tried need not be skipped, so few splits are cached.
+            if skip < tried:
+                ids, tried = self._cached_merge(word.symbols, tuple(skips[:depth]))
+        return ids
 
-
-class Merges:
-    """The merges of a SentencePiece BPE model.
-
-    Attributes:
-        begins_word: bool `[vocabulary_size]`, whether each subword begins with a space.
-        span_words: Whether any subword has a space after its first character.
-    """
-
-    def __init__(self, model: bytes):
-        model = ModelProto.FromString(model)
-        if model.trainer_spec.model_type != model.trainer_spec.BPE:
-            raise DataError(
-                "tokenizer.dropout must be 0 unless the SentencePiece model is of type "
-                "BPE."
-            )
-        self._bytes = [
-            spelled_bytes(piece) if piece.type == piece.BYTE else piece.piece.encode()
-            for piece in model.pieces
-        ]
-        self._ids, self._byte_ids, self._ranks, fixed = {}, {}, {}, []
-        for number, piece in enumerate(model.pieces):
-            if piece.type == piece.BYTE:
-                self._byte_ids[self._bytes[number][0]] = number
-            elif piece.type == piece.NORMAL:
-                self._ids[piece.piece] = number
-                self._ranks[piece.piece] = -piece.score
-            elif piece.type == piece.USER_DEFINED:
-                self._ids[piece.piece] = number
-                fixed.append(piece.piece)
-        # User-defined pieces are symbols that no merge joins. SentencePiece finds the
-        # longest of them first. All other symbols are single characters.
-        self._fixed = frozenset(fixed)
-        longest_first = sorted(fixed, key=len, reverse=True)
-        self._symbol = re.compile("|".join([*map(re.escape, longest_first), "(?s:.)"]))
-        self.begins_word = np.array([p.piece[:1] == SPACE_MARK for p in model.pieces])
-        self.span_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
-
-    def exact_split(self, ids):
-        """Returns the split of a word that SentencePiece split into `ids`."""
-        spelled = [self._bytes[number] for number in ids]
-        symbols = self._symbol.findall(b"".join(spelled).decode())
-        # All bytes of one character count as one subword. Each merge removes a symbol.
-        num_pieces = sum(each[0] & 0xC0 != 0x80 for each in spelled)
-        return _Split(ids.copy(), len(symbols) - num_pieces, symbols=symbols)
-
-    def split(self, symbols, skips=()):
-        """Merges symbols in SentencePiece's order: highest score, then leftmost.
-
-        `skips` are the numbers of the merges to skip, counted from 0 in the order in
-        which merges are tried.
-        """
-        symbols, skips = list(symbols), set(skips)
-        following = [*range(1, len(symbols)), -1]
-        previous = list(range(-1, len(symbols) - 1))
-        ranks, fixed, heap = self._ranks, self._fixed, []
-
-        def push(left, right):
-            joined = symbols[left] + symbols[right]
-            rank = ranks.get(joined)
-            if rank is not None and fixed.isdisjoint((symbols[left], symbols[right])):
-                heapq.heappush(heap, (rank, left, right, joined))
-
-        for left in range(len(symbols) - 1):
-            push(left, left + 1)
-        tried = 0
-        while heap:
-            _, left, right, joined = heapq.heappop(heap)
-            # Skip pairs in which an earlier merge has changed a symbol.
-            if not symbols[left] or not symbols[right]:
-                continue
-            if symbols[left] + symbols[right] != joined:
-                continue
-            tried += 1
-            if tried - 1 in skips:
-                continue
-            symbols[left], symbols[right] = joined, ""
-            following[left] = following[right]
-            if following[left] >= 0:
-                previous[following[left]] = left
-                push(left, following[left])
-            if previous[left] >= 0:
-                push(previous[left], left)
-        return _Split(self._spell(filter(None, symbols)), tried)
-
-    def _spell(self, pieces):
+    def _merge(self, symbols, skips):
+        """Returns ids without some merges, and the number of merges that are tried."""
         ids = []
+        pieces, tried = apply_merges(symbols, self._ranks, self._fixed, skips)
         for piece in pieces:
             number = self._ids.get(piece)
             if number is not None:
                 ids.append(number)
             else:
                 ids += [self._byte_ids[byte] for byte in piece.encode()]
-        return np.array(ids, np.int32)
+        return np.array(ids, np.int32), tried
+
+
+def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
+    """Merges symbols in SentencePiece's order: lowest rank first, then leftmost.
+
+    `ranks` maps the results of merges to their ranks (minus the scores). Symbols in
+    `fixed` are not merged. `skips` are the numbers of the merges to skip, counted from
+    0 in the order in which merges are tried. Returns the merged symbols, and the number
+    of merges that were tried.
+    """
+    symbols = list(symbols)
+    following = [*range(1, len(symbols)), -1]
+    previous = list(range(-1, len(symbols) - 1))
+    heap = []
+
+    def push(left, right):
+        joined = symbols[left] + symbols[right]
+        rank = ranks.get(joined)
+        if rank is not None and fixed.isdisjoint((symbols[left], symbols[right])):
+            heapq.heappush(heap, (rank, left, right, joined))
+
+    for left in range(len(symbols) - 1):
+        push(left, left + 1)
+    tried = 0
+    while heap:
+        _, left, right, joined = heapq.heappop(heap)
+        # Skip pairs in which an earlier merge has changed a symbol.
+        if not symbols[left] or not symbols[right]:
+            continue
+        if symbols[left] + symbols[right] != joined:
+            continue
+        tried += 1
+        if tried - 1 in skips:
+            continue
+        symbols[left], symbols[right] = joined, ""
+        following[left] = following[right]
+        if following[left] >= 0:
+            previous[following[left]] = left
+            push(left, following[left])
+        if previous[left] >= 0:
+            push(previous[left], left)
+    return list(filter(None, symbols)), tried
 
 
 def _draw(words, dropout, seed):

@@ -19,10 +19,15 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.bpe_dropout import apply_merges
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer, escape
-from keras_transformer.pipelines.tokenizers.model_check import SPACE_MARK
+from keras_transformer.pipelines.tokenizers.model_check import (
+    SPACE_MARK,
+    Piece,
+    byte_ids,
+    pieces_by_type,
+)
 
-_Piece = ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
 # Class of combining marks that go with letters of any script, such as accents.
 _ANY = "any"
@@ -44,15 +49,8 @@ def extend_bpe(
     """Learns additional subwords from new text.
 
     Missing characters are added first, up to the character coverage that the old
-    vocabulary was trained for. Merges of neighbors follow, the most frequent first.
-
-    Args:
-        tokenizer: The tokenizer to extend.
-        sentences: Texts, read once. `None` and blank texts are skipped.
-        num_pieces: Maximum number of pieces to add. The text may provide fewer.
-
-    Raises:
-        DataError: If the SentencePiece model is not of type BPE.
+    vocabulary was trained for. Merges of neighbors follow, the most frequent first. The
+    text may provide fewer than `num_pieces` pieces.
     """
     if not tokenizer.has_merges:
         raise DataError("only a SentencePiece model of type BPE can be extended.")
@@ -70,7 +68,7 @@ def extend_bpe(
     lowest = min(piece.score for piece in model.pieces)
     for number, piece in enumerate(learner.replaced, start=1):
         model.pieces.append(
-            _Piece(piece=piece, score=lowest - number, type=_Piece.NORMAL)
+            Piece(piece=piece, score=lowest - number, type=Piece.NORMAL)
         )
     model.trainer_spec.vocab_size = len(model.pieces)
     return ExtendedBpe(
@@ -79,36 +77,28 @@ def extend_bpe(
 
 
 class _Learner:
-    """The words of a text in their current split, and the counts of neighbor pairs.
-
-    Attributes:
-        replaced: Dict from the new pieces, in the order of learning, to the old ids
-            that spell them.
-    """
+    """The words of a text in their current split, and the counts of neighbor pairs."""
 
     def __init__(self, model, counts):
         self._spec = model.trainer_spec
-        self._ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-        # Scores of the pieces that a merge may produce.
-        self._scores = {
-            piece.piece: piece.score
-            for piece in model.pieces
-            if piece.type == _Piece.NORMAL
-        }
-        # SentencePiece finds user-defined pieces before any merge. Words that contain
-        # such a piece are skipped.
-        fixed = {p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED}
+        pieces = pieces_by_type(model)
+        self._ids, self._byte_ids = pieces[Piece.NORMAL], byte_ids(pieces)
+        # Ranks of the pieces that a merge may produce (see `apply_merges`).
+        self._ranks = {each: -model.pieces[at].score for each, at in self._ids.items()}
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
         )
         self._counts = []
         self._words = []
         for word, count in counts.items():
-            pieces = _joined_bytes(processor.encode(word[1:], out_type=str))
-            if not fixed.intersection(pieces):
+            split = _joined_bytes(processor.encode(word[1:], out_type=str))
+            # SentencePiece finds user-defined pieces before any merge. Words that
+            # contain such a piece are skipped.
+            if pieces[Piece.USER_DEFINED].keys().isdisjoint(split):
                 self._counts.append(count)
-                self._words.append(pieces)
-        self._lowest = min(self._scores.values(), default=0.0)
+                self._words.append(split)
+        self._highest_rank = max(self._ranks.values(), default=0.0)
+        # Maps the new pieces, in the order of learning, to the old ids that spell them.
         self.replaced = {}
         self._pairs = Counter()
         self._places = {}  # indices of the words that contain or contained each pair
@@ -125,15 +115,14 @@ class _Learner:
         missing = {
             character: count
             for character, count in characters.items()
-            if character not in self._scores and count >= _MIN_COUNT
+            if character not in self._ranks and count >= _MIN_COUNT
         }
         uncovered = sum(missing.values())
         for character in sorted(missing, key=lambda c: (-missing[c], c)):
             if len(self.replaced) == max_pieces or uncovered <= max_uncovered:
                 break
             uncovered -= missing[character]
-            spelling = [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()]
-            self._add(character, spelling)
+            self._add(character, [self._byte_ids[byte] for byte in character.encode()])
         for number in range(len(self._words)):
             self._count_pairs(number, 1)
 
@@ -146,21 +135,20 @@ class _Learner:
                 if current_count >= _MIN_COUNT:
                     heapq.heappush(self._heap, (-current_count, left, right))
                 continue
-            if left + right in self._scores:
+            if left + right in self._ranks:
                 continue  # another pair produced the same piece
             spelling = [*self._spelling(left), *self._spelling(right)]
             self._add(left + right, spelling)
             for number in sorted(self._places.pop((left, right))):
                 self._count_pairs(number, -1)
-                self._words[number] = self._split(self._words[number])
+                self._words[number], _ = apply_merges(self._words[number], self._ranks)
                 self._count_pairs(number, 1)
             return True
         return False
 
     def _add(self, piece, spelling):
-        """Adds a piece. `spelling` lists the old ids that together spell it."""
         self.replaced[piece] = spelling
-        self._scores[piece] = self._lowest - len(self.replaced)
+        self._ranks[piece] = self._highest_rank + len(self.replaced)
 
     def _spelling(self, piece):
         return self.replaced.get(piece) or [self._ids[piece]]
@@ -177,30 +165,13 @@ class _Learner:
                 if self._pairs[pair] >= _MIN_COUNT:
                     heapq.heappush(self._heap, (-self._pairs[pair], *pair))
 
-    def _split(self, word):
-        """Applies merges like SentencePiece: highest score first, then leftmost."""
-        word = list(word)
-        while True:
-            best = max(
-                (
-                    (self._scores[left + right], -place)
-                    for place, (left, right) in enumerate(itertools.pairwise(word))
-                    if left + right in self._scores
-                ),
-                default=None,
-            )
-            if best is None:
-                return word
-            place = -best[1]
-            word[place : place + 2] = [word[place] + word[place + 1]]
-
     def _may_merge(self, left, right):
         """Returns whether SentencePiece's training would allow the merged piece."""
         joined = left + right
         letters = joined.removeprefix(SPACE_MARK)
         if len(joined) > self._spec.max_sentencepiece_length or SPACE_MARK in letters:
             return False
-        if any(piece not in self._scores for piece in (left, right)):
+        if any(piece not in self._ranks for piece in (left, right)):
             return False  # a character that is encoded as bytes
         kinds = set(map(_kind, letters)) - {_ANY}
         return len(kinds) <= 1 and not ("N" in kinds and self._spec.split_digits)

@@ -87,14 +87,8 @@ class BytePairTokenizer(SentencePieceVocabulary):
     """Tokenizer with a SentencePiece model and byte fallback: no input is unknown.
 
     The ids match the sentencepiece library for the same model file, except for texts
-    with U+2581 or U+F8FE, which the library cannot round-trip.
-
-    Args:
-        model: Content of a SentencePiece model file.
-
-    Raises:
-        DataError: If the content is not a SentencePiece model with the special ids
-            0 to 3 and byte fallback, or `check_sentencepiece_model` rejects it.
+    with U+2581 or U+F8FE, which the library cannot round-trip. `model` is the file's
+    content.
     """
 
     def __init__(self, model: bytes):
@@ -133,10 +127,7 @@ class BytePairTokenizer(SentencePieceVocabulary):
 
 
 class SentencePieceSplitter(tf.Module):
-    """Splits texts by tensorflow-text's operation for a SentencePiece model.
-
-    The operation returns ids (`out_type` is `tf.int32`) or pieces (`tf.string`).
-    """
+    """Splits texts into ids (`out_type` is `tf.int32`) or pieces (`tf.string`)."""
 
     def __init__(self, model: bytes, out_type):
         super().__init__()

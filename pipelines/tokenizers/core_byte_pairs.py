@@ -10,7 +10,9 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import (
 )
 from keras_transformer.pipelines.tokenizers.model_check import (
     SPACE_MARK,
-    spelled_bytes,
+    Piece,
+    byte_ids,
+    pieces_by_type,
 )
 
 # Padding for shorter words, and the lookup result for missing keys. A character without
@@ -47,19 +49,15 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
                 "Core TensorFlow operations need a SentencePiece model of type BPE. "
                 f"{_USE_TEXT_OPS}"
             )
-        pieces = self._proto().pieces
-        normal, byte_ids = {}, {}
-        for number, piece in enumerate(pieces):
-            if piece.type == piece.USER_DEFINED:
-                raise DataError(
-                    "the vocabulary has user-defined symbols such as "
-                    f"{piece.piece!r}. Core TensorFlow operations cannot find them in "
-                    f"a text. {_USE_TEXT_OPS}"
-                )
-            if piece.type == piece.NORMAL:
-                normal[piece.piece] = number
-            elif piece.type == piece.BYTE:
-                byte_ids[spelled_bytes(piece)[0]] = number
+        model = self._proto()
+        pieces = pieces_by_type(model)
+        if pieces[Piece.USER_DEFINED]:
+            raise DataError(
+                "the vocabulary has user-defined symbols such as "
+                f"{min(pieces[Piece.USER_DEFINED])!r}. Core TensorFlow operations "
+                f"cannot find them in a text. {_USE_TEXT_OPS}"
+            )
+        normal = pieces[Piece.NORMAL]
         # Maps `left * vocabulary_size + right` to the id of the merged piece.
         merges = {}
         for piece, number in normal.items():
@@ -72,7 +70,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
             ord(piece): number for piece, number in normal.items() if len(piece) == 1
         }
         # Merges are applied in the order of their scores, highest first.
-        scores = {number: pieces[number].score for number in normal.values()}
+        scores = {number: model.pieces[number].score for number in normal.values()}
         order = sorted(set(scores.values()), reverse=True)
         rank_of_score = {score: rank for rank, score in enumerate(order)}
         ranks = [_NO_RANK] * self.vocabulary_size
@@ -81,7 +79,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         self._characters = _table(characters)
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)
-        self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
+        self._byte_ids = tf.constant(byte_ids(pieces), tf.int32)
 
     def tokenize(self, strings):
         # SentencePiece prepends a space to each nonempty text.

@@ -75,15 +75,8 @@ class _File(BaseModel):
 class MarianSide(Tokenizer):
     """Tokenizer of one side: its splitter and its vocabulary.
 
-    Args:
-        pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
-        model: Content of a SentencePiece model file. If `None`, texts are split at
-            spaces.
-        num_pieces: Number of ids before padding and start, the same for both sides.
-        normalization: A key of `NORMALIZATIONS`, the replacements to make in texts
-            before they are split. If `None`, texts are not changed.
-        reserved: Pieces of the other side. The names that `pieces` adds differ from
-            them, so that they can be the same on both sides.
+    Both sides have `num_pieces` ids before padding and start. The names of added pieces
+    differ from `pieces` and from `reserved`, the pieces of the other side.
     """
 
     kind = "marian"
@@ -111,7 +104,7 @@ class MarianSide(Tokenizer):
         self._added_pieces = _unique_names(
             [*unused, PADDING, START], {*pieces, *reserved}
         )
-        self._model = model
+        self.model = model  # content of a SentencePiece model file, or `None`
         # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
         try:
@@ -136,11 +129,6 @@ class MarianSide(Tokenizer):
             }
         self._surfaces = tf.constant(self.piece_bytes())
 
-    @property
-    def model(self) -> bytes | None:
-        """Content of the SentencePiece model file, or `None` to split at spaces."""
-        return self._model
-
     def tokenize(self, strings):
         return self._lookup(self._split(self._normalize(strings)))
 
@@ -152,7 +140,7 @@ class MarianSide(Tokenizer):
 
     def _split(self, strings):
         """Splits a string tensor `[batch]` into a RaggedTensor `[batch, (length)]`."""
-        if self._model is None:
+        if self.model is None:
             return tensorflow_text.regex_split(strings, " +")
         return self._splitter(strings)
 
@@ -161,7 +149,7 @@ class MarianSide(Tokenizer):
 
     def _join(self, ids):
         strings = super()._join(ids)
-        if self._model is None:
+        if self.model is None:
             return strings
         return tf.strings.regex_replace(strings, f"^{_SPACES}+|{_SPACES}+$", "")
 
@@ -169,7 +157,7 @@ class MarianSide(Tokenizer):
         return [*self._pieces, *self._added_pieces]
 
     def piece_bytes(self) -> list[bytes]:
-        space = " " if self._model is None else ""
+        space = " " if self.model is None else ""
         found = [
             self._bytes.get(piece, (space + piece.replace(SPACE_MARK, " ")).encode())
             for piece in self._pieces
@@ -184,7 +172,7 @@ class MarianSide(Tokenizer):
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def _fields(self):
-        model = None if self._model is None else base64.b64encode(self._model).decode()
+        model = None if self.model is None else base64.b64encode(self.model).decode()
         return {"pieces": list(self._pieces), "model": model}
 
 
@@ -197,9 +185,12 @@ class MarianTokenizer(MarianSide):
     that it converts `</s>`, `<unk>` and `<pad>` in a text to special ids.
 
     Args:
-        source: `(pieces, model)` of the source (see `MarianSide`).
+        source: `(pieces, model)` of the source: the vocabulary in the order of its ids,
+            with `</s>` and `<unk>`, and the content of a SentencePiece model file. If
+            that is `None`, texts are split at spaces.
         target: `(pieces, model)` of the target.
-        normalization: Normalization of both sides (see `MarianSide`).
+        normalization: A key of `NORMALIZATIONS`, the replacements to make in texts
+            before they are split. If `None`, texts are not changed.
         language: Target language. `"fra"`, for example, puts the language prefix
             `>>fra<<` and a space before each text that does not begin with a language
             prefix of the vocabulary. If `None`, texts are not changed.
@@ -225,7 +216,7 @@ class MarianTokenizer(MarianSide):
                 f"the vocabulary has no target language {language!r}. It has: {known}."
             )
         self.language = language
-        self._prefixes = prefixes and self._model is not None
+        self._prefixes = prefixes and self.model is not None
         fields = self._fields()
         self._content = json.dumps(fields, ensure_ascii=False, indent=1).encode()
 
@@ -255,9 +246,8 @@ class MarianTokenizer(MarianSide):
     def split_language_prefix(self, strings):
         """Splits off a known language prefix, such as `>>fra<<`, from each text.
 
-        Returns:
-            prefixes: string `[batch]`, the language prefix and a space, or "".
-            texts: string `[batch]`, the texts without their prefixes.
+        Returns the prefixes, each followed by a space, or "" if there is none, and the
+        texts without them, both string `[batch]`.
         """
         prefix = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
         rest = tf.strings.regex_replace(strings, "^>>[^<>]*<< *", "")
@@ -270,8 +260,8 @@ class MarianTokenizer(MarianSide):
         target = dict(self._target._fields())
         if target["pieces"] == list(self._pieces):
             target["pieces"] = None
-        if self._target.model == self._model:
-            target["model"] = "source" if self._model is not None else None
+        if self._target.model == self.model:
+            target["model"] = "source" if self.model is not None else None
         return {
             "kind": self.kind,
             "normalization": self.normalization,

@@ -16,6 +16,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
 
+Piece = ModelProto.SentencePiece
 # Subword vocabularies write a space as this character.
 SPACE_MARK = "\u2581"
 MAX_MODEL_BYTES = 64 << 20
@@ -24,7 +25,7 @@ MAX_CHARSMAP_BYTES = 2 << 20
 # SentencePiece's buffer holds this many matches per position. If there are more, the
 # library reads past the end of the buffer.
 _MAX_MATCHES = 32
-# Limits the time of the check. The entries of SentencePiece's own tables have at most 12.
+# Limits the time of the check. The entries of SentencePiece's tables have at most 12.
 _MAX_MATCH_BYTES = 256
 # Bits of a unit. `_LEAF` is set if a match ends at the unit's node, and `_LABEL` is the
 # byte that leads to this node. In units that hold the value of a match, `_VALUE` is the
@@ -46,13 +47,24 @@ def spelled_bytes(piece: ModelProto.SentencePiece) -> bytes:
     return piece.piece.replace(SPACE_MARK, " ").encode()
 
 
+def pieces_by_type(model: ModelProto) -> dict[int, dict[str, int]]:
+    """Returns for each type, such as `Piece.NORMAL`, its pieces with their ids."""
+    found = {kind: {} for kind in Piece.Type.values()}
+    for number, piece in enumerate(model.pieces):
+        found[piece.type][piece.piece] = number
+    return found
+
+
+def byte_ids(pieces: dict[int, dict[str, int]]) -> list[int]:
+    """Returns the ids of the 256 bytes, given the result of `pieces_by_type`."""
+    return [pieces[Piece.BYTE][f"<0x{byte:02X}>"] for byte in range(256)]
+
+
 def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelProto:
     """Parses a model. Rejects those that let SentencePiece leave its buffers.
 
-    Args:
-        content: Content of the model file.
-        lossless: Whether the model must have byte fallback and no normalization table,
-            like the models that this package trains.
+    A `lossless` model has byte fallback and no normalization table, like the models
+    that this package trains.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(f"the file exceeds the limit of {MAX_MODEL_BYTES:,} bytes.")

@@ -13,18 +13,7 @@ from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.pipelines.tokenizers.model_check import SPACE_MARK
 
 OLD = ["der Hund läuft und schläft", "die Katze schläft nie", "im Jahr 1987 war es so"]
-STEMS = [
-    "Quark",
-    "Quant",
-    "Tarif",
-    "Zoll",
-    "Ökonom",
-    "1987",
-    "żółw",
-    "猫",
-    "Пёс",
-    "Hund",
-]
+STEMS = ["Quark", "Quant", "Tarif", "Zoll", "Ökonom", "1987", "żółw", "猫", "Пёс"]
 ENDINGS = ["", "en", "s", "ung", ".", "!?", "ħ", "88"]
 
 
@@ -55,20 +44,16 @@ def ids(tokenizer, texts):
     return tokenizer.tokenize(texts).to_list()
 
 
-def test_extension_keeps_old_ids(old, extension):
-    pieces = extension.tokenizer.pieces()
+def test_extension_keeps_old_ids_and_lists_replaced_ones(old, extension):
+    spelled, pieces = extension.tokenizer.piece_bytes(), extension.tokenizer.pieces()
     assert pieces[:330] == old.pieces()
     assert len(set(pieces)) == len(pieces) == extension.tokenizer.vocabulary_size == 390
     assert len(extension.replaced) == 60
-
-
-def test_extension_lists_replaced_ids(old, extension):
-    spelled = extension.tokenizer.piece_bytes()
     for number, replaced in enumerate(extension.replaced, start=330):
         assert max(replaced) < 330
         assert spelled[number] == b"".join(old.piece_bytes()[each] for each in replaced)
     # Characters that were encoded as bytes now have their own ids.
-    assert {"ż", "猫", "П", "ħ"} <= set(extension.tokenizer.pieces()[330:])
+    assert {"ż", "猫", "П", "ħ"} <= set(pieces[330:])
     assert len(ids(extension.tokenizer, ["żżż"])[0]) < len(ids(old, ["żżż"])[0])
 
 
@@ -98,7 +83,7 @@ def test_extension_shortens_new_text(old, extension):
 LETTERS = st.text(alphabet="QuarkHndtlZo sä1987ż猫П.!ung", max_size=24)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(LETTERS)
 def test_texts_without_new_pieces_keep_their_split(old, extension, text):
     """In any case, the old and the new ids spell the same bytes."""
@@ -120,14 +105,6 @@ def test_most_frequent_pair_is_learned_first():
     assert added[:2] == ["▁c", "▁cd"] and added[2] in ("da", "▁d")
     # Digits and hyphens are not merged.
     assert added[3:] == ["▁da"]
-
-
-def test_symbols_are_not_split():
-    symbols = ["(NP", "NP)", "XX"]
-    old = train_tokenizer("bpe", OLD, 340, symbols=symbols)
-    grown = extend_bpe(old, ["(NP XX NP) Quark"] * 4, 9).tokenizer
-    assert ids(grown, ["(NP XX NP)"]) == ids(old, ["(NP XX NP)"])
-    assert len(ids(grown, ["Quark"])[0]) < len(ids(old, ["Quark"])[0])
 
 
 @pytest.mark.parametrize(
