@@ -115,20 +115,11 @@ def phrases(
 ) -> PhraseSplits:
     """Draws phrases in two languages. Equal arguments give equal phrases.
 
-    The phrases contain digits. `train` also has names of countries, languages and
-    currencies, without digits. Where CLDR uses no-break or thin spaces, the source has
-    plain spaces, as people type. The target keeps the spaces of CLDR.
-
-    Args:
-        source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.
-        target_locale: Locale to translate to.
-        size: Number of phrases with digits, in all three lists together.
-        seed: Seed for drawing the phrases and for splitting them.
-        held_out: Number of phrases in each of `validation` and `test`.
-
-    Raises:
-        DataError: If Babel does not support a locale, `size` is not more than twice
-            `held_out`, or there are not enough different phrases.
+    Locales are named like `en`, `pt_BR` or `zh-Hant`. All three lists together have
+    `size` phrases with digits, of which `validation` and `test` have `held_out` each.
+    `train` also has names of countries, languages and currencies, without digits. Where
+    CLDR uses no-break or thin spaces, the source has plain spaces, as people type. The
+    target keeps the spaces of CLDR.
     """
     source = parse_locale("source_locale", source_locale)
     target = parse_locale("target_locale", target_locale)

@@ -28,7 +28,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
 )
 
 # Limits the memory of cached words and splits to about 100 MB.
-_MAX_CACHED = 200_000
+_MAX_CACHED = 100_000
 # Splits of words with more symbols rarely repeat, so they are not cached.
 _MAX_CACHED_SYMBOLS = 32
 

@@ -111,10 +111,6 @@ class BytePairTokenizer(SentencePieceVocabulary):
         self._split = splitter
         self._dropout = None
 
-    @classmethod
-    def _parse(cls, content):
-        return cls(content)
-
     def tokenize(self, strings):
         return self._split(escape_tensor(strings))
 

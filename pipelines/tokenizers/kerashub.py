@@ -105,12 +105,6 @@ class KerasHubTokenizer(Tokenizer):
         return [*special, *map(self._hub.id_to_token, ordinary)]
 
     def piece_bytes(self) -> list[bytes]:
-        """Returns the bytes that each id adds to a text, in the order of the ids.
-
-        Raises:
-            DataError: If the wrapped tokenizer is not a SentencePiece, byte-pair or
-                WordPiece tokenizer.
-        """
         # The import takes seconds, so it waits until it is needed.
         from keras_hub import tokenizers
 
