@@ -105,23 +105,6 @@ def test_epoch_contains_every_pair_once_under_budget(corpus, index_of_source):
     assert seen[0] != seen[1] != seen[2] != seen[0]
 
 
-def test_order_depends_on_seed_and_epoch(corpus, index_of_source):
-    steps = steps_per_epoch(corpus, BUDGET)
-    first = batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps)
-    tf.random.set_seed(99)
-    np.random.seed(99)
-    assert are_equal(
-        first, batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps)
-    )
-    dataset = training_dataset(corpus, BUDGET, seed=8)
-    next(iter(dataset))
-    assert are_equal(first[:steps], batches(dataset, steps))
-    second = batches(training_dataset(corpus, BUDGET, seed=8, start_step=steps), steps)
-    assert are_equal(first[steps:], second)
-    other = batches(training_dataset(corpus, BUDGET, seed=9), steps)
-    assert not are_equal(first[:steps], other)
-
-
 @pytest.mark.parametrize(("epochs", "offset"), [(0, 1), (1, -1), (1, 0), (3, 17)])
 def test_start_step_skips_batches(corpus, epochs, offset):
     steps = steps_per_epoch(corpus, BUDGET)
@@ -236,16 +219,6 @@ def test_batches_have_the_special_ids_of_the_tokenizer(tmp_path):
         ([8, 0, 9, 6], [5, 0, 8, 7, 7], [0, 8, 6, 7, 7]),
         ([9, 6, 7, 7], [5, 8, 9, 0, 8], [8, 9, 0, 8, 6]),
     ]
-
-
-def test_datasets_accept_single_pair(tmp_path):
-    tokenizer = train_tokenizer("bpe", ["a b c"], 265)
-    corpus = encode_corpus([("a b", "c")], tokenizer, tokenizer, tmp_path / "ids")
-    assert steps_per_epoch(corpus, 100) == 1
-    taken = batches(training_dataset(corpus, 100), 3)
-    assert are_equal(taken[:1], taken[1:2])
-    assert taken[0][2].tolist() == [corpus.pair(0)[1].tolist()]
-    assert len(batches(evaluation_dataset(corpus, 100))) == 1
 
 
 def test_training_dataset_rejects_invalid_arguments(corpus):

@@ -134,16 +134,6 @@ def test_first_bytes_decide_how_a_file_is_read(tmp_path, kind, name):
     assert list(opened_lines(io.BytesIO(COMPRESSED[kind]), "memory")) == LINES
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_damaged_second_stream_is_rejected(tmp_path, compress):
-    whole = compress(TEXT)
-    damaged = whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:]
-    (tmp_path / "a").write_bytes(whole + damaged + whole)
-    for read in (count_lines, lambda path: list(read_lines(path))):
-        with pytest.raises(DataError, match="not a valid"):
-            read(tmp_path / "a")
-
-
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd"])
 def test_a_damaged_file_of_any_format_is_rejected(tmp_path, kind):
     skip_without_zstd(kind)
@@ -155,6 +145,11 @@ def test_a_damaged_file_of_any_format_is_rejected(tmp_path, kind):
     path.write_bytes(whole[:at] + b"\xff" * 9 + whole[at + 9 :])
     with pytest.raises(DataError, match=f"not a valid {kind} file, after line 0"):
         count_lines(path)
+    if kind != "zstd":  # the second of three streams is damaged
+        damaged = whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:]
+        path.write_bytes(whole + damaged + whole)
+        with pytest.raises(DataError, match=f"not a valid {kind} file"):
+            list(read_lines(path))
 
 
 def test_zstd_without_its_package_names_the_command(tmp_path, monkeypatch):

@@ -37,10 +37,6 @@ def test_hugging_face_pairs_keep_the_stored_order(datasets, folder, streaming):
     assert source.locate(2) == f"{folder}, split train, example 2"
 
 
-def test_split_accepts_the_notation_of_datasets(datasets, folder):
-    assert list(HuggingFacePairs(str(folder), "train[:2]")) == PAIRS[:2]
-
-
 def test_errors_name_the_dataset(datasets, folder):
     with pytest.raises(DataError, match=r"data.name .*data, split 'validation': "):
         list(HuggingFacePairs(str(folder), "validation"))

@@ -78,14 +78,6 @@ def test_fingerprint_names_a_shard_of_another_corpus(folder):
     assert RecordFolder(folder).fingerprint() == before
 
 
-@pytest.mark.parametrize("name", ["format", "tokenizer", "shards"])
-def test_record_folder_names_a_missing_key(folder, name):
-    facts = {key: value for key, value in GOOD.items() if key != name}
-    (folder / "records.json").write_text(json.dumps(facts))
-    with pytest.raises(DataError, match=f"records.json: '{name}' is wrong"):
-        RecordFolder(folder)
-
-
 def test_record_folder_needs_its_description(folder):
     (folder / "records.json").unlink()
     with pytest.raises(DataError, match=r"records.json: no such file"):

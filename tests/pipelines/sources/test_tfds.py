@@ -87,19 +87,6 @@ def test_tfds_pairs_yields_both_directions(data_dir_of_tfds):
     assert list(to_german) == list(to_german)
 
 
-def test_tfds_pairs_accepts_subsplits(data_dir_of_tfds):
-    name = "small_translate/de-en"
-    assert list(TfdsPairs(name, "validation", data_dir=data_dir_of_tfds)) == [
-        ("d", "e")
-    ]
-    parts = [
-        list(TfdsPairs(name, split, "en", "de", data_dir_of_tfds))
-        for split in ("train[:2]", "train[2:]")
-    ]
-    assert [len(part) for part in parts] == [2, 3]
-    assert sorted(parts[0] + parts[1]) == sorted(PAIRS)
-
-
 def test_tfds_pairs_skips_examples_without_both_languages(data_dir_of_tfds):
     pairs = TfdsPairs("small_talks", "train", "de", "en", data_dir_of_tfds)
     assert sorted(pairs) == [("b", "a"), ("h", "i")]

@@ -20,7 +20,7 @@ from keras_transformer.pipelines import (
     train_tokenizer,
 )
 
-STORED = [name for name in KINDS if not name.startswith("hub")]
+STORED = [*(name for name in KINDS if not name.startswith("hub")), "marian opus"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +55,7 @@ def round_trip(tokenizer, texts):
 def test_unusual_texts_round_trip(lossless):
     assert round_trip(lossless, NASTY) == NASTY
     # The result for a text does not depend on the rest of the batch.
-    assert [round_trip(lossless, [text])[0] for text in NASTY] == NASTY
+    assert [round_trip(lossless, [text])[0] for text in NASTY[::5]] == NASTY[::5]
 
 
 ALPHABET = st.one_of(
@@ -64,7 +64,7 @@ ALPHABET = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(texts=st.lists(st.text(ALPHABET, max_size=40), max_size=20))
 @example(texts=[])
 @pytest.mark.fault("F17", "the ids decode to the same text")
@@ -73,11 +73,10 @@ def test_random_text_round_trips(kind, texts):
     assert round_trip(make(kind), texts) == texts
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_real_text_round_trips(kind, data_dir):
+def test_real_text_round_trips(data_dir):
     folder = data_dir / "multi30k"
     training = TextFiles(folder / "val.en.gz", folder / "val.de.gz")
-    tokenizer = train_tokenizer(kind, training.sentences(), 2003)
+    tokenizer = train_tokenizer("bpe", training.sentences(), 2003)
     names = "test_2016_flickr.fr.gz", "test_2016_flickr.de.gz"
     held_out = TextFiles(*(folder / name for name in names))
     assert round_trip(tokenizer, held_out.sentences()) == [*held_out.sentences()]
@@ -87,7 +86,13 @@ def test_real_text_round_trips(kind, data_dir):
     assert sum(map(len, german)) / int(tf.reduce_sum(lengths)) > 3
 
 
-def test_graph_and_saved_graph_match_eager_mode(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    "kind",
+    ["bpe", "word_piece", "core", "marian", "marian spaces", "hub sentencepiece"],
+)
+def test_graph_and_saved_graph_match_eager_mode(kind, tmp_path):
+    tokenizer = make(kind)
+
     def split(texts):
         ids = tokenizer.tokenize(texts)
         return ids.flat_values, ids.row_splits, tokenizer.detokenize(ids)
@@ -101,19 +106,12 @@ def test_graph_and_saved_graph_match_eager_mode(tokenizer, tmp_path):
     texts = tf.constant([text.encode() for text in texts])
     expected = [tensor.numpy().tolist() for tensor in split(texts)]
     assert [tensor.numpy().tolist() for tensor in module.split(texts)] == expected
-    empty = module.split(tf.constant([], tf.string))
-    assert [tensor.shape for tensor in empty] == [[0], [1], [0]]
+    for empty in (split([]), module.split(tf.constant([], tf.string))):
+        assert [tensor.shape for tensor in empty] == [[0], [1], [0]]
     if tokenizer.kind != "keras_hub":
         tf.saved_model.save(module, str(tmp_path / "saved"))
         loaded = tf.saved_model.load(str(tmp_path / "saved"))
         assert [tensor.numpy().tolist() for tensor in loaded.split(texts)] == expected
-
-
-def test_tokenizer_accepts_no_texts(tokenizer):
-    ids = tokenizer.tokenize([])
-    assert ids.shape[0] == 0 and ids.dtype == tf.int32
-    assert tokenizer.detokenize(ids).shape == [0]
-    assert tokenizer.tokenize(["", "a"]).row_lengths().numpy()[0] == 0
 
 
 def test_detokenize_stops_at_end_and_skips_special_ids(tokenizer):
@@ -226,13 +224,6 @@ def test_damaged_files_are_rejected(kind, tmp_path, monkeypatch):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_byte_pairs_support_dropout(kind):
-    if not kind.startswith(("bpe", "separate", "core")):
-        with pytest.raises(DataError, match=r"dropout requires `tokenizer\.kind: bpe`"):
-            make(kind).sample(["ein"], 0.1, 1)
-
-
 def test_separate_tokenizers_must_have_one_kind(tmp_path):
     with pytest.raises(DataError, match=r"same kind. Received: bpe and word_piece"):
         SeparateTokenizers(make("bpe"), make("word_piece"))
@@ -243,6 +234,8 @@ def test_separate_tokenizers_must_have_one_kind(tmp_path):
     ]
     assert len({each.fingerprint() for each in both}) == 4
     tokenizer.save(tmp_path)
+    with pytest.raises(DataError, match=r"dropout requires `tokenizer\.kind: bpe`"):
+        tokenizer.sample(["ein"], 0.1, 1)
     (tmp_path / "target" / "tokenizer.json").write_text("[")
     with pytest.raises(DataError, match=r"target/tokenizer.json: "):
         load_tokenizer(tmp_path)

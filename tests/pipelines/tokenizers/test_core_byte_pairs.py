@@ -3,8 +3,6 @@
 It uses core TensorFlow operations only, for servers without tensorflow-text.
 """
 
-import gzip
-
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -51,19 +49,19 @@ def core_ids(core):
     return lambda texts: function(tf.constant(texts, tf.string)).to_list()
 
 
-def test_core_tokenizer_matches_library_on_odd_texts(tokenizer, core):
-    texts = [*NASTY, b"\xff", b"\xffab a"]
-    assert ids_of(core, texts) == ids_of(tokenizer, texts)
+def test_core_tokenizer_matches_library_on_odd_texts(tokenizer, core_ids):
+    texts = [*(text.encode() for text in NASTY), b"\xff", b"\xffab a"]
+    assert core_ids(texts) == ids_of(tokenizer, texts)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4))
 def test_core_tokenizer_matches_library_on_random_text(tokenizer, core_ids, texts):
     texts = [*texts, "und am " + "".join(texts)]
     assert core_ids(texts) == ids_of(tokenizer, texts)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.text("ab ", max_size=60))
 def test_leftmost_of_equal_merges_comes_first(tokenizer, core_ids, text):
     assert core_ids([text]) == library_ids(tokenizer, [text])
@@ -114,15 +112,3 @@ def test_core_tokenizer_rejects_other_models(piece, symbols, reason):
     tokenizer = BytePairTokenizer(model.SerializeToString())
     with pytest.raises(DataError, match=f"{reason}.*--tokenizer-ops text"):
         CoreOpsBytePairTokenizer(tokenizer)
-
-
-def test_core_tokenizer_matches_library_on_corpus(data_dir):
-    texts = []
-    for language in ("en", "de"):
-        with gzip.open(data_dir / f"multi30k/val.{language}.gz", "rt") as file:
-            texts += file.read().splitlines()
-    tokenizer = pipelines.train_tokenizer("bpe", texts[::2], 3000)
-    assert len(texts) > 2000
-    assert ids_of(CoreOpsBytePairTokenizer(tokenizer), texts) == library_ids(
-        tokenizer, texts
-    )

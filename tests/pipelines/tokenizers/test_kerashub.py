@@ -1,6 +1,5 @@
 """The adapter for KerasHub's tokenizers matches KerasHub's results."""
 
-import prepared
 import pytest
 import tensorflow as tf
 from tokenizer_kinds import (
@@ -13,20 +12,10 @@ from tokenizer_kinds import (
 )
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import (
-    KerasHubTokenizer,
-)
+from keras_transformer.pipelines import KerasHubTokenizer
 
 TEXTS = ["the quick brown fox", "ein Hund läuft schnell.", "hello world 42"]
-ODD = [
-    "",
-    "  two  spaces ",
-    "hé 猫 \u2581 😀",
-    "\n\t",
-    "<|endoftext|>x",
-    "[SEP]",
-    "the",
-]
+ODD = ["", "  two  spaces ", "hé 猫 \u2581 😀", "\n\t", "<|endoftext|>x", "[SEP]"]
 
 
 @pytest.fixture(scope="module", params=HUB_MAKERS)
@@ -99,12 +88,3 @@ def test_adapter_rejects_unsupported_tokenizers(tmp_path):
     assert tokenizer.detokenize(tokenizer.tokenize(["hé"]))[0] == "hé".encode()
     with pytest.raises(DataError, match="Received: ByteTokenizer"):
         tokenizer.piece_bytes()
-
-
-def test_adapter_imports_kerashub_only_when_needed(tmp_path):
-    code = (
-        "import keras_transformer.pipelines.tokenizers.kerashub, sys; "
-        "print({'keras_hub', 'keras_nlp'} & set(sys.modules))"
-    )
-    result = prepared.run(code, folder=tmp_path)
-    assert result.stdout.strip() == "set()", result.stderr

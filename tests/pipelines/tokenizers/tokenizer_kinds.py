@@ -104,6 +104,9 @@ def make(name):
     if name == "separate":
         other = train_tokenizer("bpe", SENTENCES[::2], 330)
         return SeparateTokenizers(make("bpe"), other)
+    if name == "marian opus":
+        words = ("</s>", "<unk>", "a", "b")
+        return MarianTokenizer((PIECES, splitter()), (words, None), "opus", "fra")
     if name.startswith("marian"):
         side = (PIECES, splitter() if name == "marian" else None)
         return MarianTokenizer(side, side)
