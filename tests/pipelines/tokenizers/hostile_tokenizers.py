@@ -52,24 +52,22 @@ def altered(content, draw):
 def _fields(fields, draw):
     """Alters the JSON of a WordPiece tokenizer."""
     vocabulary = fields["vocabulary"]
+    values = [*PIECES, 1, None, ["a"], "\ud800", "##ä"]
+    added = ["zz", "##zz", "##", "\u2581\u2581", "x" * 900]
     for _ in range(draw.randint(1, 3)):
         # Pieces 0 to 260 are fixed (special, bytes, space). Changing one is an error.
         place = draw.randrange(255, len(vocabulary))
-        what = draw.randrange(6)
-        if what == 0:
-            vocabulary[place] = draw.choice([*PIECES, 1, None, ["a"], "\ud800", "##ä"])
-        elif what == 1:
-            del vocabulary[place]
-        elif what == 2:
-            vocabulary.append(
-                draw.choice(["zz", "##zz", "##", "\u2581\u2581", "x" * 900])
-            )
-        elif what == 3:
-            vocabulary.reverse() if draw.random() < 0.2 else vocabulary.pop()
-        elif what == 4:
-            fields["split_digits"] = draw.choice([True, False, 1, "x"])
-        else:
-            vocabulary[place], vocabulary[-1] = vocabulary[-1], vocabulary[place]
+        change = draw.choice(
+            [
+                lambda at: vocabulary.__setitem__(at, draw.choice(values)),
+                lambda at: vocabulary.__setitem__(at, vocabulary[-1]),
+                lambda at: vocabulary.pop(at),
+                lambda _: vocabulary.pop(),
+                lambda _: vocabulary.append(draw.choice(added)),
+                lambda _: fields.update(split_digits=draw.choice([True, 1, "x"])),
+            ]
+        )
+        change(place)
 
 
 def _tables(model, draw):
@@ -84,19 +82,16 @@ def _pieces(model, draw):
     """Alters pieces of a SentencePiece model."""
     for _ in range(draw.randint(1, 5)):
         piece = draw.choice(model.pieces)
-        what = draw.randrange(5)
-        if what == 0:
-            piece.type = draw.randint(1, 6)
-        elif what == 1:
-            piece.piece = draw.choice(PIECES)
-        elif what == 2:
-            piece.score = draw.choice(SCORES)
-        elif what == 3:
-            model.pieces.remove(piece)
-        else:
-            model.pieces.add(
-                piece=draw.choice(PIECES), score=1, type=draw.randint(1, 6)
-            )
+        change = draw.choice(
+            [
+                lambda each: setattr(each, "type", draw.randint(1, 6)),
+                lambda each: setattr(each, "piece", draw.choice(PIECES)),
+                lambda each: setattr(each, "score", draw.choice(SCORES)),
+                model.pieces.remove,
+                lambda each: model.pieces.add().CopyFrom(each),
+            ]
+        )
+        change(piece)
 
 
 def _settings(model, draw):

@@ -96,33 +96,33 @@ def test_texts_without_splitter_are_split_at_spaces(tmp_path):
     )
 
 
-def test_target_language_precedes_each_text():
-    side = (PIECES, splitter())
-    tokenizer = MarianTokenizer(side, side, language="fra")
-    plain = MarianTokenizer(side, side)
-    texts = ["ab", "", ">>xyz<< a"]
-    marked = [f">>fra<< {text}" for text in texts]
-    assert tokenizer.tokenize(texts).to_list() == plain.tokenize(marked).to_list()
-    assert tokenizer.target.tokenize(["a"]).to_list() == [[2]]
-    assert languages(PIECES) == ["fra"]
-    with pytest.raises(DataError, match="no target language 'deu'"):
-        MarianTokenizer(side, side, language="deu")
-
-
 @pytest.mark.parametrize("model", [True, False], ids=["splitter", "spaces"])
-def test_language_prefix_of_a_text_replaces_the_target_language(model):
+def test_target_language_precedes_each_text(model):
+    """A language prefix of the vocabulary at the start of a text replaces it."""
     pieces = (*PIECES, ">>deu<<", "ab", "x")
     side = (pieces, splitter() if model else None)
     tokenizer = MarianTokenizer(side, side, language="fra")
     plain = MarianTokenizer(side, side)
-    texts = [">>deu<< ab", ">>deu<<ab", ">>fra<< ab", ">>deu<<", "ab >>deu<< ab"]
-    marked = [*(">>deu<< ab",) * 2, ">>fra<< ab", ">>deu<<", ">>fra<< ab >>deu<< ab"]
-    # A prefix that the vocabulary lacks is text.
-    texts, marked = [*texts, ">>xyz<< ab"], [*marked, ">>fra<< >>xyz<< ab"]
-    found = tokenizer.tokenize(texts).to_list()
-    assert found == plain.tokenize(marked).to_list()
+    cases = {
+        "ab": ">>fra<< ab",
+        "": ">>fra<< ",
+        "ab >>deu<< ab": ">>fra<< ab >>deu<< ab",
+        ">>deu<< ab": ">>deu<< ab",
+        ">>deu<<ab": ">>deu<< ab",
+        ">>deu<<": ">>deu<<",
+        ">>fra<< ab": ">>fra<< ab",
+        # A prefix that the vocabulary lacks is text.
+        ">>xyz<< ab": ">>fra<< >>xyz<< ab",
+    }
+    found = tokenizer.tokenize(list(cases)).to_list()
+    assert found == plain.tokenize(list(cases.values())).to_list()
     first = [pieces[row[0]] for row in found]
-    assert first == [">>deu<<", ">>deu<<", ">>fra<<", ">>deu<<", ">>fra<<", ">>fra<<"]
+    assert first == [*[">>fra<<"] * 3, *[">>deu<<"] * 3, *[">>fra<<"] * 2]
+    unmarked = plain.tokenize(["ab"]).to_list()
+    assert tokenizer.target.tokenize(["ab"]).to_list() == unmarked
+    assert languages(PIECES) == ["fra"]
+    with pytest.raises(DataError, match="no target language 'xyz'"):
+        MarianTokenizer(side, side, language="xyz")
 
 
 def test_opus_normalization_replaces_unusual_characters():
