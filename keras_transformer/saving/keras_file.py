@@ -83,9 +83,9 @@ class _Settings(ModelSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_preset(cls, values: Any):
-        # Overrides `ModelSettings._apply_preset`, because a file has no preset. Limits
-        # the values instead.
+    def _apply_size(cls, values: Any):
+        # Overrides `ModelSettings._apply_size`, because a file has no size. Limits the
+        # values instead.
         for name, value in values.items() if isinstance(values, dict) else ():
             # Keras and TensorFlow fail on sizes beyond int32.
             if type(value) is int and value >= 2**31:
