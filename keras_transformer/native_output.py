@@ -52,8 +52,8 @@ def hide_native_output():
 
 
 @contextlib.contextmanager
-def filter_native_output(is_hidden):
-    """Removes the lines of standard error for which `is_hidden(line)` is true.
+def hide_normalizer_message():
+    """Removes SentencePiece's message about normalization from standard error.
 
     Other lines appear when the context exits. Nothing is removed if the process has no
     standard error, or no file for the lines can be created.
@@ -73,15 +73,11 @@ def filter_native_output(is_hidden):
                     yield
             finally:
                 captured.seek(0)
-                kept = b"".join(line for line in captured if not is_hidden(line))
+                lines = [each for each in captured if not _NORMALIZER.match(each)]
+                kept = b"".join(lines)
                 with contextlib.suppress(OSError):
                     while kept:
                         kept = kept[os.write(2, kept) :]
-
-
-def hide_normalizer_message():
-    """Removes SentencePiece's message about normalization from standard error."""
-    return filter_native_output(_NORMALIZER.match)
 
 
 @contextlib.contextmanager

@@ -106,13 +106,9 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
 def parse_json(content, schema, label, error=UserError, finite=True):
     """Returns the value in JSON, which matches a schema.
 
-    Args:
-        content: Bytes or text.
-        schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`. Types
-            are strict: 1 is not text, and true is not a number.
-        label: Name of the file or value, for messages, which also name the key.
-        error: Class of the exceptions to raise.
-        finite: Whether to reject NaN and infinite numbers.
+    The schema is a type for pydantic, such as `dict[str, int]` or a `BaseModel`. Types
+    are strict: 1 is not text, and true is not a number. If `finite`, NaN and infinite
+    numbers are errors. Messages name the `label` and the key.
     """
     from pydantic import ValidationError
 

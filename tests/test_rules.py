@@ -88,7 +88,7 @@ WITHOUT_TENSORFLOW = (
     *("decoding.loop", "decoding.options"),
     *("decoding.sampling", "decoding.scoring", "decoding.search"),
     *("decoding.top_k", "recipes", "saving.names"),
-    *("saving.keras_file", "saving.load", "saving.info", "saving.vocabularies"),
+    *("saving.keras_file", "saving.load", "saving.info"),
     *("training.losses", "training.metrics", "training.schedules"),
     *("runs.folder", "parsing.linearization", "parsing.treebank"),
     "parsing.trees",

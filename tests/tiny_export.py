@@ -21,24 +21,33 @@ SEARCH = {
 }
 
 
-def tiny_model(num_layers=2, noise=0.3, **changes):
+def tiny_model(num_layers=2, noise=0.3, kind="bpe", **changes):
     """Returns a built `Transformer` with random weights, and its tokenizer.
 
-    Args:
-        num_layers: Number of layers of each stack.
-        noise: Standard deviation of the noise that is added to the initial weights.
-        changes: Other arguments of `Transformer`.
+    `noise` is the standard deviation of the noise that is added to the initial weights.
+    `kind` is that of the tokenizer. `changes` are other arguments of `Transformer`.
     """
-    tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    tokenizer = pipelines.train_tokenizer(kind, SENTENCES, 300)
     keras.utils.set_random_seed(3)
     arguments = {"d_model": 24, "d_ff": 40, "num_heads": 3, **changes}
     model = kt.Transformer(tokenizer.vocabulary_size, num_layers, **arguments)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # With initial weights alone, all sources have the same output.
+    add_noise(model, noise)
+    return model, tokenizer
+
+
+def add_noise(model, noise):
+    """Adds noise, since all sources have the same output with initial weights."""
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + noise * rng.normal(size=weight.shape))
-    return model, tokenizer
+
+
+def separate_tokenizers(source=290, target=300):
+    """Returns BPE tokenizers of two vocabularies of the given sizes."""
+    return pipelines.SeparateTokenizers(
+        *(pipelines.train_tokenizer("bpe", SENTENCES, n) for n in (source, target))
+    )
 
 
 def open_translator(model, tokenizer, search):

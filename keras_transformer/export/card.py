@@ -6,19 +6,22 @@ import pathlib
 
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.card import CARD, SUMMARY, markdown_table
 from keras_transformer.saving.info import (
+    METRICS,
     ModelInfo,
     Score,
     Training,
     flatten_setting,
+    markdown_table,
     read_summary,
 )
 from keras_transformer.saving.names import (
     BEST_MODEL,
+    CARD,
     CONFIG,
     FINAL,
     MODEL,
+    SUMMARY,
     final_scores_of_run,
     validations_of_run,
 )
@@ -57,96 +60,74 @@ def model_card(
         origin: Mapping of names to values that describe where an imported model comes
             from. If `None`, the card has no section about the import.
     """
-    parts = [
-        "# Model card\n",
-        _table("Model", _model_rows(model, tokenizer)),
-        _table("Search", [row for row in sorted(search.items()) if row[1] is not None]),
-    ]
-    if export is not None:
-        parts.append(_table("Export", _export_rows(**export)))
-    if origin:
-        parts.append(_table("Import", origin.items()))
-    if recipe is not None and not _is_imported(recipe):
-        parts.append(_table("Data", _data_rows(recipe)))
-        parts.append(_table("Training", _training_rows(recipe)))
-    rows = _score_rows(validation, scores, recipe)
-    rows = [(name, f"{score:.2f}", how) for name, score, how in rows]
-    head = ("metric", "score", "measurement")
-    parts.append(_table("Scores", rows, head) if rows else f"## Scores\n\n{_UNKNOWN}\n")
-    parts.append(f"## License\n\n{license or _UNKNOWN}\n")
-    return "\n".join(parts)
+    facts = recipe, validation, scores, license, export, origin
+    return describe_model(model, tokenizer, search, *facts)[CARD]
 
 
 def describe_translator(translator, scores=(), license=None, export=None):
-    """Returns the texts that describe an opened model, by the names of their files.
+    """Returns the files that describe an opened model, as names and texts.
 
-    Args:
-        translator: `Translator` from `open_model`.
-        scores: List of mappings with `name`, `score` and `signature`.
-        license: License of the model. If `None`, it is that of the opened model, if
-            known.
-        export: Mapping of arguments of `export_translator` (see `model_card`), or
-            `None`.
+    If `license` is `None`, it is that of the opened model, if known. The other
+    arguments are those of `model_card`.
     """
     path = translator.path
     stored = read_summary(path if path.is_dir() else path.parent)
     settings = dataclasses.asdict(translator.search)
     settings["max_source_length"] = translator.max_source_length
-    facts = {
+    return describe_model(
+        *(translator.model, translator.tokenizer, settings),
         **run_metadata(path),
-        "scores": scores,
-        "license": license or stored.license,
-        "export": export,
-        "origin": stored.origin,
-    }
-    model = translator.model, translator.tokenizer, settings
-    card, summary = model_card(*model, **facts), _summary(*model, **facts).summary()
-    return {CARD: card, SUMMARY: summary}
+        scores=scores,
+        license=license or stored.license,
+        export=export,
+        origin=stored.origin,
+    )
 
 
-def _summary(
-    model, tokenizer, search, recipe, validation, scores, license, export, origin
+def describe_model(
+    model,
+    tokenizer,
+    search,
+    recipe=None,
+    validation=None,
+    scores=(),
+    license=None,
+    export=None,
+    origin=None,
 ):
-    """Returns the facts of a model card as a `ModelInfo`."""
-    facts = dict(_model_rows(model, tokenizer))
+    """Returns the model card and `summary.json` (see `model_card`), by their names."""
+    # The recipe of an imported model has no data, and defaults for the training.
+    is_trained = recipe is not None and recipe.data.kind != "none"
+    sections = {
+        "Model": dict(_model_rows(model, tokenizer)),
+        "Search": {
+            name: each for name, each in sorted(search.items()) if each is not None
+        },
+        "Export": dict(_export_rows(**export)) if export else {},
+        "Import": origin or {},
+        "Data": dict(_data_rows(recipe)) if is_trained else {},
+        "Training": dict(_training_rows(recipe)) if is_trained else {},
+    }
     measured = _score_rows(validation, scores, recipe)
     info = ModelInfo(
         parameters=model.count_params(),
-        written=facts["written with"],
-        decoding={name: each for name, each in search.items() if each is not None},
-        export=dict(_export_rows(**export)) if export else {},
+        written=sections["Model"]["written with"],
+        decoding=sections["Search"],
+        export=sections["Export"],
         scores=[Score(name=name, score=each, how=how) for name, each, how in measured],
         license=license,
-        origin=origin,
+        origin=sections["Import"],
+        data=sections["Data"],
+        training=Training(settings=sections["Training"]),
     )
     info.describe_model(model.get_config())
     info.vocabulary.kind = tokenizer.kind
-    if recipe is not None and not _is_imported(recipe):
-        info.data = dict(_data_rows(recipe))
-        info.training = Training(settings=dict(_training_rows(recipe)))
-    return info
-
-
-def length_penalty_notes(search, library):
-    """Returns a list with a note if a library's length penalty differs from `search`.
-
-    If the length penalties are equal, the list is empty.
-
-    Args:
-        search: `BeamSearch`.
-        library: Name of a library that divides log-probabilities by length^alpha.
-    """
-    kind, alpha = search.length_penalty_kind, search.length_penalty
-    if kind == "power" or alpha == 0:
-        return []
-    return [
-        f"{library} divides log-probabilities by length^{alpha:g}. keras_transformer "
-        f"divides them by the length penalty {kind} with alpha {alpha:g}."
-    ]
-
-
-def _is_imported(recipe):
-    return recipe.data.kind == "none"
+    parts = [_table(title, rows.items()) for title, rows in sections.items() if rows]
+    rows = [(name, f"{score:.2f}", how) for name, score, how in measured]
+    head = ("metric", "score", "measurement")
+    parts.append(_table("Scores", rows, head) if rows else f"## Scores\n\n{_UNKNOWN}\n")
+    parts.append(f"## License\n\n{license or _UNKNOWN}\n")
+    return {CARD: "\n".join(["# Model card\n", *parts]), SUMMARY: info.summary()}
 
 
 def run_metadata(path):
@@ -252,16 +233,15 @@ def _score_rows(validation, scores, recipe):
         if recipe and recipe.training.validation_sentences:
             beam += f", {recipe.training.validation_sentences} sentences"
         bleu = _bleu_signature(recipe) if recipe else ""
-        for name, title, how in (
-            ("bleu", "BLEU", beam + bleu),
-            ("chrf", "chrF", beam),
-            ("f1", "bracketing F1", f"{beam}, labeled, COLLINS.prm"),
-            ("perplexity", "perplexity", ""),
-        ):
+        hows = {
+            **{"bleu": beam + bleu, "chrf": beam, "perplexity": ""},
+            "f1": f"{beam}, labeled, COLLINS.prm",
+        }
+        for name, title in METRICS.items():
             if validation.get(name) is not None:
                 # A score in `scores` may have the same title.
                 title = f"{title}, validation"
-                rows.append((title, validation[name], when + how))
+                rows.append((title, validation[name], when + hows[name]))
     return rows
 
 

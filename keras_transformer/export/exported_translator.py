@@ -176,15 +176,9 @@ class ExportedTranslator:
     def _run(self, name, columns, results_of, cut_message=None):
         """Runs a signature on batches of texts of similar lengths.
 
-        Args:
-            name: Name of the signature.
-            columns: Mapping of input names to lists of str.
-            results_of: Function of the outputs of a batch, a mapping of names to
-                arrays, that returns one result per row.
-            cut_message: Warning about each text that the export has cut, or `None`.
-
-        Returns:
-            List of one result per text.
+        `columns` are lists of texts by input. `results_of(outputs)` returns a list of
+        one result per row of a batch. `cut_message` is a warning about each text that
+        the export has cut.
         """
         signature = self._signature(name)
         lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]

@@ -13,8 +13,6 @@ from keras_transformer.untrusted import read_json, require_regular, shorten
 
 # File with the limits, relative to the folder of a version.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
-
-
 _Limit = Annotated[int, Field(ge=1, lt=2**31)]
 
 
@@ -41,23 +39,15 @@ def limit_batch_size(path, batch_size):
 
 
 def load_saved_model(path, allow_unsafe=False):
-    """Checks an export and loads it with `tf.saved_model.load`.
+    """Checks one version of an export and loads it with `tf.saved_model.load`.
 
-    Args:
-        path: Folder of one version of the export.
-        allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
-            code.
-
-    Raises:
-        ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
+    With `allow_unsafe`, the SavedModel is not checked and can run any code.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
 
     from keras_transformer.export.graph_check import check_saved_model
-    from keras_transformer.native_output import (
-        hide_normalizer_message,
-    )
+    from keras_transformer.native_output import hide_normalizer_message
 
     require_readable_path(path, ModelError)
     try:

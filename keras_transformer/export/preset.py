@@ -1,11 +1,13 @@
-"""Export to a preset: a folder with the model, its tokenizer and search settings."""
+"""Export to a preset, and checks that all exports share.
 
+A preset is a folder with the model, its tokenizer and search settings.
+"""
+
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.errors import ExportError
 from keras_transformer.export.card import describe_translator
-from keras_transformer.export.supported import (
-    check_exportable,
-    reject_forbidden_phrases,
-)
 from keras_transformer.saving.preset import save_preset
+from keras_transformer.saving.stored_weights import check_finite
 
 
 def export_preset(
@@ -53,3 +55,19 @@ def export_preset(
         description=description,
         texts={**describe_translator(translator, scores, license), **dict(texts)},
     )
+
+
+def check_exportable(model):
+    """Rejects an `Ensemble`, and a model with weights that are not finite."""
+    if isinstance(model, Ensemble):
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    check_finite(model.name, model.weights)
+
+
+def reject_forbidden_phrases(translator):
+    """Raises `ExportError` if a `Translator` has forbidden phrases."""
+    if translator.forbidden:
+        raise ExportError(
+            "forbidden phrases cannot be exported. Export the translator without them. "
+            f"Received: forbidden={list(translator.forbidden)}"
+        )

@@ -1,6 +1,7 @@
 """Export to a SavedModel that translates text."""
 
 import contextlib
+import logging
 import os
 import pathlib
 import shutil
@@ -12,16 +13,12 @@ import tensorflow as tf
 from keras_transformer.decoding.batches import check_compatible, target_of
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch, check_at_least, check_type
-from keras_transformer.errors import ExportError, require_tensorflow
+from keras_transformer.errors import ExportError, install_hint, require_tensorflow
 from keras_transformer.export.card import describe_translator
 from keras_transformer.export.load import LIMITS, ExportLimits
+from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
-from keras_transformer.export.supported import (
-    check_exportable,
-    reject_forbidden_phrases,
-)
-from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import (
     check_writable,
     convert_disk_full_errors,
@@ -34,6 +31,22 @@ from keras_transformer.saving.names import CONFIG, MODEL, PRESET_CONFIG
 
 # Temporary folders that are older than this belong to exports that were killed.
 _ABANDONED_SECONDS = 3600
+# Requests that TF-Serving runs before it serves a version.
+_WARMUP = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
+_TEXTS = ["a", "a b c d e f g"]
+# Any two subwords, which the end id follows.
+_IDS = [[4, 5]]
+# The inputs of each signature's request.
+_INPUTS = {
+    "serving_default": {"inputs": _TEXTS},
+    "translate_n_best": {"inputs": _TEXTS},
+    "translate_ids": {"source_ids": _IDS},
+    "score": {"inputs": _TEXTS, "targets": _TEXTS},
+    "encode": {"source_ids": _IDS},
+    "attend": {"inputs": _TEXTS, "targets": _TEXTS},
+}
+
+logger = logging.getLogger(__name__)
 
 
 def export_saved_model(
@@ -287,3 +300,37 @@ def _remove_abandoned(folder):
             last_change = max(each.stat().st_mtime for each in files)
             if time.time() - last_change > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def write_warmup_requests(version, limits):
+    """Writes one request per signature to the folder `assets.extra` of a version.
+
+    If the package tensorflow-serving-api is not installed, no requests are written and
+    a warning is logged.
+    """
+    path = version / _WARMUP
+    path.parent.mkdir(exist_ok=True)
+    try:
+        # Imported here because it loads gRPC.
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError:
+        logger.warning(
+            "no warm-up requests for TF-Serving were written, because "
+            f"tensorflow-serving-api is not installed: {install_hint('serving-api')}"
+        )
+        return
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for signature, inputs in _INPUTS.items():
+            request = predict_pb2.PredictRequest()
+            # TF-Serving adds the name under which it serves the model.
+            request.model_spec.signature_name = signature
+            for name, value in inputs.items():
+                dtype = tf.string
+                if name == "source_ids":
+                    value, dtype = [[*row, limits.end_id] for row in value], tf.int32
+                rows = tf.make_tensor_proto(value[: limits.max_batch_size], dtype)
+                request.inputs[name].CopyFrom(rows)
+            log = prediction_log_pb2.PredictLog(request=request)
+            writer.write(
+                prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
+            )

@@ -56,21 +56,11 @@ def dispatch_search(
     the many small operations of one beam than in them. Compiled programs have fixed
     shapes, so the row is padded to one of a few lengths.
 
-    Args:
-        search: `noinline_function` that returns `(sequences, scores)`, int32 `[batch,
-            n, length + extra_length]` and float32 `[batch, n]`.
-        parts: Number of parts of a batch. With 1, batches are not split.
-        shared: Called once per batch. Returns a tuple of the further inputs of
-            `search`, which are the same for all parts of the batch.
-        search_row: Called with `SEARCH_INPUTS`. Returns the same results as `search`,
-            but uses static shapes only. If `None`, single rows are translated like
-            batches.
-        extra_length: Number of columns that sequences have more than the source rows.
-            Only used with `search_row`.
-        max_length: Maximum length of a source row. Only used with `search_row`.
-
-    Returns:
-        `tf.function` of `SEARCH_INPUTS` that returns the same results as `search`.
+    All searches return sequences, int32 `[batch, n, length + extra_length]`, and
+    scores, float32 `[batch, n]`. `search` is a `noinline_function`, and `shared()` a
+    tuple of its further inputs, which all parts of a batch share. `search_row` is for
+    XLA, which needs static shapes. If it is `None`, single rows are translated like
+    batches.
     """
     # A padded row must not exceed `max_length`.
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP

@@ -10,6 +10,12 @@ from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_w
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import cut_at_end, translate_ids
+from keras_transformer.decoding.text import (
+    EMPTY_SCORE,
+    join_segments,
+    merge_equal_texts,
+    segment,
+)
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import (
@@ -18,11 +24,12 @@ from keras_transformer.export.searches import (
     noinline_function,
     shared_encoder,
 )
-from keras_transformer.export.text_search import TextSearch, cut_texts
 
 # A row of ids can spell at most N bytes. Before tokenization, texts are cut after
 # `_MARGIN` x N bytes.
 _MARGIN = 4
+# Maximum size of a text, as a multiple of the maximum size of a segment.
+_MAX_TEXT_FACTOR = 16
 
 
 class Signatures:
@@ -72,13 +79,16 @@ class Signatures:
             self._decode_rows, input_signature=[ROWS, ROWS], autograph=False
         )
         self._search_ids = self._build_search(search, parallel_parts)
-        self._text_search = TextSearch(
-            tokenizer,
-            self._target_tokenizer.detokenize,
-            self._search_ids,
-            self.max_source_length,
-            self._max_bytes,
-            max_batch_size,
+        self._tokenize = tf.function(
+            lambda texts: tokenizer.tokenize(_cut_texts(texts, self._max_bytes)),
+            input_signature=[texts],
+            autograph=False,
+        )
+        number = tf.TensorSpec([], tf.int32)
+        self._translate = tf.function(
+            self._translate_texts,
+            input_signature=[texts, number, number],
+            autograph=False,
         )
 
     def _build_search(self, search_settings, parallel_parts):
@@ -151,23 +161,101 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        found = self._translate(inputs, n_best=1, num_places=1)
+        found = self._translate(self._check_batch_size(inputs), 1, 1)
         return {
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
             "truncated": found["truncated"],
         }
 
-    def _translate(self, inputs, n_best, num_places):
-        with tf.control_dependencies([self._assert_batch_size(inputs)]):
-            inputs = tf.identity(inputs)
-        return self._text_search.translate(inputs, n_best, num_places)
-
     def translate_n_best(self, inputs):
+        inputs = self._check_batch_size(inputs)
         found = self._translate(inputs, self._beam_size, self._num_results)
         for name in ("translations", "scores"):
             found[name].set_shape([None, self._beam_size])
         return found
+
+    def _segments(self, texts):
+        """Divides texts, string `[batch]`, into `Segments`."""
+        limit = _MAX_TEXT_FACTOR * self._max_bytes
+        found = segment(
+            self._tokenize,
+            _cut_texts(texts, limit),
+            self.max_source_length - 1,
+            getattr(self._tokenizer, "split_language_prefix", None),
+        )
+        is_cut = tf.strings.length(texts) > limit
+        return found._replace(truncated=found.truncated | is_cut)
+
+    def _translate_texts(self, texts, n_best, num_places):
+        """Translates texts, string `[batch]`, segment by segment.
+
+        `n_best` and `num_places` are int32 scalars, the number of translations per text
+        and of hypotheses per segment. The latter may be greater, because hypotheses
+        with the same text are merged. The outputs are those of the signature
+        `translate_n_best`.
+        """
+        segments = self._segments(texts)
+        found = self._translate_segments(segments.ids, n_best, num_places)
+        found = join_segments(segments, *found)
+        texts, scores, counts = merge_equal_texts(*found[:2], n_best)
+        return {
+            "translations": texts,
+            "scores": scores,
+            "counts": counts,
+            "truncated": segments.truncated,
+        }
+
+    def _translate_segments(self, ids, n_best, num_places):
+        """Translates segments. A blank segment has one empty translation.
+
+        Takes RaggedTensor int32 `[segments, (length)]`. Returns translations and their
+        scores, string and float32 `[segments, num_places]`, and the number found, int32
+        `[segments]`.
+        """
+        places = tf.where(ids.row_lengths() > 0)
+        ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)
+        rows = tf.concat([tf.gather(ids, places[:, 0]), ends], axis=1)
+        num_rows = tf.size(places)
+
+        def search_some(start, texts, scores):
+            chosen = rows[start : start + self._max_batch_size]
+            sequences, new_scores = self._search_ids(
+                chosen.to_tensor(self._tokenizer.pad_id), n_best
+            )
+            sequences = sequences[:, :num_places]
+            new_scores = new_scores[:, :num_places]
+            length = tf.shape(sequences)[2]
+            written = self._target_tokenizer.detokenize(
+                tf.reshape(sequences, [-1, length])
+            )
+            written = tf.reshape(written, [-1, num_places])
+            return (
+                start + self._max_batch_size,
+                tf.concat([texts, written], axis=0),
+                tf.concat([scores, new_scores], axis=0),
+            )
+
+        lists = tf.TensorShape([None, None])
+        _, texts, scores = tf.while_loop(
+            lambda start, *_: start < num_rows,
+            search_some,
+            (0, tf.fill([0, num_places], ""), tf.zeros([0, num_places])),
+            shape_invariants=(tf.TensorShape([]), lists, lists),
+            parallel_iterations=1,
+        )
+        # Unused places come last. The first place is used even if nothing was found.
+        is_found = tf.concat(
+            [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], axis=1
+        )
+        counts = tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1)
+        size = tf.cast(ids.nrows(), tf.int32)
+        empty = tf.fill([size, num_places], "")
+        return (
+            tf.tensor_scatter_nd_update(empty, places, texts),
+            tf.tensor_scatter_nd_update(tf.zeros([size, num_places]), places, scores),
+            tf.tensor_scatter_nd_update(tf.ones([size], tf.int32), places, counts),
+        )
 
     def translate_ids(self, source_ids):
         source_ids = self._check_and_truncate(source_ids)
@@ -260,7 +348,7 @@ class Signatures:
             truncated = tf.strings.length(inputs) > self._max_bytes
             truncated |= tf.strings.length(targets) > self._max_bytes
             inputs, targets = (
-                cut_texts(texts, self._max_bytes) for texts in (inputs, targets)
+                _cut_texts(texts, self._max_bytes) for texts in (inputs, targets)
             )
         source, target = self._tokenizer, self._target_tokenizer
         ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
@@ -278,6 +366,10 @@ class Signatures:
             labels.to_tensor(target.pad_id),
             truncated,
         )
+
+    def _check_batch_size(self, rows):
+        with tf.control_dependencies([self._assert_batch_size(rows)]):
+            return tf.identity(rows)
 
     def _assert_batch_size(self, rows):
         return tf.debugging.assert_less_equal(
@@ -315,6 +407,12 @@ class Signatures:
         beyond = tf.reduce_any(rest != self._tokenizer.pad_id, axis=1)
         place = tf.range(tf.shape(truncated_ids)[1])[None] == self.max_source_length - 1
         return tf.where(beyond[:, None] & place, self._tokenizer.end_id, truncated_ids)
+
+
+def _cut_texts(texts, max_bytes):
+    """Truncates texts to `max_bytes`, and replaces invalid bytes as Python does."""
+    texts = tf.strings.substr(texts, 0, max_bytes)
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 class _Surfaces:

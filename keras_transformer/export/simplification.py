@@ -21,9 +21,7 @@ from keras_transformer.files import replace_file
 def simplify_saved_model(path):
     """Simplifies the graph in a SavedModel's folder without changing its results.
 
-    Args:
-        path: Folder that contains `saved_model.pb`. `fingerprint.pb` is removed,
-            because it would no longer match.
+    `fingerprint.pb` is removed, because it would no longer match.
     """
     file = path / "saved_model.pb"
     model = saved_model_pb2.SavedModel()

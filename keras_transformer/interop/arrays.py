@@ -3,7 +3,6 @@
 Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
-import math
 import zipfile
 
 import ml_dtypes
@@ -11,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from keras_transformer.errors import ModelError, install_hint
-from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import require_regular, shorten
 
 _MAX_BYTES = 8 << 30
 # A PyTorch file stores a tied matrix once and may list it under up to this many names.
@@ -21,13 +20,8 @@ _MAX_NAMES = 4
 class Arrays:
     """The arrays of a model file, with a record of the arrays that an import has used.
 
-    An array that remains unused belongs to a part that this package lacks. In this
-    case, `check_all_used` raises an error.
-
-    Args:
-        path: Path of the file, for messages.
-        arrays: Mapping of names to arrays. Arrays that `take` returns must be floats.
-        ignored: Names of arrays that need not be used.
+    An array that remains unused belongs to a part that this package lacks. Then
+    `check_all_used` raises an error, unless the array's name is in `ignored`.
     """
 
     def __init__(self, path, arrays, ignored=()):
@@ -81,24 +75,37 @@ class Arrays:
         return self._arrays[name]
 
 
-def read_npz(path, int8_sizes=None):
+def read_npz(path, text=None, max_text_bytes=0):
     """Returns the arrays of an `.npz` file, by name.
 
-    All are floats, except those in `int8_sizes`, a mapping of names to maximum sizes in
-    bytes, which are checked before the arrays are read.
+    All are floats, except `text`, an int8 array of at most `max_text_bytes` bytes.
     """
-    int8_sizes = int8_sizes or {}
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            _check_members(members, path.stat().st_size)
-            return dict(_read_members(archive, members, int8_sizes))
+        _check_members(members, path.stat().st_size)
+        for member in members:
+            if member.filename == f"{text}.npy" and member.file_size > max_text_bytes:
+                raise ModelError(
+                    f"{text} must have at most {max_text_bytes:,} bytes. "
+                    f"Received: {member.file_size:,}"
+                )
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        for name, array in arrays.items():
+            kinds = ("int8",) if name == text else ("float32", "float16")
+            # NumPy returns the bytes of a member that is no array.
+            kind = str(array.dtype) if isinstance(array, np.ndarray) else "bytes"
+            if kind not in kinds:
+                raise ModelError(
+                    f"{name} must be {' or '.join(kinds)}. Received: {kind:.80}"
+                )
+        return arrays
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     # Reading a damaged archive or header raises exceptions of many types.
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{path}: cannot be read: {reason:.200}") from None
+        raise ModelError(f"{path}: cannot be read: {shorten(error)}") from None
 
 
 def _check_members(members, size):
@@ -114,43 +121,6 @@ def _check_members(members, size):
     names = [member.filename.removesuffix(".npy") for member in members]
     if len(set(names)) < len(names):
         raise ModelError("contains an array twice")
-
-
-def _read_members(archive, members, int8_sizes):
-    """Yields the name and the array of each member (see `read_npz`)."""
-    for member in members:
-        name = member.filename.removesuffix(".npy")
-        limit = int8_sizes.get(name, _MAX_BYTES)
-        if member.file_size > limit:
-            raise ModelError(
-                f"{name} must have at most {limit:,} bytes. "
-                f"Received: {member.file_size:,}"
-            )
-        with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            if version not in ((1, 0), (2, 0)):
-                raise ModelError(
-                    f"{name} must have the .npy version 1.0 or 2.0. "
-                    f"Received: {version[0]}.{version[1]}"
-                )
-            read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-            shape, is_fortran, dtype = read(file)
-            kinds = {"<f4": "float32", "<f2": "float16"}
-            if name in int8_sizes:
-                kinds = {"|i1": "int8"}
-            if dtype.hasobject or dtype.str not in kinds:
-                raise ModelError(
-                    f"{name} must be {' or '.join(kinds.values())}. "
-                    f"Received: {dtype!s:.80}"
-                )
-            if is_fortran and len(shape) > 1:
-                raise ModelError(f"{name} must be in C order")
-            count = math.prod(shape)
-            # Reading to the end of the member also verifies its checksum.
-            content = file.read()
-        if min(shape, default=0) < 0 or len(content) != count * dtype.itemsize:
-            raise ModelError(f"the size of {name} does not match its shape")
-        yield name, np.frombuffer(content, dtype).reshape(shape)
 
 
 def read_safetensors(path):

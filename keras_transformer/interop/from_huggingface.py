@@ -7,9 +7,10 @@ docs/how-to/import-a-marian-model.md).
 import logging
 import pathlib
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from keras_transformer.errors import DataError, ModelError, RecipeError
 from keras_transformer.interop import weights
@@ -21,10 +22,13 @@ from keras_transformer.interop.array_names import (
 from keras_transformer.interop.arrays import Arrays, read_safetensors, read_torch
 from keras_transformer.interop.imported import (
     ENGINE_VARIATIONS,
+    BeamSize,
     ImportedModel,
-    check_number,
+    LengthPenalty,
+    check_settings,
     choose_engine,
     model_arguments,
+    search_settings,
 )
 from keras_transformer.interop.vocabularies import read_vocabulary
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
@@ -46,15 +50,6 @@ _NAMES = HUGGINGFACE_ARRAYS
 _ACTIVATIONS = {
     "swish": "silu",
     **{theirs: ours for ours, theirs in HUGGINGFACE_ACTIVATIONS.items()},
-}
-# Settings in config.json that must have these values if they are given.
-_REQUIRED = {
-    "static_position_embeddings": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
-    "add_bias_logits": False,
-    "is_encoder_decoder": True,
 }
 # Largest error of a position, by the stored type. Rounding a number from 0.5 to 1
 # changes it by up to 2^-12 in float16 and 2^-9 in bfloat16.
@@ -81,6 +76,50 @@ _BADLY_CONVERTED = (
 )
 
 
+class _Config(BaseModel):
+    """Settings in `config.json` that an import reads, and the supported values."""
+
+    model_config = ConfigDict(strict=True)
+
+    encoder_layers: int
+    decoder_layers: int
+    d_model: int
+    encoder_ffn_dim: int
+    decoder_ffn_dim: int
+    encoder_attention_heads: int
+    decoder_attention_heads: int
+    activation_function: Literal[tuple(_ACTIVATIONS)] = "gelu"
+    scale_embedding: Literal[True]
+    share_encoder_decoder_embeddings: bool | None = True
+    tie_word_embeddings: bool | None = True
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    # Of a post-norm model, as all of Marian are in transformers.
+    static_position_embeddings: Literal[True] = True
+    normalize_before: Literal[False] = False
+    normalize_embedding: Literal[False] = False
+    add_final_layer_norm: Literal[False] = False
+    add_bias_logits: Literal[False] = False
+    is_encoder_decoder: Literal[True] = True
+
+    @field_validator("decoder_ffn_dim", "decoder_attention_heads")
+    @classmethod
+    def _check_sides(cls, value, info):
+        name = info.field_name.replace("decoder", "encoder")
+        if value != info.data.get(name):
+            raise ValueError(f"must equal {name}, {info.data.get(name)}")
+        return value
+
+
+class _Generation(BaseModel):
+    """Settings of transformers' `generate` that an import reads."""
+
+    model_config = ConfigDict(strict=True)
+
+    num_beams: BeamSize | None = None
+    length_penalty: LengthPenalty | None = None
+
+
 def import_huggingface(path, engine=None, language=None, normalization=None):
     """Imports a Hugging Face folder with a `MarianMTModel`.
 
@@ -89,11 +128,19 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     """
     engine = choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
-    config = _read_mapping(folder / "config.json")
-    _check_supported(folder / "config.json", config)
+    path = folder / "config.json"
+    stored = _read_mapping(path)
+    # Presets of this package and folders of CTranslate2 also contain a config.json.
+    if stored.get("model_type") != "marian":
+        raise ModelError(
+            f"{path}: not a Marian model of Hugging Face: model_type must be marian. "
+            f"Received: {stored.get('model_type')!r:.80}. Import the folder of a "
+            "MarianMTModel or of Marian. Models of keras_transformer need no import"
+        )
+    config = check_settings(path, _Config, stored)
     tokenizer = _tokenizer(folder, config, language, normalization)
     arrays = _read_arrays(folder)
-    arguments = _arguments(folder / "config.json", arrays, config, tokenizer, engine)
+    arguments = _arguments(path, arrays, config, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays)
     _set_weights(model, arrays, tokenizer)
     arrays.check_all_used()
@@ -107,7 +154,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
             "import with --engine marian, for Marian's normalization epsilon and "
             "frequencies of the sinusoids"
         )
-    decoding = _read_decoding(folder, config, tokenizer.target.end_id)
+    decoding = _read_decoding(folder, stored, tokenizer.target.end_id)
     return ImportedModel(model, tokenizer, decoding, card_rows, _read_license(folder))
 
 
@@ -121,37 +168,6 @@ _ENGINE_NAMES = {
 def is_huggingface_folder(path):
     """Returns whether a folder has Hugging Face's format rather than Marian's."""
     return (pathlib.Path(path) / "config.json").is_file()
-
-
-def _check_supported(path, config):
-    """Raises a `ModelError` for models that this package cannot run."""
-    # Presets of this package and folders of CTranslate2 also contain a config.json.
-    if config.get("model_type") != "marian":
-        raise ModelError(
-            f"{path}: not a Marian model of Hugging Face: model_type must be marian. "
-            f"Received: {config.get('model_type')!r:.80}. Import the folder of a "
-            "MarianMTModel or of Marian. Models of keras_transformer need no import"
-        )
-    for name, value in _REQUIRED.items():
-        if config.get(name, value) != value:
-            raise ModelError(
-                f"{path}: {name} must be {value}. Received: {config[name]!r:.80}. Only "
-                "post-norm MarianMTModels can be imported"
-            )
-    if config.get("scale_embedding") is not True:
-        raise ModelError(f"{path}: scale_embedding must be true")
-    for name in ("attention_heads", "ffn_dim"):
-        pair = [config.get(f"{side}_{name}") for side in ("encoder", "decoder")]
-        if pair[0] != pair[1]:
-            raise ModelError(
-                f"{path}: encoder and decoder must have equal {name}. Received: "
-                f"encoder_{name} {pair[0]!r:.80}, decoder_{name} {pair[1]!r:.80}"
-            )
-    if config.get("activation_function", "gelu") not in tuple(_ACTIVATIONS):
-        raise ModelError(
-            f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}. "
-            f"Received: {config['activation_function']!r:.80}"
-        )
 
 
 def _tokenizer(folder, config, language, normalization):
@@ -176,10 +192,10 @@ def _tokenizer(folder, config, language, normalization):
         sides.append((tuple(pieces), model))
     padding = len(sides[1][0])
     for name in ("pad_token_id", "decoder_start_token_id"):
-        if config.get(name, padding) != padding:
+        if getattr(config, name) not in (None, padding):
             raise ModelError(
                 f"{folder / 'config.json'}: {name} must be {padding}, the last id of "
-                f"{names[1]}. Received: {config[name]!r:.80}"
+                f"{names[1]}. Received: {getattr(config, name)}"
             )
     try:
         return MarianTokenizer(*sides, normalization, language)
@@ -231,48 +247,36 @@ def _shard_names(index):
 
 def _arguments(path, arrays, config, tokenizer, engine):
     """Returns the arguments of `Transformer`."""
+    is_symmetric = config.decoder_layers == config.encoder_layers
     changes = {
         **ENGINE_VARIATIONS[engine],
-        "num_decoder_layers": config.get("decoder_layers"),
+        "num_decoder_layers": None if is_symmetric else config.decoder_layers,
         "attention_bias": True,
         "logits_bias": _NAMES["bias"] in arrays,
-        "tied_output": config.get("tie_word_embeddings") is not False,
+        "tied_output": config.tie_word_embeddings is not False,
         "zero_start_id": tokenizer.start_id,
     }
-    if changes["num_decoder_layers"] == config.get("encoder_layers"):
-        changes["num_decoder_layers"] = None
-    if config.get("share_encoder_decoder_embeddings") is False:
-        changes["source_vocabulary_size"] = tokenizer.vocabulary_size
-    if _start_vector(arrays, config).any():
+    side = "shared"
+    if config.share_encoder_decoder_embeddings is False:
+        side, changes["source_vocabulary_size"] = "target", tokenizer.vocabulary_size
+    matrix = arrays.raw(_NAMES[side])
+    if matrix.ndim != 2 or not len(matrix):
+        raise ModelError(f"{arrays.path}: the embeddings must be a matrix")
+    if np.asarray(matrix[-1], np.float32).any():
         # Marian's start embedding is 0, but fine-tuning with transformers trains it.
         del changes["zero_start_id"]
     return model_arguments(
         path,
         {
-            "num_layers": config.get("encoder_layers"),
-            "d_model": config.get("d_model"),
-            "d_ff": config.get("encoder_ffn_dim"),
-            "num_heads": config.get("encoder_attention_heads"),
-            "activation": _ACTIVATIONS[config.get("activation_function", "gelu")],
+            "num_layers": config.encoder_layers,
+            "d_model": config.d_model,
+            "d_ff": config.encoder_ffn_dim,
+            "num_heads": config.encoder_attention_heads,
+            "activation": _ACTIVATIONS[config.activation_function],
         },
         tokenizer,
         changes,
     )
-
-
-def _embedding_names(config):
-    """Returns the names of the source and the target embeddings."""
-    if config.get("share_encoder_decoder_embeddings") is False:
-        return _NAMES["source"], _NAMES["target"]
-    return _NAMES["shared"], _NAMES["shared"]
-
-
-def _start_vector(arrays, config):
-    """Returns the embedding of the start id, float32 `[d_model]`."""
-    matrix = arrays.raw(_embedding_names(config)[1])
-    if matrix.ndim != 2 or not len(matrix):
-        raise ModelError(f"{arrays.path}: the embeddings must be a matrix")
-    return np.asarray(matrix[-1], np.float32)
 
 
 def _set_weights(model, arrays, tokenizer):
@@ -368,12 +372,12 @@ def _read_decoding(folder, config, end_id):
             f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
             f"{settings['eos_token_id']!r:.80}"
         )
-    beam_size, length_penalty = (
-        1 if settings.get(name) is None else settings[name]
-        for name in ("num_beams", "length_penalty")
+    search = check_settings(path, _Generation, settings)
+    # The defaults of transformers.
+    decoding = search_settings(
+        search.num_beams or 1,
+        1 if search.length_penalty is None else search.length_penalty,
     )
-    check_number(path, "num_beams", beam_size, 1, 1000, kinds=(int,))
-    check_number(path, "length_penalty", length_penalty, 0, 100)
     ignored = [
         f"{name}={settings[name]}"[:80]
         for name, neutral in _IGNORED_SETTINGS.items()
@@ -385,11 +389,6 @@ def _read_decoding(folder, config, end_id):
             folder,
             escape_controls(", ".join(ignored)),
         )
-    decoding = {
-        "beam_size": beam_size,
-        "length_penalty": float(length_penalty),
-        "length_penalty_kind": "power",
-    }
     if settings.get("early_stopping") is True:
         # The search ends when `beam_size` hypotheses have finished.
         decoding["patience"] = 1.0

@@ -6,9 +6,18 @@ By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.
 import os
 import pathlib
 import re
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+)
 
 from keras_transformer.errors import DataError, ModelError, RecipeError
 from keras_transformer.interop import weights
@@ -22,10 +31,13 @@ from keras_transformer.interop.array_names import (
 from keras_transformer.interop.arrays import Arrays, read_npz
 from keras_transformer.interop.imported import (
     ENGINE_VARIATIONS,
+    BeamSize,
     ImportedModel,
-    check_number,
+    LengthPenalty,
+    check_settings,
     choose_engine,
     model_arguments,
+    search_settings,
 )
 from keras_transformer.interop.vocabularies import read_entries
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
@@ -43,23 +55,103 @@ _SUBWORD_NMT = (
     "subwords of subword-nmt (with @@) are not supported. Use a model with "
     "SentencePiece"
 )
-# Settings that must have one of these values if they are given.
-_REQUIRED = {
-    "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention",),
-    "transformer-ffn-depth": (2,),
-    "transformer-decoder-ffn-depth": (0, 2),
-    "transformer-attention-mask": ("default",),
-    "lemma-dim-emb": (0,),
-    **dict.fromkeys(
-        (
-            *("transformer-no-projection", "transformer-no-bias", "right-left"),
-            *("transformer-no-affine", "transformer-disable-position-embeddings"),
-            *("transformer-train-position-embeddings", "ulr", "transformer-pool"),
-        ),
-        (False,),
-    ),
-}
+
+
+class _FileSettings(BaseModel):
+    """Settings with dashes in their names, in the YAML files of Marian."""
+
+    model_config = ConfigDict(
+        strict=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+
+def _steps(order):
+    """Returns the type of the steps before or after a layer, which must be `order`.
+
+    The letters are dropout (d), addition (a), and normalization (n). Dropout does not
+    change inference.
+    """
+
+    def check(value):
+        if value.replace("d", "") != order:
+            raise ValueError("only post-norm Transformers are supported")
+        return value
+
+    return Annotated[str, AfterValidator(check)]
+
+
+def _check_types(value):
+    # Alignments and weights are columns of the training text. The model ignores them.
+    types = [each for each in value if each not in ("alignment", "weight")]
+    if types not in ([], ["sequence", "sequence"]):
+        raise ValueError("only models from one text to another are supported")
+    return value
+
+
+class _ModelSettings(_FileSettings):
+    """Settings that change a model's results, and the values that are supported."""
+
+    type: Literal["transformer"] = "transformer"
+    enc_depth: int
+    dec_depth: int
+    dim_emb: int
+    transformer_heads: int
+    transformer_dim_ffn: int
+    dim_vocabs: Annotated[list[NonNegativeInt], Field(min_length=2)] = [0, 0]
+    input_types: Annotated[list, AfterValidator(_check_types)] = []
+    tied_embeddings: bool = False
+    tied_embeddings_all: bool = False
+    transformer_preprocess: _steps("") = ""
+    transformer_postprocess: _steps("an") = "an"
+    transformer_postprocess_top: _steps("") = ""
+    transformer_postprocess_emb: str = ""
+    transformer_ffn_activation: Literal[tuple(_ACTIVATIONS)] = "swish"
+    # The decoder layer in the file whose weights each layer has, counted from 1. The
+    # list is empty if each layer has its own weights.
+    transformer_tied_layers: list[PositiveInt] = []
+    transformer_decoder_autoreg: Literal["self-attention"] = "self-attention"
+    transformer_ffn_depth: Literal[2] = 2
+    transformer_decoder_ffn_depth: Literal[0, 2] = 0
+    transformer_decoder_dim_ffn: int = 0  # 0 stands for `transformer_dim_ffn`
+    transformer_attention_mask: Literal["default"] = "default"
+    lemma_dim_emb: Literal[0] = 0
+    transformer_no_projection: Literal[False] = False
+    transformer_no_bias: Literal[False] = False
+    transformer_no_affine: Literal[False] = False
+    transformer_disable_position_embeddings: Literal[False] = False
+    transformer_train_position_embeddings: Literal[False] = False
+    transformer_pool: Literal[False] = False
+    right_left: Literal[False] = False
+    ulr: Literal[False] = False
+    version: Any = "unknown"
+
+    @field_validator("transformer_decoder_dim_ffn")
+    @classmethod
+    def _check_width(cls, width, info):
+        expected = info.data.get("transformer_dim_ffn")
+        if width not in (0, expected):
+            raise ValueError(f"must equal transformer-dim-ffn, {expected}")
+        return width
+
+    @field_validator("transformer_tied_layers")
+    @classmethod
+    def _check_tied_layers(cls, tied, info):
+        if tied and not len(tied) == info.data.get("dec_depth") <= _MAX_TIED_LAYERS:
+            raise ValueError(
+                "must have the number of a layer for each of the dec-depth layers, at "
+                f"most {_MAX_TIED_LAYERS}"
+            )
+        return tied
+
+
+class _DecoderSettings(_FileSettings):
+    """The settings in `decoder.yml` that an import reads. Others are ignored."""
+
+    models: Annotated[list[str], Field(min_length=1, max_length=1)]
+    vocabs: Annotated[list[str], Field(min_length=2, max_length=2)]
+    beam_size: BeamSize | None = None
+    normalize: LengthPenalty | None = None  # exponent of the length penalty
+    word_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
 
 
 def import_marian(path, engine=None, language=None, normalization=None):
@@ -81,25 +173,28 @@ def import_marian(path, engine=None, language=None, normalization=None):
         DataError: If the tokenizer cannot be read.
     """
     engine = choose_engine(engine, "marian")
-    folder, decoder = _read_decoder_settings(pathlib.Path(path))
+    decoder_file = _find_decoder(pathlib.Path(path))
+    folder = decoder_file.parent
+    content = read_bytes(decoder_file, _MAX_YAML_BYTES, ModelError)
+    decoder = _parse_settings(decoder_file, content, _DecoderSettings)
     file = _find_weights(folder, decoder)
-    limits = {MARIAN_SETTINGS: _MAX_YAML_BYTES}
-    arrays = Arrays(file, read_npz(file, limits), ignored=(MARIAN_SETTINGS,))
-    settings = _model_settings(arrays)
-    _check_supported(file, settings)
-    sizes = _vocabulary_sizes(file, settings)
-    tied = _tied_layers(file, settings)
-    vocabularies = _read_vocabularies(folder, decoder, sizes)
+    stored = read_npz(file, MARIAN_SETTINGS, _MAX_YAML_BYTES)
+    arrays = Arrays(file, stored, ignored=(MARIAN_SETTINGS,))
+    settings = _read_model_settings(arrays)
+    tied, sizes = settings.transformer_tied_layers, settings.dim_vocabs[:2]
+    vocabularies = _read_vocabularies(folder, decoder_file, decoder.vocabs, sizes)
     _check_vocabularies(arrays, vocabularies, sizes)
     tokenizer = _read_tokenizer(folder, vocabularies, language, normalization)
-    arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
+    arguments = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays, len(set(tied)))
-    _set_weights(model, arrays, settings, vocabularies, tied)
+    _set_weights(model, arrays, settings, vocabularies)
     arrays.check_all_used()
+    version = " ".join(str(settings.version).split())
     card_rows = {
         "imported from": f"Marian, {file.name}",
         "log-probabilities match": _ENGINE_NAMES[engine],
-        **card_rows,
+        "written by": f"Marian {version:.80}",
+        "activation": arguments["activation"],
     }
     if num_missing := vocabularies[1].num_ids - len(vocabularies[1].ids):
         card_rows["ids without a piece"] = f"{num_missing:,}, omitted from the softmax"
@@ -107,8 +202,9 @@ def import_marian(path, engine=None, language=None, normalization=None):
         card_rows["tied decoder layers"] = (
             f"{' '.join(map(str, tied))}, stored as copies; fine-tuning unties them"
         )
-    search, license = _search_settings(decoder), _read_license(folder)
-    return ImportedModel(model, tokenizer, search, card_rows, license)
+    # Marian's defaults are a beam size of 12 and no length penalty.
+    search = search_settings(decoder.beam_size or 12, decoder.normalize or 0)
+    return ImportedModel(model, tokenizer, search, card_rows, _read_license(folder))
 
 
 # Values of the row "log-probabilities match" in the model card.
@@ -118,7 +214,7 @@ _ENGINE_NAMES = {
 }
 
 
-def _model_settings(arrays):
+def _read_model_settings(arrays):
     if MARIAN_SETTINGS not in arrays:
         raise ModelError(
             f"{arrays.path}: must be a model that Marian has written, with the "
@@ -126,84 +222,15 @@ def _model_settings(arrays):
         )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
-    return _parse_settings(f"{arrays.path}, {MARIAN_SETTINGS}", content)
+    return _parse_settings(f"{arrays.path}, {MARIAN_SETTINGS}", content, _ModelSettings)
 
 
-def _check_supported(file, settings):
-    """Raises a `ModelError` for models that this package cannot run."""
-
-    def refuse(name, received):
-        raise ModelError(
-            f"{file}: models with {name}: {shorten(received)} cannot be imported. Only "
-            "post-norm Transformers with self-attention in the decoder are supported"
-        )
-
-    for name, allowed in _REQUIRED.items():
-        if settings.get(name, allowed[0]) not in allowed:
-            refuse(name, settings[name])
-    types = settings.get("input-types", [])
-    # Alignments and weights are columns of the training text. The model ignores them.
-    if not isinstance(types, list) or [
-        each for each in types if each not in ("alignment", "weight")
-    ] not in ([], ["sequence", "sequence"]):
-        raise ModelError(
-            f"{file}: models with input-types: {shorten(types)} cannot be imported. "
-            "Only models from one text to another are supported"
-        )
-    for name, order in (
-        ("preprocess", ""),
-        ("postprocess", "an"),
-        ("postprocess-top", ""),
-    ):
-        # The letters are dropout (d), addition (a), and normalization (n). Dropout does
-        # not change inference.
-        value = settings.get(f"transformer-{name}", order)
-        if not isinstance(value, str) or value.replace("d", "") != order:
-            refuse(f"transformer-{name}", value)
-    width = settings.get("transformer-decoder-dim-ffn", 0)
-    if width not in (0, settings.get("transformer-dim-ffn")):
-        raise ModelError(
-            f"{file}: encoder and decoder must have feed-forward networks of the same "
-            f"width. Received: transformer-dim-ffn: "
-            f"{shorten(settings.get('transformer-dim-ffn'))}, "
-            f"transformer-decoder-dim-ffn: {shorten(width)}"
-        )
-    if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
-        refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
-
-
-def _tied_layers(file, settings):
-    """Returns the decoder layer in the file whose weights each layer has.
-
-    Layers count from 1. The list is empty if each layer has its own weights.
-    """
-    tied, depth = settings.get("transformer-tied-layers", []), settings.get("dec-depth")
-    if tied != [] and not (
-        isinstance(tied, list)
-        and len(tied) == depth <= _MAX_TIED_LAYERS
-        and all(type(number) is int and number > 0 for number in tied)
-    ):
-        raise ModelError(
-            f"{file}: transformer-tied-layers must have the number of a layer for each "
-            f"layer of the decoder, at most {_MAX_TIED_LAYERS}. Received: "
-            f"{shorten(tied)}, dec-depth: {shorten(depth)}"
-        )
-    return tied
-
-
-def _vocabulary_sizes(file, settings):
-    """Returns the sizes of source and target in `dim-vocabs`, 0 if unknown."""
-    sizes = settings.get("dim-vocabs") or [0, 0]
-    if (
-        not isinstance(sizes, list)
-        or len(sizes) < 2
-        or not all(type(size) is int and size >= 0 for size in sizes)
-    ):
-        raise ModelError(
-            f"{file}: dim-vocabs must be the sizes of two vocabularies. Received: "
-            f"{shorten(sizes)}"
-        )
-    return sizes[:2]
+def _parse_settings(label, content, schema):
+    try:
+        settings = read_yaml(content.decode("utf-8"))
+    except (RecipeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{label}: {shorten(error)}") from None
+    return check_settings(label, schema, settings)
 
 
 def _check_vocabularies(arrays, vocabularies, sizes):
@@ -230,66 +257,56 @@ def _check_vocabularies(arrays, vocabularies, sizes):
 
 
 def _arguments(arrays, settings, tokenizer, engine):
-    """Returns the arguments of `Transformer`, and rows of the model card."""
-
-    def number(name):
-        value = settings.get(name)
-        if type(value) is not int:
-            raise ModelError(
-                f"{arrays.path}: {name} must be an integer in {MARIAN_SETTINGS}"
-            )
-        return value
-
-    is_symmetric = number("dec-depth") == number("enc-depth")
+    """Returns the arguments of `Transformer`."""
+    is_symmetric = settings.dec_depth == settings.enc_depth
     changes = {
         **ENGINE_VARIATIONS[engine],
-        "num_decoder_layers": None if is_symmetric else number("dec-depth"),
+        "num_decoder_layers": None if is_symmetric else settings.dec_depth,
         "attention_bias": True,
         "logits_bias": _NAMES["bias"] in arrays,
         "zero_start_id": tokenizer.start_id,
-        "embedding_norm": "n" in str(settings.get("transformer-postprocess-emb", "")),
+        "embedding_norm": "n" in settings.transformer_postprocess_emb,
         "tied_output": _output_name(arrays, settings) is None,
     }
     if _NAMES["shared"] not in arrays:
         changes["source_vocabulary_size"] = tokenizer.vocabulary_size
-    activation = _ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
-    if activation == "gelu" and engine == "marian" and _is_before_2023_03(settings):
+    activation = _ACTIVATIONS[settings.transformer_ffn_activation]
+    is_old = _is_before_2023_03(settings.version)
+    if activation == "gelu" and engine == "marian" and is_old:
         activation = "quick_gelu"
-    arguments = model_arguments(
+    return model_arguments(
         arrays.path,
         {
-            "num_layers": number("enc-depth"),
-            "d_model": number("dim-emb"),
-            "d_ff": number("transformer-dim-ffn"),
-            "num_heads": number("transformer-heads"),
+            "num_layers": settings.enc_depth,
+            "d_model": settings.dim_emb,
+            "d_ff": settings.transformer_dim_ffn,
+            "num_heads": settings.transformer_heads,
             "activation": activation,
         },
         tokenizer,
         changes,
     )
-    version = " ".join(str(settings.get("version", "unknown")).split())
-    return arguments, {"written by": f"Marian {version:.80}", "activation": activation}
 
 
-def _is_before_2023_03(settings):
+def _is_before_2023_03(version):
     """Returns whether a version of Marian from before March 2023 wrote the file.
 
     These versions compute GELU as `x * sigmoid(1.702 x)`.
     """
-    date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(settings.get("version", "")))
+    date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(version))
     return date is not None and (date[1], date[2]) < ("2023", "03")
 
 
 def _output_name(arrays, settings):
     """Returns the name of the output matrix, or `None` if it is tied."""
-    if settings.get("tied-embeddings") or settings.get("tied-embeddings-all"):
+    if settings.tied_embeddings or settings.tied_embeddings_all:
         return None
     # Very old files store the matrix as `[d_model, outputs]`, under this name.
     old = "decoder_ff_logit_out_W"
     return old if old in arrays else _NAMES["output"]
 
 
-def _set_weights(model, arrays, settings, vocabularies, tied):
+def _set_weights(model, arrays, settings, vocabularies):
     width = model.d_model
     source_ids, ids = (np.array(each.ids) for each in vocabularies)
     num_sources, num_ids = (each.num_ids for each in vocabularies)
@@ -310,7 +327,7 @@ def _set_weights(model, arrays, settings, vocabularies, tied):
         bias = arrays.take(_NAMES["bias"], (1, num_ids))[0, ids]
     weights.set_embeddings(model, source, target, output, bias)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        numbers = tied if side == "decoder" else []
+        numbers = settings.transformer_tied_layers if side == "decoder" else []
         weights.set_layers(stack, _layer_reader(arrays, side, numbers))
     for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
         if norm is not None:
@@ -334,70 +351,35 @@ def _layer_reader(arrays, side, tied):
     return read
 
 
-def _parse_settings(label, content):
-    """Parses a mapping of settings from YAML."""
-    if len(content) > _MAX_YAML_BYTES:
-        raise ModelError(f"{label}: must have at most {_MAX_YAML_BYTES:,} bytes")
-    try:
-        settings = read_yaml(content.decode("utf-8"))
-    except (RecipeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{label}: {shorten(error)}") from None
-    if not isinstance(settings, dict):
-        raise ModelError(f"{label}: must be a mapping of settings")
-    return settings
-
-
-def _read_decoder_settings(path):
-    """Returns the folder, and the settings in its `decoder.yml`.
-
-    The key `path` is added to the settings, with the path of `decoder.yml`.
-    """
+def _find_decoder(path):
+    """Returns the path of the `decoder.yml` in a folder, or of the given file."""
     if path.is_file():
         if path.suffix not in (".yml", ".yaml"):
             raise ModelError(
                 f"{path}: must be the folder of a model, or its decoder.yml. Import "
                 f"{path.parent}"
             )
-        folder, file = path.parent, path
-    else:
-        folder = path
-        found = sorted(folder.glob("*decoder.yml"))
-        plain = [each for each in found if each.name == "decoder.yml"]
-        if len(plain or found) != 1:
-            names = ", ".join(each.name for each in found) or "none"
-            raise ModelError(
-                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
-                f"of Hugging Face. Received: {names}"
-            )
-        file = (plain or found)[0]
-    settings = _parse_settings(file, read_bytes(file, _MAX_YAML_BYTES, ModelError))
-    return folder, {**settings, "path": file}
+        return path
+    found = sorted(path.glob("*decoder.yml"))
+    plain = [each for each in found if each.name == "decoder.yml"]
+    if len(plain or found) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        raise ModelError(
+            f"{path}: must contain one decoder.yml of Marian, or a config.json of "
+            f"Hugging Face. Received: {names}"
+        )
+    return (plain or found)[0]
 
 
 def _find_weights(folder, decoder):
     """Returns the path of the `.npz` file with the weights."""
-    path = _find_file(folder, _file_names(decoder, "models", 1)[0])
+    path = _find_file(folder, decoder.models[0])
     if path.suffix != ".npz":
         raise ModelError(
             f"{path}: only .npz files can be imported, not quantized .bin files"
         )
     require_regular([path], ModelError)
     return path
-
-
-def _file_names(decoder, key, count):
-    """Returns the `count` file names in a setting of `decoder.yml`."""
-    names = decoder.get(key)
-    if (
-        not isinstance(names, list)
-        or len(names) != count
-        or not all(isinstance(name, str) for name in names)
-    ):
-        raise ModelError(
-            f"{decoder['path']}: {key} must name {count} file(s). Received: "
-            f"{shorten(names)}"
-        )
-    return names
 
 
 def _find_file(folder, name):
@@ -427,13 +409,12 @@ class _Vocabulary(NamedTuple):
     num_ids: int  # number of ids in Marian's model
 
 
-def _read_vocabularies(folder, decoder, sizes):
+def _read_vocabularies(folder, decoder_file, names, sizes):
     """Returns the `_Vocabulary` of source and target."""
-    names = _file_names(decoder, "vocabs", 2)
     files = [_find_file(folder, name) for name in names]
     if files[0] == files[1] and len(set(map(pathlib.PurePosixPath, names))) == 2:
         raise ModelError(
-            f"{decoder['path']}: vocabs must name files in this folder. Received: "
+            f"{decoder_file}: vocabs must name files in this folder. Received: "
             f"{shorten(names)}, which both stand for {files[0].name}"
         )
     vocabularies = []
@@ -476,28 +457,6 @@ def _read_tokenizer(folder, vocabularies, language, normalization):
         return MarianTokenizer(*sides, normalization, language, first.suffix != ".spm")
     except DataError as error:
         raise DataError(f"{first}: {error}") from None
-
-
-def _search_settings(decoder):
-    """Converts Marian's search settings to the recipe's section `decoding`."""
-    path = decoder["path"]
-    beam_size, normalize, word_penalty = map(
-        decoder.get, ("beam-size", "normalize", "word-penalty")
-    )
-    # Marian's defaults. `normalize` is the exponent of the length penalty.
-    beam_size = 12 if beam_size is None else beam_size
-    normalize = 0 if normalize is None else normalize
-    check_number(path, "beam-size", beam_size, 1, 1000, kinds=(int,))
-    check_number(path, "normalize", normalize, 0, 100)
-    if word_penalty not in (None, 0):
-        raise ModelError(
-            f"{path}: word-penalty must be 0. Received: {shorten(word_penalty)}"
-        )
-    return {
-        "beam_size": beam_size,
-        "length_penalty": float(normalize),
-        "length_penalty_kind": "power",
-    }
 
 
 def _read_license(folder):

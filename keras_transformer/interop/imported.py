@@ -1,11 +1,13 @@
 """Models imported from other toolkits, and the folders that store them."""
 
 import pathlib
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
-from keras_transformer.saving.card import CARD, SUMMARY, markdown_table
+from keras_transformer.untrusted import validation_message
 
 # Engines whose results an imported model can reproduce: Marian, and Hugging Face's
 # library transformers. They compute slightly different results with the same weights.
@@ -15,6 +17,9 @@ ENGINE_VARIATIONS = {
     "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
     "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
 }
+# Types of search settings, whose names and defaults differ between toolkits.
+BeamSize = Annotated[int, Field(ge=1, le=1000)]
+LengthPenalty = Annotated[float, Field(ge=0, le=100)]
 # Maximum length of a source in subwords, as in Hugging Face's models.
 _MAX_LENGTH = 512
 
@@ -46,37 +51,38 @@ def choose_engine(engine, default):
     return engine or default
 
 
-def check_number(path, name, value, least, limit, kinds=(int, float)):
-    """Raises a `ModelError` unless a setting is a number within limits."""
-    if type(value) not in kinds or not least <= value <= limit:
-        noun = "a number" if float in kinds else "an integer"
-        raise ModelError(
-            f"{path}: {name} must be {noun} from {least} to {limit}. Received: "
-            f"{value!r:.80}"
-        )
+def check_settings(label, schema, settings):
+    """Returns settings of another toolkit as an instance of a pydantic model."""
+    try:
+        return schema.model_validate(settings)
+    except ValidationError as error:
+        raise ModelError(f"{label}: {validation_message(error)}") from None
 
 
 def model_arguments(path, settings, tokenizer, changes):
     """Returns the arguments of `Transformer`, checked by the schema of recipes."""
-    from pydantic import ValidationError
-
     from keras_transformer.recipes.schema import ModelSettings
 
+    if settings["d_model"] % 2:
+        raise ModelError(
+            f"{path}: d_model must be even. Received: {settings['d_model']}"
+        )
     base = {"key_dim": None, "value_dim": None, "normalization": "post"}
-    width = settings["d_model"]
-    if type(width) is int and width % 2:
-        raise ModelError(f"{path}: d_model must be even. Received: {width}")
-    try:
-        checked = ModelSettings(**base, **settings, variations=changes)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "the settings"
-        raise ModelError(f"{path}: {key}: {first['msg']}") from None
+    settings = {**base, **settings, "variations": changes}
     return {
-        **checked.constructor_arguments(),
+        **check_settings(path, ModelSettings, settings).constructor_arguments(),
         "vocabulary_size": tokenizer.vocabulary_size,
         "pad_id": tokenizer.pad_id,
         "output_size": tokenizer.target.num_outputs,
+    }
+
+
+def search_settings(beam_size, length_penalty):
+    """Returns the section `decoding` of a recipe."""
+    return {
+        "beam_size": beam_size,
+        "length_penalty": float(length_penalty),
+        "length_penalty_kind": "power",
     }
 
 
@@ -85,23 +91,26 @@ def write_imported(imported, output):
 
     Returns the path of the folder, which appears once all files are on disk.
     """
+    from keras_transformer.export.card import describe_model
     from keras_transformer.recipes import dump_recipe
-    from keras_transformer.saving.info import ModelInfo
     from keras_transformer.saving.keras_file import store_fingerprint
     from keras_transformer.saving.names import CONFIG, MODEL, TOKENIZER
 
     output = pathlib.Path(output)
     if output.exists():
         raise ModelError(f"{output}: already exists. Choose another folder")
+    texts = describe_model(
+        *(imported.model, imported.tokenizer, imported.decoding),
+        license=imported.license,
+        origin={name: str(value) for name, value in imported.card_rows.items()},
+    )
     with replace_folder(output, must_be_new=True) as temporary:
         imported.tokenizer.save(temporary / TOKENIZER)
         imported.model.save(temporary / MODEL)
         store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())
         dump_recipe(_recipe(imported), temporary / CONFIG)
-        (temporary / CARD).write_text(_card(imported), encoding="utf-8")
-        origin = {name: str(value) for name, value in imported.card_rows.items()}
-        info = ModelInfo(license=imported.license, origin=origin)
-        (temporary / SUMMARY).write_text(info.summary(), encoding="utf-8")
+        for name, text in texts.items():
+            (temporary / name).write_text(text, encoding="utf-8")
     return output
 
 
@@ -121,11 +130,3 @@ def _recipe(imported):
             "decoding": imported.decoding,
         }
     )
-
-
-def _card(imported):
-    """Returns the Markdown text of `MODEL_CARD.md`."""
-    rows = {"parameters": f"{imported.model.count_params():,}", **imported.card_rows}
-    table = markdown_table(("property", "value"), rows.items())
-    license = " ".join((imported.license or "not stated").split())
-    return f"# Model card\n\n## Model\n\n{table}\n## License\n\n{license}\n"

@@ -1,7 +1,7 @@
-"""Checks that another library can run a model."""
+"""Checks that another library can run a model, and notes on what differs there."""
 
 from keras_transformer.errors import ExportError
-from keras_transformer.export.supported import check_exportable
+from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
 from keras_transformer.numerics.activations import activation_name
 
 # Logit bias of ids that the model does not predict.
@@ -21,20 +21,43 @@ def reject_quantized(model):
         )
 
 
-def check_common_parts(model, library):
-    """Checks that a model has only parts that Marian and transformers also have."""
+def check_translator(translator, folder, library, variations, activations):
+    """Checks that `library` can run a model, which has only common parts.
+
+    `variations` are the names of the fields of `Variations` that the library supports.
+    """
+    model, tokenizer = translator.model, translator.tokenizer
+    reject_forbidden_phrases(translator)
+    if folder.exists():
+        raise ExportError(f"{folder}: already exists. Choose another folder")
     check_exportable(model)
     reject_quantized(model)
+    if tokenizer.kind not in ("bpe", "marian"):
+        raise ExportError(
+            f"{library} needs a SentencePiece model: tokenizer.kind must be bpe, or "
+            f"marian if the model was imported. Received: {tokenizer.kind}"
+        )
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
-    found = {
-        "key_dim": (attention.key_dim, head_dim),
-        "value_dim": (attention.value_dim or attention.key_dim, head_dim),
-        "positions": (model.positions, "sinusoidal"),
-        "attention_window": (model.attention_window, None),
-        "score_mode": (model.score_mode, "scaled_dot"),
-    }
-    for name, (value, expected) in found.items():
+    require_values(
+        library,
+        key_dim=(attention.key_dim, head_dim),
+        value_dim=(attention.value_dim or attention.key_dim, head_dim),
+        positions=(model.positions, "sinusoidal"),
+        attention_window=(model.attention_window, None),
+        score_mode=(model.score_mode, "scaled_dot"),
+    )
+    for name, value in model.variations.changes().items():
+        if name not in variations:
+            raise ExportError(
+                f"{library} does not support {name}. Received: {name}={value}"
+            )
+    supported_activation(model, activations, library)
+
+
+def require_values(library, **settings):
+    """Raises `ExportError` unless the values, given as (found, expected), are equal."""
+    for name, (value, expected) in settings.items():
         if value != expected:
             raise ExportError(
                 f"{library} requires {name}={expected}. Received: {name}={value}"
@@ -63,3 +86,24 @@ def find_repeated(pieces):
             return piece
         seen.add(piece)
     return None
+
+
+def common_notes(translator, library):
+    """Returns the notes of a model card that hold for Marian and for transformers.
+
+    Both libraries divide log-probabilities by length^alpha.
+    """
+    notes, search = [], translator.search
+    kind, alpha = search.length_penalty_kind, search.length_penalty
+    if kind != "power" and alpha != 0:
+        notes.append(
+            f"{library} divides log-probabilities by length^{alpha:g}. "
+            "keras_transformer divides them by the length penalty "
+            f"{kind} with alpha {alpha:g}."
+        )
+    if translator.tokenizer.kind == "bpe":
+        notes.append(
+            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
+            "keras_transformer."
+        )
+    return notes

@@ -6,15 +6,16 @@ import numpy as np
 
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ExportError, install_hint
-from keras_transformer.export.supported import check_exportable
+from keras_transformer.export.preset import check_exportable
 from keras_transformer.files import replace_folder
 from keras_transformer.interop.array_names import CTRANSLATE2_ACTIVATIONS
 from keras_transformer.interop.supported import (
     find_repeated,
     reject_quantized,
+    require_values,
     supported_activation,
 )
-from keras_transformer.interop.weights import to_numpy
+from keras_transformer.interop.weights import position_vectors, to_numpy
 from keras_transformer.untrusted import quote
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
@@ -119,8 +120,14 @@ def _specification(model, max_length, num_targets):
         raise ExportError(
             f"ctranslate2 is not installed: {install_hint('ctranslate2')}"
         ) from None
-    _check(model)
+    reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
+    require_values(
+        "CTranslate2",
+        value_dim=(attention.value_dim or attention.key_dim, attention.key_dim),
+        attention_window=(model.attention_window, None),
+        score_mode=(model.score_mode, "scaled_dot"),
+    )
     activation = supported_activation(model, CTRANSLATE2_ACTIVATIONS, "CTranslate2")
     options = {
         "pre_norm": model.normalization == "pre",
@@ -147,35 +154,14 @@ def _specification(model, max_length, num_targets):
     ):
         if norm is not None:
             _set_norm(stack_spec.layernorm_embedding, norm)
-        stack_spec.position_encodings.encodings = _positions(
-            positions, max_length, model.d_model
+        stack_spec.position_encodings.encodings = position_vectors(
+            positions, model.d_model, max_length
         )
         if stack.final_norm is not None:
             _set_norm(stack_spec.layer_norm, stack.final_norm)
         for layer_spec, layer in zip(stack_spec.layer, stack.layers, strict=True):
             _set_layer(layer_spec, layer)
     return spec
-
-
-def _check(model):
-    """Raises `ExportError` unless CTranslate2 can run the model."""
-    reject_quantized(model)
-    attention = model.encoder.layers[0].self_attention
-    if attention.value_dim not in (None, attention.key_dim):
-        raise ExportError(
-            "CTranslate2 needs keys and values of the same width. Received: "
-            f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
-        )
-    if model.attention_window is not None:
-        raise ExportError(
-            "CTranslate2 needs a model without restricted self-attention. Received: "
-            f"attention_window={model.attention_window}"
-        )
-    if model.score_mode != "scaled_dot":
-        raise ExportError(
-            f"CTranslate2 needs score_mode=scaled_dot. Received: {model.score_mode}"
-        )
-    supported_activation(model, CTRANSLATE2_ACTIVATIONS, "CTranslate2")
 
 
 def _set_embeddings(spec, model, num_targets):
@@ -227,15 +213,6 @@ def _set_linear(spec, *layers):
 
 def _set_norm(spec, layer):
     spec.gamma, spec.beta = _array(layer.gamma), _array(layer.beta)
-
-
-def _positions(layer, max_length, d_model):
-    """Returns the positional encodings, `[max_length, d_model]`."""
-    zeros = np.zeros((1, 1, d_model), np.float32)
-    limit = layer.max_length if layer.kind == "learned" else max_length
-    rows = _array(layer(np.repeat(zeros, min(limit, max_length), axis=1)))[0]
-    # Like the layer, use the last learned position for all further ones.
-    return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
 
 
 def _array(tensor):

@@ -11,11 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer.errors import ExportError
-from keras_transformer.export.card import (
-    describe_translator,
-    length_penalty_notes,
-)
-from keras_transformer.export.supported import reject_forbidden_phrases
+from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
 from keras_transformer.interop.array_names import (
     HUGGINGFACE_ACTIVATIONS,
@@ -24,7 +20,8 @@ from keras_transformer.interop.array_names import (
 )
 from keras_transformer.interop.supported import (
     EXCLUDED_BIAS,
-    check_common_parts,
+    check_translator,
+    common_notes,
     find_repeated,
     supported_activation,
 )
@@ -32,9 +29,10 @@ from keras_transformer.interop.weights import (
     StreamOrder,
     get_layers,
     get_norm,
+    position_vectors,
     to_numpy,
 )
-from keras_transformer.saving.card import CARD
+from keras_transformer.saving.names import CARD
 from keras_transformer.saving.preset import DTYPES
 from keras_transformer.untrusted import quote
 
@@ -98,14 +96,21 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             model, or `dtype` is unknown or too small for a weight.
         StorageError: If the disk is full.
     """
-    reject_forbidden_phrases(translator)
     model, tokenizer = translator.model, translator.tokenizer
+    folder = pathlib.Path(folder)
     if dtype not in DTYPES:
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
-    _check(model, tokenizer)
-    folder = pathlib.Path(folder)
-    if folder.exists():
-        raise ExportError(f"{folder}: already exists. Choose another folder")
+    check_translator(
+        *(translator, folder, "transformers", _VARIATIONS, HUGGINGFACE_ACTIVATIONS)
+    )
+    if tokenizer.kind == "marian":
+        _check_marian(tokenizer, model)
+    if _is_separate(model) and model.normalization == "pre":
+        raise ExportError(
+            "transformers' Pegasus, the format of pre-norm models, has no separate "
+            "source embeddings. Train with model.normalization=post or "
+            "tokenizer.shared=true"
+        )
     target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
@@ -154,7 +159,7 @@ def _notes(translator):
             f"{norm.layer_norm_epsilon:g}."
         )
     search = translator.search
-    notes += length_penalty_notes(search, "transformers")
+    notes += common_notes(translator, "transformers")
     if search.patience not in (None, 1):
         notes.append(
             f"transformers stops a search once {search.beam_size} hypotheses have "
@@ -167,39 +172,10 @@ def _notes(translator):
         f"{search.extra_length}."
     )
     if translator.tokenizer.kind == "bpe":
-        notes += [
-            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
-            "keras_transformer.",
-            "Spaces at both ends of a translation are removed.",
-        ]
+        notes.append("Spaces at both ends of a translation are removed.")
     notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
     items = "".join(f"- {note}\n" for note in notes)
     return _NOTES.format(architecture=_architecture(translator.model)) + items
-
-
-def _check(model, tokenizer):
-    """Raises `ExportError` unless transformers can run the model."""
-    check_common_parts(model, "transformers")
-    if tokenizer.kind not in ("bpe", "marian"):
-        raise ExportError(
-            "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
-            "must be bpe, or marian if the model was imported. "
-            f"Received: {tokenizer.kind}"
-        )
-    if tokenizer.kind == "marian":
-        _check_marian(tokenizer, model)
-    if _is_separate(model) and model.normalization == "pre":
-        raise ExportError(
-            "transformers' Pegasus, the format of pre-norm models, has no separate "
-            "source embeddings. Train with model.normalization=post or "
-            "tokenizer.shared=true"
-        )
-    for name, value in model.variations.changes().items():
-        if name not in _VARIATIONS:
-            raise ExportError(
-                f"transformers does not support {name}. Received: {name}={value}"
-            )
-    supported_activation(model, HUGGINGFACE_ACTIVATIONS, "transformers")
 
 
 def _check_marian(tokenizer, model):
@@ -275,14 +251,11 @@ def _tensors(model, tokenizer):
         if stack.final_norm is not None:
             names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))
             tensors |= zip(names, get_norm(stack.final_norm), strict=True)
-            tensors[positions] = order.restore(_positions(model), writes=True)
+            vectors = position_vectors(
+                model.target_positions, model.d_model, _MAX_POSITIONS
+            )
+            tensors[positions] = order.restore(vectors, writes=True)
     return tensors
-
-
-def _positions(model):
-    """Returns the sinusoids of all positions, `[positions, d_model]`."""
-    zeros = np.zeros((1, _MAX_POSITIONS, model.d_model), np.float32)
-    return to_numpy(model.target_positions(zeros))[0]
 
 
 def _architecture(model):

@@ -12,11 +12,7 @@ import numpy as np
 import yaml
 
 from keras_transformer.errors import ExportError
-from keras_transformer.export.card import (
-    describe_translator,
-    length_penalty_notes,
-)
-from keras_transformer.export.supported import reject_forbidden_phrases
+from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
 from keras_transformer.interop.array_names import (
     MARIAN_ACTIVATIONS,
@@ -27,7 +23,8 @@ from keras_transformer.interop.array_names import (
 )
 from keras_transformer.interop.supported import (
     EXCLUDED_BIAS,
-    check_common_parts,
+    check_translator,
+    common_notes,
     supported_activation,
 )
 from keras_transformer.interop.vocabularies import format_vocabulary
@@ -37,7 +34,7 @@ from keras_transformer.interop.weights import (
     get_norm,
     to_numpy,
 )
-from keras_transformer.saving.card import CARD
+from keras_transformer.saving.names import CARD
 
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
@@ -86,13 +83,10 @@ def export_marian(translator, folder, *, scores=(), license=None):
             tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
     """
-    reject_forbidden_phrases(translator)
-    model = translator.model
+    model, folder = translator.model, pathlib.Path(folder)
     sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}
-    _check(model, *sides.values())
-    folder = pathlib.Path(folder)
-    if folder.exists():
-        raise ExportError(f"{folder}: already exists. Choose another folder")
+    check_translator(translator, folder, "Marian", _VARIATIONS, MARIAN_ACTIVATIONS)
+    _check_training(model, *sides.values())
     ids = _exported_ids(model, sides)
     pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
     settings = _settings(model, [len(each) for each in ids.values()])
@@ -114,23 +108,6 @@ def export_marian(translator, folder, *, scores=(), license=None):
             if splitter is not None:
                 (temporary / f"{side}.spm").write_bytes(splitter)
     return folder
-
-
-def _check(model, source, target):
-    """Raises `ExportError` unless Marian can run the model."""
-    check_common_parts(model, "Marian")
-    if source.kind not in ("bpe", "marian"):
-        raise ExportError(
-            "for Marian's format, tokenizer.kind must be bpe, or marian if the model "
-            f"was imported. Received: {source.kind}"
-        )
-    _check_training(model, source, target)
-    for name, value in model.variations.changes().items():
-        if name not in _VARIATIONS:
-            raise ExportError(
-                f"Marian does not support {name}. Received: {name}={value}"
-            )
-    supported_activation(model, MARIAN_ACTIVATIONS, "Marian")
 
 
 def _check_training(model, source, target):
@@ -311,9 +288,8 @@ def _yaml(settings):
 
 def _notes(translator):
     """Returns the section of the model card about using the export with Marian."""
-    tokenizer = translator.tokenizer
-    search = translator.search
-    notes = length_penalty_notes(search, "Marian")
+    tokenizer, search = translator.tokenizer, translator.search
+    notes = common_notes(translator, "Marian")
     if search.patience is not None:
         notes.append(
             f"Marian has no setting like patience, which is {search.patience:g} here, "
@@ -325,16 +301,11 @@ def _notes(translator):
         f"of the source plus {search.extra_length}."
     )
     if tokenizer.kind == "bpe":
-        notes += [
-            "The padding and start ids are omitted, so they have no logits.",
-            "Texts that contain U+2581 or U+F8FE are tokenized differently than in "
-            "keras_transformer.",
-        ]
-    else:
-        if tokenizer.normalization is not None:
-            notes.append(f"Texts must be normalized first: {tokenizer.normalization}.")
-        if tokenizer.language is not None:
-            notes.append(f"`>>{tokenizer.language}<<` must precede each text.")
+        notes.append("The padding and start ids are omitted, so they have no logits.")
+    elif tokenizer.normalization is not None:
+        notes.append(f"Texts must be normalized first: {tokenizer.normalization}.")
+    if getattr(tokenizer, "language", None) is not None:
+        notes.append(f"`>>{tokenizer.language}<<` must precede each text.")
     items = "".join(f"- {note}\n" for note in notes)
     return f"{_NOTES}\nAlso note:\n\n{items}"
 

@@ -122,6 +122,14 @@ def to_numpy(tensor):
     return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
 
 
+def position_vectors(layer, d_model, length):
+    """Returns positional encodings, `[length, d_model]`, in this package's order."""
+    limit = min(length, layer.max_length) if layer.kind == "learned" else length
+    rows = to_numpy(layer(np.zeros((1, limit, d_model), np.float32)))[0]
+    # Like the layer, use the last learned position for all further ones.
+    return np.pad(rows, ((0, length - limit), (0, 0)), mode="edge")
+
+
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
     """Sets the embeddings and the output projection of an imported model.
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from keras_transformer.errors import RunError
 from keras_transformer.files import replace_file
-from keras_transformer.saving.card import markdown_table
+from keras_transformer.saving.info import markdown_table
 from keras_transformer.saving.names import REPORT, metrics_of_run
 
 # File in the folder of a run that `repeat` or `ablate` has scored.

@@ -12,21 +12,21 @@ from pydantic import BaseModel
 from keras_transformer.errors import CheckpointError, ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.card import SUMMARY
 from keras_transformer.saving.load import model_settings
 from keras_transformer.saving.names import (
     FINAL,
+    SUMMARY,
     checkpoint_paths,
     locate,
     metrics_of_run,
+    tokenizer_layout,
 )
 from keras_transformer.saving.preset import read_task
-from keras_transformer.saving.vocabularies import source_size, tokenizer_layout
 from keras_transformer.untrusted import read_json
 
 _NAMES = (*MODEL_ARGUMENTS, "output_size")  # of the architecture
 # Metrics in a run's log, and their titles in a model card.
-_METRICS = {
+METRICS = {
     "bleu": "BLEU",
     "chrf": "chrF",
     "f1": "bracketing F1",
@@ -128,7 +128,7 @@ class ModelInfo(BaseModel):
         self.architecture = {name: config[name] for name in _NAMES if name in config}
         self.vocabulary = VocabularyInfo(
             size=config["vocabulary_size"],
-            source_size=source_size(config),
+            source_size=(config["variations"] or {}).get("source_vocabulary_size"),
         )
 
     def summary(self):
@@ -269,7 +269,7 @@ def _validation_scores(rows, metric):
         best = min(
             scored, key=lambda row: (sign * row[metric], row.get("perplexity") or 0)
         )
-        chosen.append((f"best validation by {_METRICS[metric]}", best))
+        chosen.append((f"best validation by {METRICS[metric]}", best))
     return [
         Score(
             name=f"{title}, validation",
@@ -277,7 +277,7 @@ def _validation_scores(rows, metric):
             how=f"{which}, step {row['step']}",
         )
         for which, row in chosen
-        for name, title in _METRICS.items()
+        for name, title in METRICS.items()
         if isinstance(row.get(name), float)
     ]
 
@@ -306,3 +306,14 @@ def _size(path):
     if path.is_dir():
         return sum(each.lstat().st_size for each in path.rglob("*") if each.is_file())
     return path.stat().st_size
+
+
+def markdown_table(header, rows, align="---"):
+    """Returns a table in Markdown. `align="---:"` aligns the columns to the right."""
+    header = list(header)
+    lines = [header, [align] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(value):
+    return " ".join(str(value).split()).replace("|", "\\|")

@@ -235,22 +235,13 @@ def load_stored(path, stored, model_class=None, **changes):
     from keras_transformer.transformer import Transformer
 
     # Wrong changes are a mistake of the caller.
-    with contextlib.nullcontext() if changes else _loading(path):
+    with contextlib.nullcontext() if changes else _refuse(path):
         model = (model_class or Transformer).from_config({**stored.settings, **changes})
-    with _loading(path):
+    with _refuse(path):
         model.build(INPUT_SHAPES)
         check_size(model.count_params(), stored.num_parameters)
         model.load_weights(stored.weights)
     return model
-
-
-@contextlib.contextmanager
-def _loading(path):
-    try:
-        yield
-    # Reading a damaged file can raise any exception.
-    except Exception as error:
-        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
 
 def read(path, allow_unsafe=False, fingerprint=None):
@@ -293,6 +284,22 @@ def _check_fingerprint(path, metadata, fingerprint):
             f"{path}: the model was trained with another tokenizer, whose SHA-256 "
             f"begins with {quote(stored[:12])}. The tokenizer next to the file has "
             f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
+        )
+
+
+def check_vocabularies(path, model, tokenizer):
+    """Checks that model and tokenizer have the same number of ids, on both sides."""
+    expected = model.source_vocabulary_size, model.vocabulary_size
+    found = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
+    if found != expected:
+        found, expected = (
+            f"{sizes[0]} source and {sizes[1]} target"
+            if sizes[0] != sizes[1]
+            else sizes[0]
+            for sizes in (found, expected)
+        )
+        raise ModelError(
+            f"{path}: the model has {expected} subwords, but the tokenizer has {found}"
         )
 
 

@@ -15,14 +15,10 @@ from keras_transformer.saving.names import (
     TOKENIZER,
     checkpoint_paths,
     locate,
+    tokenizer_layout,
 )
 from keras_transformer.saving.preset import load_preset
 from keras_transformer.saving.stored_weights import check_finite
-from keras_transformer.saving.vocabularies import (
-    check_vocabularies,
-    tokenizer_layout,
-    vocabulary_keys,
-)
 
 # Variations that add no weights. A run with `train --from` may change them.
 _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
@@ -52,7 +48,10 @@ def recipe_keys(path, allow_unsafe=False):
         keys["tokenizer"] = {"kind": kind}
     else:
         is_shared = recipe.tokenizer.shared
-    keys["tokenizer"] |= vocabulary_keys(settings, is_shared)
+    keys["tokenizer"]["vocabulary_size"] = settings["vocabulary_size"]
+    if not is_shared:
+        source_size = (settings["variations"] or {}).get("source_vocabulary_size")
+        keys["tokenizer"] |= {"shared": False, "source_vocabulary_size": source_size}
     return keys
 
 
@@ -155,7 +154,7 @@ def load_model(path, allow_unsafe=False):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
         )
-    check_vocabularies(path, model, tokenizer)
+    keras_file.check_vocabularies(path, model, tokenizer)
     check_finite(path, model.weights)
     return path, tokenizer, model
 

@@ -23,12 +23,21 @@ METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 CURVES = "curves.png"
+# Files that describe a preset, an export or an imported model: for people, and the same
+# facts for `info`.
+CARD = "MODEL_CARD.md"
+SUMMARY = "summary.json"
 # Report of `repeat`, in its output folder.
 REPORT = "results.json"
 # Settings, weights and tokenizer of a preset's model.
 PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
 TOKENIZER_ASSETS = "assets/tokenizer"
+_TOKENIZER_FILES = {
+    "tokenizer.model": "bpe",
+    "tokenizer.json": "word_piece",
+    "tokenizer.marian": "marian",
+}
 # Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
 # Value of "split" in the row of `metrics.jsonl` with the scores of `model.keras`.
@@ -147,6 +156,20 @@ def is_preset(folder):
 def _tokenizer_folder(folder):
     inner = folder / TOKENIZER
     return inner if inner.is_dir() else folder
+
+
+def tokenizer_layout(folder):
+    """Returns the kind of a model's tokenizer, and whether both sides share it.
+
+    The name of the tokenizer's file determines the kind. Separate tokenizers are in the
+    folders `source` and `target`.
+    """
+    for parent, is_shared in ((folder, True), (folder / "target", False)):
+        for name, kind in _TOKENIZER_FILES.items():
+            if (parent / name).is_file():
+                return kind, is_shared
+    names = " or ".join(_TOKENIZER_FILES)
+    raise ModelError(f"{folder}: must contain a tokenizer ({names})")
 
 
 class _MetricsRow(BaseModel):

@@ -16,16 +16,16 @@ from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file
-from keras_transformer.saving.card import CARD, SUMMARY
 from keras_transformer.saving.keras_file import METADATA
 from keras_transformer.saving.names import (
+    CARD,
     PRESET_CONFIG,
     PRESET_WEIGHTS,
+    SUMMARY,
     TOKENIZER_ASSETS,
     is_preset,
 )
 from keras_transformer.saving.stored_weights import convert_weights
-from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.untrusted import parse_json, read_json
 
 # Relative to the preset's folder.
@@ -125,7 +125,7 @@ def save_preset(
         raise ValueError(f'`dtype` must be `None` or "float16". Received: {dtype!r}.')
     _check_replaceable(folder)
     if tokenizer is not None:
-        check_vocabularies(folder, model, tokenizer)
+        keras_file.check_vocabularies(folder, model, tokenizer)
     if not model.built:
         model.build(keras_file.INPUT_SHAPES)
     with replace_folder(folder) as temporary:
@@ -156,11 +156,18 @@ def _write_model(model, folder, dtype):
 
 
 def _write_tokenizer(tokenizer, folder):
-    settings = {"kind": tokenizer.kind, "vocabulary_size": tokenizer.vocabulary_size}
-    settings["fingerprint"] = tokenizer.fingerprint()
     described = _serialized(type(tokenizer).__module__, type(tokenizer).__name__)
-    _write_json(folder / TOKENIZER_CONFIG, {**described, "config": settings})
+    settings = {**described, "config": _tokenizer_settings(tokenizer)}
+    _write_json(folder / TOKENIZER_CONFIG, settings)
     tokenizer.save(folder / TOKENIZER_ASSETS)
+
+
+def _tokenizer_settings(tokenizer):
+    return {
+        "kind": tokenizer.kind,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "fingerprint": tokenizer.fingerprint(),
+    }
 
 
 def load_preset(folder, model_class=None, **changes):
@@ -184,8 +191,6 @@ def load_preset(folder, model_class=None, **changes):
     stored = keras_file.check_preset(folder)
     task, tokenizer = read_task(folder), _load_tokenizer(folder)
     model = keras_file.load_stored(folder, stored, model_class, **changes)
-    if tokenizer is not None:
-        check_vocabularies(folder, model, tokenizer)
     return Preset(model, tokenizer, task)
 
 
@@ -203,14 +208,11 @@ def _check_replaceable(folder):
         raise ModelError(f"{folder}: must be a folder, not a file")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    assets = pathlib.PurePosixPath(TOKENIZER_ASSETS)
-    files = {*map(pathlib.PurePosixPath, (*FILES, *EXTRA_FILES))}
-    files |= {assets / name for name in tokenizer_files()}
-    folders = {parent for file in files for parent in file.parents}
+    known = {*FILES, *EXTRA_FILES}
+    known |= {f"{TOKENIZER_ASSETS}/{name}" for name in tokenizer_files()}
     for path in folder.rglob("*"):
-        name = pathlib.PurePosixPath(path.relative_to(folder).as_posix())
-        is_known = name in folders if path.is_dir() else name in files
-        if not is_known:
+        name = path.relative_to(folder).as_posix()
+        if name not in known and (path.is_symlink() or not path.is_dir()):
             raise ModelError(
                 f"{folder}: contains {name}, which is not part of a preset. "
                 "Choose another folder"
@@ -263,12 +265,7 @@ def _load_tokenizer(folder):
 
     expected = read_json(path, _Tokenizer, error=ModelError).config
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER_ASSETS)
-    found = {
-        "fingerprint": tokenizer.fingerprint(),
-        "kind": tokenizer.kind,
-        "vocabulary_size": tokenizer.vocabulary_size,
-    }
-    for name, value in found.items():
+    for name, value in _tokenizer_settings(tokenizer).items():
         if value != getattr(expected, name):
             raise ModelError(
                 f"{folder}: the tokenizer in {TOKENIZER_ASSETS} does not match the "

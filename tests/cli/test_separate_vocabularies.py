@@ -24,8 +24,8 @@ from keras_transformer.runs.corpora import load_pairs, prepare_corpora
 from keras_transformer.runs.train import train
 from keras_transformer.runs.vocabulary import update_vocabulary
 from keras_transformer.saving.info import model_info
+from keras_transformer.saving.keras_file import check_vocabularies
 from keras_transformer.saving.load import check_matches_recipe, recipe_keys
-from keras_transformer.saving.vocabularies import check_vocabularies
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
 SEPARATE = """tokenizer={kind: bpe, split_digits: true, shared: false,

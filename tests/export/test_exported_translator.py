@@ -69,7 +69,7 @@ def test_n_best_matches_the_translator(exported, translator, monkeypatch):
 def test_scores_match_the_translator(exported, translator):
     found, expected = (each.score(TEXTS, TARGETS) for each in (exported, translator))
     for one, other in zip(found, expected, strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-4)
+        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-5, abs=1e-5)
         assert one.num_tokens == other.num_tokens
     assert exported.score([], []) == []
 
@@ -189,7 +189,7 @@ def test_align_ignores_subwords_before_the_text(monkeypatch):
 
 
 def test_alignments_with_a_target_language_match_the_translator(tmp_path, export_only):
-    export_only("serving_default", "attend")
+    export_only("attend")
     folder = write_marian(tmp_path / "marian", random_arrays())
     vocabulary = folder / "vocab.yml"
     vocabulary.write_text(vocabulary.read_text().replace('"f"', '">>deu<<"'))
@@ -215,8 +215,3 @@ def test_alignments_with_a_target_language_match_the_translator(tmp_path, export
     assert aligned == kt.Translator(model, plain).align(sources, targets)
     ids = tokenizer.tokenize(sources).to_list()
     assert ids == plain.tokenize(sources).to_list() and ids[0] != ids[1]
-    translated = exported.translate([sources[0], f"{sources[0]}\na"])
-    assert translated == translator.translate([sources[0], f"{sources[0]}\na"])
-    assert translated == kt.Translator(model, plain).translate(
-        [sources[0], f"{sources[0]}\na"]
-    )

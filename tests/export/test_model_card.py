@@ -1,14 +1,12 @@
 """Contents of model cards, without private folder names."""
 
 import json
-import shutil
 
 import pytest
 from model_cards import card_tables
-from tiny_export import SEARCH, open_translator
+from phrases_run import small_recipe
 
 from keras_transformer.export import model_card, run_metadata
-from keras_transformer.interop import export_huggingface
 from keras_transformer.recipes import dump_recipe, load_recipe
 
 
@@ -22,9 +20,9 @@ def test_model_card_names_how_it_was_exported(tiny_model, jit_compile):
     assert (table["XLA"] == "no") != jit_compile
 
 
-def test_model_card_describes_an_unfinished_run(phrases_run, tmp_path, tiny_model):
+def test_model_card_describes_an_unfinished_run(tmp_path, tiny_model):
     """The log has an incomplete line, null for a non-finite value, and a parsing F1."""
-    shutil.copy(phrases_run[0] / "config.yaml", tmp_path)
+    dump_recipe(small_recipe(), tmp_path / "config.yaml")
     rows = [
         {"split": "validation", "step": 2, "perplexity": None, "f1": 71.234},
         {"split": "train", "step": 3, "loss": 2.0},
@@ -97,19 +95,3 @@ def test_card_tables_restores_the_values_of_a_model_card(tiny_model):
     assert sections["Training"]["initial_model"] == "old"
     assert "/home/x" not in card
     assert sections["License"] == "not stated"
-
-
-def test_huggingface_card_lists_unsupported_search_settings(tiny_model, tmp_path):
-    translator = open_translator(*tiny_model, SEARCH["search"])
-
-    def card(**changes):
-        folder = tmp_path / "-".join(changes)
-        export_huggingface(translator.with_search(**changes), folder)
-        return (folder / "MODEL_CARD.md").read_text()
-
-    assert "4 hypotheses have finished. keras_transformer stops it at 2" in card(
-        patience=0.5
-    )
-    text = card(length_penalty=1.0, patience=1)
-    assert "have finished" not in text
-    assert "511 ids" in text and "the length of the source plus 7" in text

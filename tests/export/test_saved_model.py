@@ -4,61 +4,31 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_export import TEXTS
+from tiny_export import SEARCH, TEXTS, open_translator
 
 import keras_transformer as kt
 from keras_transformer.errors import ExportError, ModelError
-from keras_transformer.export import export_saved_model
+from keras_transformer.export import (
+    export_preset,
+    export_saved_model,
+    export_translator,
+)
 from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.export.load import read_limits
+from keras_transformer.export.searches import dispatch_search
+from keras_transformer.interop import export_huggingface, export_marian
 from keras_transformer.numerics import matrices
 from keras_transformer.opening import open_model
 from keras_transformer.serving import ServedModel
+from keras_transformer.serving.limits import RequestError
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
-# Program that translates with an export but cannot import this package.
-SERVE = """
-import json, sys
-
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "keras_transformer":
-            raise ImportError("hidden")
-
-sys.meta_path.insert(0, Hidden())
-import tensorflow as tf
-import tensorflow_text
-
-signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-result = signature(inputs=tf.constant(json.loads(sys.argv[2])))
-texts = [text.decode() for text in result["translations"].numpy()]
-print(json.dumps([texts, result["scores"].numpy().tolist()]))
-"""
-
-
-@pytest.mark.slow
-def test_export_translates_without_the_package(tiny_model, tiny_export):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, str(tiny_export), json.dumps(TEXTS)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-    )
-    texts, scores = json.loads(done.stdout.splitlines()[-1])
-    translator = kt.Translator(*tiny_model, search=kt.BeamSearch(extra_length=7))
-    assert texts == translator.translate(TEXTS)
-    assert len(set(texts)) >= 3  # translations depend on the source
-    assert texts[1] == texts[3] == ""
-    assert scores[1] == scores[3] == 0.0
 
 
 @pytest.mark.fault(
@@ -141,11 +111,9 @@ def test_export_with_parts_and_xla_matches_plain_export(
 
 # Decoding with quantized layers is tested in decoding/test_incremental.py.
 @pytest.mark.slow
-@pytest.mark.parametrize("quantized", [False, True])
-def test_export_with_xla_stores_each_kernel_once(
-    quantized, tiny_model, export_only, tmp_path, monkeypatch
+def test_quantized_export_with_xla_matches_plain_export(
+    tiny_model, export_only, tmp_path, monkeypatch
 ):
-    """Checks signatures and stored variables of a model with packed kernels."""
     monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
     tokenizer = tiny_model[1]
     keras.utils.set_random_seed(5)
@@ -155,9 +123,8 @@ def test_export_with_xla_stores_each_kernel_once(
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     for weight in model.trainable_weights:
         weight.assign(weight + 0.1 * keras.random.normal(weight.shape, seed=7))
-    if quantized:
-        model.quantize("int8")
-        export_only("serving_default", "score")
+    model.quantize("int8")
+    export_only("serving_default", "score")
     plain, compiled = (
         tf.saved_model.load(
             str(
@@ -171,15 +138,10 @@ def test_export_with_xla_stores_each_kernel_once(
         )
         for jit_compile in (False, True)
     )
-    texts = tf.constant(TEXTS)
-    for name, inputs in {
-        "translate_n_best": {"inputs": texts},
-        "serving_default": {"inputs": texts[:1]},
-    }.items():
-        if name in plain.signatures:
-            assert_outputs_match(plain, compiled, name, inputs)
+    inputs = {"inputs": tf.constant(TEXTS[:1])}
+    assert_outputs_match(plain, compiled, "serving_default", inputs)
     assert_pairs_match(plain, compiled)
-    assert_kernels_are_stored_once(plain, compiled, model, not quantized)
+    assert_kernels_are_stored_once(plain, compiled, model, packed=False)
 
 
 def assert_pairs_match(plain, compiled):
@@ -323,14 +285,69 @@ def test_translate_ids_signature_matches_translate(tiny_model, tiny_signatures):
     np.testing.assert_allclose(by_ids["scores"], by_text["scores"], rtol=1e-5)
 
 
-def test_export_versions_count_up(tiny_model, export_only, tmp_path):
+def test_export_takes_the_next_version_and_removes_abandoned_folders(
+    tiny_model, export_only, tmp_path, monkeypatch, caplog
+):
+    """A temporary folder is in use if any file in it was written recently."""
+    for name in ("2", "10", "notes"):
+        (tmp_path / name).mkdir()
+    for name in ("killed", "running"):
+        file = tmp_path / f".writing-{name}" / "variables" / "data"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        if name == "killed":
+            os.utime(file, (0, 0))
+        for path in file.parents[:2]:
+            os.utime(path, (0, 0))
+    for name in ("tensorflow_serving", "tensorflow_serving.apis"):
+        monkeypatch.setitem(sys.modules, name, None)
     export_only("encode")
-    (tmp_path / "2").mkdir()
-    (tmp_path / "10").mkdir()
-    (tmp_path / "notes").mkdir()
-    path = export_saved_model(*tiny_model, tmp_path)
-    assert path == tmp_path / "11"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "11", "2", "notes"]
+    version = export_saved_model(*tiny_model, tmp_path)
+    assert version == tmp_path / "11"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"2", "10", "11", "notes", ".writing-running"}
+    # The warm-up requests need a package.
+    messages = [each.message for each in caplog.records if each.name.startswith("kera")]
+    assert len(messages) == 1
+    assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
+    files = [each.name for each in (version / "assets.extra").iterdir()]
+    assert files == ["limits.json"]
+
+
+@pytest.mark.parametrize(
+    "export", [export_translator, export_preset, export_huggingface, export_marian]
+)
+def test_exports_reject_forbidden_phrases(tiny_model, tmp_path, export):
+    translator = open_translator(*tiny_model, SEARCH["search"])
+    translator = translator.with_search(forbidden=["Hund"])
+    with pytest.raises(ExportError, match="forbidden phrases cannot be exported"):
+        export(translator, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_search_that_is_not_finite_is_an_error(tmp_path, value):
+    def search(source_ids, n_best):
+        scores = tf.fill([tf.shape(source_ids)[0], n_best], value)
+        return tf.zeros([tf.shape(source_ids)[0], n_best, 1], tf.int32), scores
+
+    checked = dispatch_search(search, parts=1)
+    module = tf.Module()
+    module.serve = tf.function(
+        lambda inputs: {
+            "translations": inputs,
+            "scores": checked(tf.zeros([tf.size(inputs), 1], tf.int32), 1)[1][:, 0],
+            "truncated": tf.zeros([tf.size(inputs)], bool),
+        },
+        input_signature=[tf.TensorSpec([None], tf.string, "inputs")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.serve)
+    with pytest.raises(ModelError, match=r"1: the model computes NaN or infinity"):
+        open_model(tmp_path).translate(["der Hund"])
+    served = ServedModel(tmp_path)
+    with pytest.raises(RequestError, match="the model computes NaN") as caught:
+        served.run("serving_default", {"inputs": ["der Hund"]})
+    assert caught.value.status == 500
 
 
 @pytest.mark.fault("F21", "export fails with an error that names both sizes")
@@ -358,8 +375,9 @@ def test_export_rejects_sizes_out_of_range(tiny_model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_has_named_inputs_of_any_length(tiny_model, tmp_path):
-    model, _ = tiny_model
+def test_keras_export_has_named_inputs_of_any_length(tmp_path):
+    model = kt.Transformer(20, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
     model.export(tmp_path / "export", verbose=False)
     serve = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     names = ("source_ids", "target_ids")

@@ -4,16 +4,12 @@ A text that is too long for the model is split into segments, which are translat
 separately.
 """
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
-from tiny_export import TEXTS, tiny_model
+from tiny_export import TEXTS
 
-import keras_transformer as kt
-from keras_transformer.export.signatures import Signatures
 from keras_transformer.opening import open_model
 from keras_transformer.serving import ServedModel
 
@@ -117,40 +113,3 @@ def test_texts_of_many_segments_are_whole(signatures):
     one = signatures["serving_default"](inputs=tf.constant(["Der Hund."]))
     (one,) = texts_of(one["translations"])
     assert sentences == " ".join([one] * 300)
-
-
-def test_n_best_lists_contain_different_texts():
-    """The weights are random, so many hypotheses have the same text."""
-    model, tokenizer = tiny_model(num_layers=1)
-    search = kt.BeamSearch(beam_size=8, extra_length=3)
-    lines = ["der Hund", "die Katze schläft", "x"]
-    translator = kt.Translator(model, tokenizer, search=search)
-    signatures = Signatures(model, tokenizer, search)
-    ranked = translator.n_best(lines)
-    for each in ranked:
-        assert len({text for text, _ in each}) == len(each) > 4
-        assert [score for _, score in each] == sorted(
-            (score for _, score in each), reverse=True
-        )
-    outputs = signatures.translate_n_best(tf.constant(lines))
-    texts = [[text.decode() for text in row] for row in outputs["translations"].numpy()]
-    counts = outputs["counts"].numpy().tolist()
-    assert counts == list(map(len, ranked))
-    for row, count, each in zip(texts, counts, ranked, strict=True):
-        assert row[:count] == [text for text, _ in each]
-
-
-def test_patience_matches_the_translator():
-    model, tokenizer = tiny_model()
-    rows = model.token_embedding.embeddings.numpy()
-    # A hypothesis that is likely to end is also likely to continue with a y.
-    rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
-    model.token_embedding.embeddings.assign(rows)
-    texts = [" ".join(each) for each in itertools.product(TEXTS[0].split(), repeat=3)]
-    search = kt.BeamSearch(length_penalty=3.0, patience=0.25)
-    translator = kt.Translator(model, tokenizer, search=search)
-    impatient = translator.translate(texts)
-    assert impatient != translator.with_search(patience=None).translate(texts)
-    signatures = Signatures(model, tokenizer, search)
-    found = signatures.translate(tf.constant(texts))["translations"]
-    assert texts_of(found) == impatient

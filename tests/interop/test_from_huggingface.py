@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from import_checks import FileOnUnpickle, import_error, model_logits
+from import_checks import import_error, model_logits
 from layer_checks import numpy
 from toolkit_models import (
     HUGGINGFACE_MODELS,
@@ -91,9 +91,6 @@ def test_generation_config_takes_precedence(folder):
     decoding = import_huggingface(folder).decoding
     assert (decoding["beam_size"], decoding["length_penalty"]) == (2, 0.5)
     assert decoding["patience"] == 1
-    path.write_text(json.dumps({"eos_token_id": 3}))
-    message = f"{path}: eos_token_id must be 0, the id of </s>. Received: 3"
-    assert message in import_error(import_huggingface, folder)
 
 
 def test_license_comes_from_the_front_matter_only(tmp_path):
@@ -180,14 +177,18 @@ def test_learned_start_vector_is_kept(tmp_path):
     np.testing.assert_allclose(row[1::2], start[4:], rtol=1e-6)
 
 
+def sinusoids():
+    """Returns the positions that older files contain, `[512, 8]`."""
+    angles = np.arange(512)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
 def test_repeated_matrices_must_be_equal(folder):
     stored = huggingface_arrays(random_arrays())
-    angles = np.arange(32)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
-    positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     extra = {
         "model.encoder.embed_tokens.weight": stored["model.shared.weight"],
         "lm_head.weight": stored["model.shared.weight"],
-        "model.decoder.embed_positions.weight": positions,
+        "model.decoder.embed_positions.weight": sinusoids(),
     }
     path = folder / "model.safetensors"
     path.write_bytes(safetensors({**stored, **extra}))
@@ -197,12 +198,6 @@ def test_repeated_matrices_must_be_equal(folder):
         path.write_bytes(safetensors({**stored, **changed}))
         message = import_error(import_huggingface, folder)
         assert name in message and "faulty conversion" in message
-
-
-def sinusoids():
-    """Returns the positions that older files contain, `[512, 8]`."""
-    angles = np.arange(512)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
 @pytest.mark.parametrize(
@@ -219,44 +214,28 @@ def test_positions_may_be_rounded_to_their_type(folder, dtype, error):
     assert f"{POSITIONS} must contain sinusoidal positions" in message
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.backends
-def test_rounded_positions_in_a_bin_file_are_accepted(folder, dtype):
-    import torch
-
-    stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
-    (folder / "model.safetensors").unlink()
-    rounded = {
-        name: torch.tensor(array).to(getattr(torch, dtype))
-        for name, array in stored.items()
-    }
-    torch.save(rounded, folder / "pytorch_model.bin")
-    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
-    row = rounded["model.shared.weight"][2].float().numpy()
-    # The import alternates the first and the second half of the columns.
-    np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
-    # In single precision, the same errors are too large.
-    full = {name: tensor.float() for name, tensor in rounded.items()}
-    torch.save(full, folder / "pytorch_model.bin")
-    message = import_error(import_huggingface, folder)
-    assert "must contain sinusoidal positions" in message
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.backends
-def test_bin_file_may_contain_parameters(folder, dtype):
+def test_bin_file_may_contain_parameters_and_rounded_positions(folder, dtype):
     import torch
 
     (folder / "model.safetensors").unlink()
+    stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
     state = {
         name: torch.nn.Parameter(torch.tensor(array).to(getattr(torch, dtype)))
-        for name, array in huggingface_arrays(random_arrays()).items()
+        for name, array in stored.items()
     }
     torch.save(state, folder / "pytorch_model.bin")
     found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
     row = state["model.shared.weight"][2].detach().float().numpy()
     # The import alternates the first and the second half of the columns.
     np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
+    if dtype != "float32":
+        # In single precision, the same errors are too large.
+        full = {name: tensor.float() for name, tensor in state.items()}
+        torch.save(full, folder / "pytorch_model.bin")
+        message = import_error(import_huggingface, folder)
+        assert "must contain sinusoidal positions" in message
 
 
 def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
@@ -293,110 +272,6 @@ def good(tmp_path_factory):
 def folder(good, tmp_path):
     """Folder of a valid model, which the test may damage."""
     return shutil.copytree(good, tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"normalize_before": True}, "normalize_before must be False"),
-        ({"normalize_embedding": True}, "normalize_embedding must be False"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm must be False"),
-        ({"static_position_embeddings": False}, "static_position_embeddings must be"),
-        ({"scale_embedding": False}, "scale_embedding must be true"),
-        ({"model_type": "bart"}, "model_type must be marian. Received: 'bart'"),
-        # Presets of this package and folders of CTranslate2 have no model_type.
-        ({"model_type": None}, "need no import"),
-        ({"decoder_attention_heads": 4}, "encoder_attention_heads 2"),
-        ({"decoder_ffn_dim": 4}, "encoder_ffn_dim 12, decoder_ffn_dim 4"),
-        ({"activation_function": "mish"}, "activation_function must be one of"),
-        ({"decoder_start_token_id": 0}, "decoder_start_token_id must be 11"),
-        ({"eos_token_id": 3}, "eos_token_id must be 0, the id of </s>. Received: 3"),
-        ({"encoder_layers": 2**30}, "more weights than the file contains"),
-        ({"encoder_layers": "2"}, "num_layers"),
-        ({"d_model": -8}, "d_model"),
-        ({"num_beams": 0}, "num_beams must be an integer from 1 to 1000. Received: 0"),
-        ({"length_penalty": "x"}, "length_penalty must be a number"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(folder, changes, reason):
-    config = {**huggingface_config(), **changes}
-    (folder / "config.json").write_text(json.dumps(config))
-    assert reason in import_error(import_huggingface, folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("config.json", "[" * 10_000, "nested too deeply"),
-        ("config.json", "[]", "dict"),
-        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 3, "<pad>": 4}', "has the id 2"),
-        (
-            "vocab.json",
-            '{"</s>": 0, "<unk>": 1, "a": 1, "<pad>": 2}',
-            "the id 1 belongs",
-        ),
-        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 2}', "the last piece must be"),
-        ("vocab.json", '{"</s>": 0, "<unk>": "1"}', "must map pieces to ids"),
-        ("vocab.json", '["</s>"]', "must map pieces to ids"),
-        ("vocab.json", '{"\\ud800": 0, "<pad>": 1}', "is not valid text"),
-        ("source.spm", "x", "not a SentencePiece model"),
-        ("model.safetensors", "", "not a safetensors file"),
-        ("model.safetensors", "\xff" * 64, "not a safetensors file"),
-    ],
-)
-def test_damaged_files_are_refused(folder, name, content, reason):
-    (folder / name).write_bytes(content.encode("latin-1"))
-    assert reason in import_error(import_huggingface, folder)
-
-
-def entry(**changes):
-    """Returns the header of an array of two numbers, with changes."""
-    return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
-
-
-@pytest.mark.parametrize(
-    ("header", "reason"),
-    [
-        ({"x": entry(data_offsets=[0, 4])}, "not a safetensors file"),
-        ({"x": entry(data_offsets=[-8, 0])}, "not a safetensors file"),
-        (
-            {"x": entry(data_offsets=[0, 2**60], shape=[2**58])},
-            "not a safetensors file",
-        ),
-        ({"x": entry(shape=[2.0])}, "not a safetensors file"),
-        ({"x": entry(dtype="I32")}, "'x' must be F32, F16 or BF16. Received: I32"),
-        ({"x": entry(dtype="F8_E4M3", shape=[8])}, "Received: F8_E4M3"),
-        ({"x": entry(dtype=["F32"])}, "not a safetensors file"),
-        ({"x": [1]}, "not a safetensors file"),
-        ({"x": entry()}, "model.shared.weight is missing"),
-        ([], "not a safetensors file"),
-        ({}, "not a safetensors file"),
-    ],
-)
-def test_forged_safetensors_are_refused(folder, header, reason):
-    text = json.dumps(header).encode()
-    content = len(text).to_bytes(8, "little") + text + bytes(8)
-    (folder / "model.safetensors").write_bytes(content)
-    assert reason in import_error(import_huggingface, folder)
-
-
-@pytest.mark.backends
-def test_pickle_in_a_bin_file_is_not_run(folder):
-    import torch
-
-    arrays = huggingface_arrays(random_arrays())
-    state = {name: torch.tensor(array) for name, array in arrays.items()}
-    (folder / "model.safetensors").unlink()
-    path, mark = folder / "pytorch_model.bin", folder / "mark"
-    torch.save(state, path)
-    expected = logits(random_arrays(), SOURCE, TARGET, "huggingface")
-    found = model_logits(import_huggingface(folder).model)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    torch.save({**state, "x": FileOnUnpickle(mark)}, path)
-    assert "rejected by PyTorch" in import_error(import_huggingface, folder)
-    path.write_bytes(b"\x80\x04junk")
-    assert "rejected by PyTorch" in import_error(import_huggingface, folder)
-    assert not mark.exists()
 
 
 def test_vocabulary_of_the_model_has_two_more_ids(folder):

@@ -12,7 +12,6 @@ from toolkit_models import (
     SOURCE,
     TARGET,
     logits,
-    npz,
     random_arrays,
     write_marian,
 )
@@ -89,20 +88,6 @@ def test_sides_may_have_vocabularies_of_different_sizes(tmp_path):
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
     # The last piece, "f", is beyond the size of the source vocabulary.
     assert imported.tokenizer.tokenize(["f"]).to_list() == [[8, 1]]
-
-
-def test_errors_name_vocabulary_and_dim_vocabs(tmp_path):
-    folder = write_marian(tmp_path / "model", random_arrays())
-    for sizes in ([9, 9], [12, 12]):
-        settings = {**SETTINGS, "dim-vocabs": sizes}
-        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
-        message = import_error(import_marian, folder)
-        assert f"vocab.yml: has ids up to {min(sizes[0], 11) - 1}" in message
-        assert f"dim-vocabs is {sizes}" in message
-    for sizes in (7, [7], ["a", 1], [-1, 3], [True, False]):
-        settings = {**SETTINGS, "dim-vocabs": sizes}
-        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
-        assert "dim-vocabs must be the sizes" in import_error(import_marian, folder)
 
 
 def test_shared_embeddings_require_the_same_ids(tmp_path):

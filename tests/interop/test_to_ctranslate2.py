@@ -1,12 +1,12 @@
 """Exports for CTranslate2, whose scores and translations match the Keras model's."""
 
+import functools
 import importlib.util
 import json
 
-import keras
 import numpy as np
 import pytest
-from tiny_export import open_translator
+from tiny_export import add_noise, open_translator, separate_tokenizers, tiny_model
 from toolkit_models import splitter
 
 import keras_transformer as kt
@@ -33,12 +33,9 @@ SENTENCES = [
 # Arguments of `Transformer` for each test case.
 VARIANTS = {
     "post": {},
-    "pre": {"normalization": "pre"},
-    "learned": {"positions": "learned", "max_length": 40},
-    "gelu": {"activation": "gelu", "normalization": "pre"},
-    "silu": {"activation": "silu"},
-    "narrow heads": {"key_dim": 4, "value_dim": 4},
-    "quick gelu": {"activation": "quick_gelu"},
+    "pre": {"activation": "gelu", "normalization": "pre"},
+    "learned": {"positions": "learned", "max_length": 40, "activation": "silu"},
+    "narrow heads": {"key_dim": 4, "value_dim": 4, "activation": "quick_gelu"},
     "variations": {
         "variations": {
             "num_decoder_layers": 1,
@@ -57,22 +54,7 @@ VARIANTS = {
 }
 
 
-def make_model(kind="bpe", **changes):
-    """Returns a `Transformer` with random weights, and its tokenizer."""
-    tokenizer = pipelines.train_tokenizer(kind, SENTENCES[:4], 300)
-    keras.utils.set_random_seed(3)
-    arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
-    model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    add_noise(model)
-    return model, tokenizer
-
-
-def add_noise(model):
-    # With initial weights, all sources get the same output. Noise makes them differ.
-    rng = np.random.default_rng(3)
-    for weight in model.trainable_weights:
-        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+make_model = functools.partial(tiny_model, noise=0.2)
 
 
 def split(tokenizer, texts):
@@ -89,36 +71,34 @@ def open_ctranslate2(folder, compute_type="default"):
     )
 
 
+def assert_same_scores(folder, model, tokenizer, texts=SENTENCES, **tolerance):
+    """Compares log-probabilities of the texts in reverse order, given the texts."""
+    rows = split(tokenizer, texts), split(tokenizer.target, texts[::-1])
+    results = open_ctranslate2(folder).score_batch(*rows)
+    scores = kt.Translator(model, tokenizer).score(texts, texts[::-1])
+    np.testing.assert_allclose(
+        [sum(result.log_probs) for result in results],
+        [score.log_prob for score in scores],
+        **(tolerance or {"rtol": 2e-5}),
+    )
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_ctranslate2_matches_log_probabilities(tmp_path, name):
     num_layers = 2 if name == "post" else 1
     model, tokenizer = make_model(num_layers=num_layers, **VARIANTS[name])
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
-    source = split(tokenizer, SENTENCES)
-    target = split(tokenizer, SENTENCES[::-1])
-    results = open_ctranslate2(folder).score_batch(source, target)
-    scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
-    expected = [score.log_prob for score in scores]
-    found = [sum(result.log_probs) for result in results]
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert_same_scores(folder, model, tokenizer)
 
 
 def test_ctranslate2_supports_separate_vocabularies(tmp_path):
-    sizes = {"source": 290, "target": 300}
-    tokenizer = pipelines.SeparateTokenizers(
-        *(pipelines.train_tokenizer("bpe", SENTENCES[:4], n) for n in sizes.values())
-    )
+    tokenizer = separate_tokenizers(290, 300)
     variations = {"source_vocabulary_size": 290}
     model, _ = make_model(num_layers=1, variations=variations)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
-    for side, size in sizes.items():
+    for side, size in ("source", 290), ("target", 300):
         assert len(json.loads((folder / f"{side}_vocabulary.json").read_text())) == size
-    target = split(tokenizer.target, SENTENCES[::-1])
-    results = open_ctranslate2(folder).score_batch(split(tokenizer, SENTENCES), target)
-    scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
-    found = [sum(result.log_probs) for result in results]
-    expected = [score.log_prob for score in scores]
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert_same_scores(folder, model, tokenizer)
     loaded = pipelines.load_tokenizer(folder)
     assert loaded.fingerprint() == tokenizer.fingerprint()
 
@@ -138,15 +118,9 @@ def test_ctranslate2_supports_vocabularies_with_the_names_of_special_ids(tmp_pat
         variations=variations,
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    add_noise(model)
+    add_noise(model, 0.2)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
-    texts = ["ab cd", "a", "ef b", "cd ef a"]
-    rows = split(tokenizer, texts), split(tokenizer.target, texts[::-1])
-    results = open_ctranslate2(folder).score_batch(*rows)
-    scores = kt.Translator(model, tokenizer).score(texts, texts[::-1])
-    found = [sum(result.log_probs) for result in results]
-    expected = [score.log_prob for score in scores]
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert_same_scores(folder, model, tokenizer, ["ab cd", "a", "ef b", "cd ef a"])
 
 
 def test_ctranslate2_refuses_repeated_subwords(tmp_path, monkeypatch):
@@ -171,13 +145,8 @@ def test_ctranslate2_converts_marian_exports(tmp_path):
     converter.convert(str(tmp_path / "converted"))
     # CTranslate2 runs Marian models with Hugging Face's sinusoids and epsilon.
     imported = import_marian(folder, "huggingface")
-    tokens = split(imported.tokenizer, SENTENCES)
-    results = open_ctranslate2(tmp_path / "converted").score_batch(tokens, tokens[::-1])
-    translator = kt.Translator(imported.model, imported.tokenizer)
-    scores = translator.score(SENTENCES, SENTENCES[::-1])
-    expected = [score.log_prob for score in scores]
-    found = [sum(result.log_probs) for result in results]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    parts = imported.model, imported.tokenizer
+    assert_same_scores(tmp_path / "converted", *parts, rtol=1e-7, atol=1e-4)
 
 
 def test_ctranslate2_supports_output_size(tmp_path):
@@ -208,29 +177,33 @@ def test_ctranslate2_supports_output_size(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_ctranslate2_matches_translations(tmp_path, kind):
-    model, tokenizer = make_model(kind, num_layers=1)
-    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
-    translator = kt.Translator(
-        *(model, tokenizer),
-        search=kt.BeamSearch(beam_size=1, length_penalty=0.0, extra_length=5),
-    )
-    expected = translator.translate(SENTENCES)
+def translate(folder, tokenizer, texts, beam_size, extra_length):
+    """Translates with CTranslate2, without a length penalty."""
+    translator, found = open_ctranslate2(folder), []
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
-    assert len(set(expected)) > 2
-    for text, tokens in zip(SENTENCES, split(tokenizer, SENTENCES), strict=True):
-        (result,) = fast.translate_batch(
+    for tokens in split(tokenizer, texts):
+        (result,) = translator.translate_batch(
             [tokens],
-            beam_size=1,
+            beam_size=beam_size,
             length_penalty=0,
             disable_unk=True,
+            min_decoding_length=0,
             # The source with its end id, plus `extra_length`.
-            max_decoding_length=len(tokens) + 1 + 5,
+            max_decoding_length=len(tokens) + 1 + extra_length,
         )
         ids = [[pieces[token] for token in result.hypotheses[0]]]
-        decoded = tokenizer.detokenize(ids)[0].numpy().decode()
-        assert decoded == expected[SENTENCES.index(text)]
+        found.append(tokenizer.detokenize(ids)[0].numpy().decode())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_ctranslate2_matches_translations(tmp_path, kind):
+    model, tokenizer = make_model(kind=kind, num_layers=1)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    search = kt.BeamSearch(beam_size=1, length_penalty=0.0, extra_length=5)
+    expected = kt.Translator(model, tokenizer, search=search).translate(SENTENCES)
+    assert len(set(expected)) > 2
+    assert translate(folder, tokenizer, SENTENCES, 1, 5) == expected
 
 
 @pytest.mark.parametrize(
@@ -253,27 +226,14 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     rows[:, 0] = np.where(np.arange(len(rows)) < tokenizer.end_id, -50, 0)
     rows[tokenizer.end_id, 0] = end_bias
     model.token_embedding.embeddings.assign(rows)
-    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
     words = " ".join(SENTENCES[:4]).split()
     rng = np.random.default_rng(5)
     lines = [" ".join(rng.choice(words, n)) for n in (1, 2, 3, 4, 5, 6) for _ in "abcd"]
     search = kt.BeamSearch(beam_size=4, length_penalty=0.0, extra_length=20)
     expected = kt.Translator(model, tokenizer, search=search).translate(lines)
     assert len(set(expected)) > 10
-    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
-    for line, tokens, text in zip(
-        lines, split(tokenizer, lines), expected, strict=True
-    ):
-        (result,) = fast.translate_batch(
-            [tokens],
-            beam_size=4,
-            length_penalty=0,
-            disable_unk=True,
-            min_decoding_length=0,
-            max_decoding_length=len(tokens) + 1 + 20,
-        )
-        ids = [[pieces[token] for token in result.hypotheses[0]]]
-        assert tokenizer.detokenize(ids)[0].numpy().decode() == text, line
+    assert translate(folder, tokenizer, lines, 4, 20) == expected
 
 
 def test_ctranslate2_folder_is_complete(tmp_path):
@@ -317,25 +277,37 @@ def test_int8_export_matches_quantization_by_ctranslate2(tmp_path):
     assert scores[0] != pytest.approx(scores[2], rel=1e-4)
 
 
-def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
-    model, tokenizer = make_model()
-    with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
-        export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
-    with pytest.raises(ExportError, match=r"max_length must be at least 1\. .*: 0"):
-        export_ctranslate2(model, tokenizer, tmp_path / "a", max_length=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int9"}, r"quantization must be one of .*int9"),
+        ({"max_length": 0}, r"max_length must be at least 1\. .*: 0"),
+        ({"folder": "there"}, "there: already exists"),
+        ({"folder": "there", "replace": True}, "there: is not a CTranslate2 export"),
+    ],
+)
+def test_export_ctranslate2_rejects_invalid_arguments(tmp_path, options, message):
     (tmp_path / "there").mkdir()
-    with pytest.raises(ExportError, match="there: already exists"):
-        export_ctranslate2(model, tokenizer, tmp_path / "there")
     (tmp_path / "there" / "config.yaml").touch()
-    with pytest.raises(ExportError, match=r"there: is not a CTranslate2 export"):
-        export_ctranslate2(model, tokenizer, tmp_path / "there", replace=True)
-    with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
-        model, tokenizer = make_model(key_dim=5, value_dim=6)
-        export_ctranslate2(model, tokenizer, tmp_path / "a")
-    with pytest.raises(ExportError, match=r"activations .* Received: 'tanh'"):
-        export_ctranslate2(make_model(activation="tanh")[0], tokenizer, tmp_path / "a")
-    model, tokenizer = make_model()
-    model.quantize("int8")
-    with pytest.raises(ExportError, match=r"quantized model .* quantization_mode=int8"):
-        export_ctranslate2(model, tokenizer, tmp_path / "a")
+    folder = tmp_path / options.pop("folder", "a")
+    with pytest.raises(ExportError, match=message):
+        export_ctranslate2(*make_model(num_layers=1), folder, **options)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"key_dim": 5, "value_dim": 6}, "requires value_dim=5. Received: value_dim=6"),
+        ({"attention_window": 3}, "requires attention_window=None. Received: .*=3"),
+        ({"score_mode": "dot"}, "requires score_mode=scaled_dot"),
+        ({"activation": "tanh"}, "activations .* Received: 'tanh'"),
+        ({}, "quantized model .* quantization_mode=int8"),
+    ],
+)
+def test_models_that_ctranslate2_cannot_run_are_refused(tmp_path, changes, message):
+    model, tokenizer = make_model(num_layers=1, **changes)
+    if not changes:
+        model.quantize("int8")
+    with pytest.raises(ExportError, match=message):
+        export_ctranslate2(model, tokenizer, tmp_path / "a")

@@ -1,16 +1,23 @@
 """Exports for Hugging Face, against the file formats and the library `transformers`."""
 
 import json
-import struct
 
 import keras
 import numpy as np
 import pytest
-from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
+from layer_checks import numpy
+from safetensors.numpy import load_file
+from tiny_export import (
+    SENTENCES,
+    export_to_folder,
+    open_translator,
+    separate_tokenizers,
+    tiny_model,
+)
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.errors import ExportError
+from keras_transformer.errors import ExportError, UserError
 from keras_transformer.interop import export_huggingface, export_marian
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
@@ -34,22 +41,6 @@ VARIANTS = {
 def make_translator(**changes):
     """Returns the `Translator` of a model with random weights."""
     return open_translator(*tiny_model(noise=0.2, **changes), SEARCH)
-
-
-def read_safetensors(path):
-    """Reads a file as the specification describes it: header length, header, arrays."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    metadata = header.pop("__metadata__")
-    tensors, end = {}, 0
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        raw = content[8 + length + begin : 8 + length + end]
-        dtype = {"F32": "<f4", "F16": "<f2"}[entry["dtype"]]
-        tensors[name] = np.frombuffer(raw, dtype).reshape(entry["shape"])
-    assert 8 + length + end == len(content) and length % 8 == 0
-    return tensors, metadata
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +70,23 @@ def test_folder_has_the_files_of_marian_mt_models(post):
 
 
 def test_card_lists_only_actual_differences(post, tmp_path):
+    def card(translator, **changes):
+        folder = tmp_path / "-".join([translator.model.name, *changes])
+        export_huggingface(translator.with_search(**changes), folder)
+        return (folder / "MODEL_CARD.md").read_text()
+
     translator, folder = post
-    card = (folder / "MODEL_CARD.md").read_text()
-    assert "U+2581" in card and "become special ids" in card
+    text = (folder / "MODEL_CARD.md").read_text()
+    assert "U+2581" in text and "become special ids" in text
+    assert "511 ids" in text and "the length of the source plus 9" in text
     # With a length penalty of 0, the formulas agree.
-    assert "length^" not in card
-    gnmt = translator.with_search(length_penalty=0.6)
-    card = (export_huggingface(gnmt, tmp_path / "gnmt") / "MODEL_CARD.md").read_text()
-    assert "transformers divides log-probabilities by length^0.6." in card
-    trained_alike = make_translator(**VARIANTS["biases"])
-    exported = export_huggingface(trained_alike, tmp_path / "biases")
-    assert "variance" not in (exported / "MODEL_CARD.md").read_text()
+    assert "length^" not in text and "have finished" not in text
+    text = card(translator, length_penalty=0.6)
+    assert "transformers divides log-probabilities by length^0.6." in text
+    text = card(translator, patience=0.5)
+    assert "3 hypotheses have finished. keras_transformer stops it at 1.5" in text
+    trained_alike = make_translator(**VARIANTS["biases"], name="biases")
+    assert "variance" not in card(trained_alike)
 
 
 def test_vocabulary_keeps_every_id(post):
@@ -103,38 +100,40 @@ def test_vocabulary_keeps_every_id(post):
     assert (folder / "source.spm").read_bytes() == translator.tokenizer.model
 
 
-def test_tensors_are_weights_in_the_order_of_transformers(post):
-    """Sines are on the even axes here, and on the first half in transformers."""
-    translator, folder = post
-    tensors, _ = read_safetensors(folder / "model.safetensors")
-    model = translator.model
-    order = [*range(0, 24, 2), *range(1, 24, 2)]
-    embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
-    shared = tensors["model.shared.weight"]
-    np.testing.assert_array_equal(shared[:300], embeddings[:, order])
-    # Id 300 is both padding and start. It has the vector of this package's start id 2,
-    # and its bias keeps it from being generated.
-    np.testing.assert_array_equal(shared[300], embeddings[2, order])
+def logits_of_import(folder, translator, source, target):
+    """Returns logits of a model and of its import, whose start id differs."""
+    again = import_huggingface(folder)
+    found = []
+    for model, side in (
+        (translator.model, translator.target_tokenizer),
+        (again.model, again.tokenizer.target),
+    ):
+        ids = np.array([source]), np.array([[side.start_id, *target]])
+        found.append(numpy(model({"source_ids": ids[0], "target_ids": ids[1]}))[0])
+    return found[0], found[1][:, : found[0].shape[1]]
+
+
+@pytest.mark.parametrize("name", ["post", "post gelu", "biases"])
+def test_export_can_be_imported(tmp_path, name):
+    """The tests of the import compare it with transformers."""
+    changes = VARIANTS[name]
+    epsilon = {**changes.get("variations", {}), "layer_norm_epsilon": 1e-5}
+    translator = make_translator(**{**changes, "variations": epsilon})
+    folder = export_huggingface(translator, tmp_path / "m")
+    ours, theirs = logits_of_import(folder, translator, [9, 5, 17, 3], [299, 44, 6])
+    np.testing.assert_allclose(theirs, ours, atol=2e-5)
+    tensors = load_file(folder / "model.safetensors")
+    # Id 300 is both padding and start. Its bias keeps it from being generated.
     bias = tensors["final_logits_bias"]
-    assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9
-    layer = model.decoder.layers[1]
-    name = "model.decoder.layers.1"
-    kernel = keras.ops.convert_to_numpy(layer.cross_attention.key_dense.kernel)
-    key = tensors[f"{name}.encoder_attn.k_proj.weight"]
-    np.testing.assert_array_equal(key, kernel[order].T)
-    kernel = keras.ops.convert_to_numpy(layer.self_attention.output_dense.kernel)
-    output = tensors[f"{name}.self_attn.out_proj.weight"]
-    np.testing.assert_array_equal(output, kernel[:, order].T)
-    inner, outer = layer.feed_forward.inner_dense, layer.feed_forward.outer_dense
-    for key, expected in {
-        "fc1.weight": keras.ops.convert_to_numpy(inner.kernel)[order].T,
-        "fc1.bias": keras.ops.convert_to_numpy(inner.bias),
-        "fc2.weight": keras.ops.convert_to_numpy(outer.kernel)[:, order].T,
-        "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
-    }.items():
-        np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
+    assert bias.shape == (1, 301) and bias[0, 300] == -1e9
+    assert bias[:, :300].any() == (name == "biases")
+    # `zero_start_id` starts the decoder with a vector of zeros.
+    assert tensors["model.shared.weight"][300].any() == (name != "biases")
+    config = json.loads((folder / "config.json").read_text())
+    depths = config["encoder_layers"], config["decoder_layers"]
+    assert depths == ((2, 1) if name == "biases" else (2, 2))
     # Embeddings and logits bias, 16 tensors per encoder layer, 26 per decoder layer.
-    assert len(tensors) == 2 + 2 * 16 + 2 * 26
+    assert len(tensors) == 2 + 16 * depths[0] + 26 * depths[1]
 
 
 def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
@@ -145,7 +144,7 @@ def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
     card = (folder / "MODEL_CARD.md").read_text()
     assert 'AutoModelForSeq2SeqLM.from_pretrained("FOLDER")' in card
     assert "The model is a `PegasusForConditionalGeneration`." in card
-    tensors, _ = read_safetensors(folder / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
     assert tensors["model.encoder.layer_norm.weight"].shape == (24,)
     positions = tensors["model.decoder.embed_positions.weight"]
     # Position 3: sin(3), sin(3 / 10000^(2 / 24)), ... and then the cosines.
@@ -156,35 +155,9 @@ def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
-def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
-    translator = make_translator(**VARIANTS["biases"])
-    folder = export_huggingface(translator, tmp_path / "biases")
-    config = json.loads((folder / "config.json").read_text())
-    assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
-    tensors, _ = read_safetensors(folder / "model.safetensors")
-    model = translator.model
-    bias = keras.ops.convert_to_numpy(model.token_embedding.bias)
-    np.testing.assert_array_equal(tensors["final_logits_bias"][0, :300], bias)
-    assert bias.any() and tensors["final_logits_bias"][0, 300] == -1e9
-    # `zero_start_id` starts the decoder with a vector of zeros.
-    assert not tensors["model.shared.weight"][300].any()
-    order = [*range(0, 24, 2), *range(1, 24, 2)]
-    attention = model.decoder.layers[0].cross_attention
-    name = "model.decoder.layers.0.encoder_attn"
-    for key, dense, axes in (
-        ("q_proj", attention.query_dense, slice(None)),
-        ("out_proj", attention.output_dense, order),
-    ):
-        bias = keras.ops.convert_to_numpy(dense.bias)
-        np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
-    assert len(tensors) == 2 + 2 * 16 + 26
-
-
 def make_separate_translator(**changes):
     """Returns a `Translator` whose source vocabulary is smaller than the target's."""
-    sizes = (290, 300)
-    sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
-    tokenizer = pipelines.SeparateTokenizers(*sides)
+    tokenizer = separate_tokenizers(290, 300)
     variations = {"source_vocabulary_size": 290, "layer_norm_epsilon": 1e-5}
     model, _ = tiny_model(noise=0.2, num_layers=1, variations=variations, **changes)
     return open_translator(model, tokenizer, SEARCH)
@@ -205,24 +178,9 @@ def test_separate_vocabularies_have_separate_files(tmp_path):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["separate_vocabs"] is True
     assert (folder / "source.spm").read_bytes() == translator.tokenizer.source.model
+    ours, theirs = logits_of_import(folder, translator, [289, 5, 17, 3], [299, 44, 6])
+    np.testing.assert_allclose(theirs, ours, atol=2e-5)
     again = import_huggingface(folder)
-    source, target = [289, 5, 17, 3], [299, 44, 6]
-    logits = [
-        np.asarray(
-            model(
-                {
-                    "source_ids": np.array([source]),
-                    "target_ids": np.array([[side.start_id, *target]]),
-                },
-                training=False,
-            )
-        )[0]
-        for model, side in (
-            (translator.model, translator.target_tokenizer),
-            (again.model, again.tokenizer.target),
-        )
-    ]
-    np.testing.assert_allclose(logits[1][:, :300], logits[0], atol=2e-5)
     for text in TEXTS[:2]:
         expected = translator.tokenizer.tokenize([text]).to_list()
         assert again.tokenizer.tokenize([text]).to_list() == expected
@@ -266,7 +224,7 @@ def test_imported_model_is_written_with_its_ids(tmp_path):
     assert (config["eos_token_id"], config["decoder_start_token_id"]) == (296, 300)
     search = json.loads((folder / "generation_config.json").read_text())
     assert search["bad_words_ids"] == [[298], [297], [299], [300]]
-    tensors, _ = read_safetensors(folder / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
     bias = tensors["final_logits_bias"][0]
     assert not bias[:298].any() and (bias[298:] == -1e9).all()
     assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
@@ -313,8 +271,50 @@ def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
     with pytest.raises(ExportError, match="already exists"):
         export_huggingface(translator, tmp_path)
     translator.tokenizer.kind = "word_piece"
-    with pytest.raises(ExportError, match="needs a SentencePiece model"):
+    with pytest.raises(ExportError, match="transformers needs a SentencePiece model"):
         export_huggingface(translator, tmp_path / "x")
+
+
+def test_half_precision_rounds_weights_and_clips_only_the_excluded_bias(post, tmp_path):
+    translator, folder = post
+    full = load_file(folder / "model.safetensors")
+    export_huggingface(translator, tmp_path / "half", dtype="float16")
+    half = load_file(tmp_path / "half" / "model.safetensors")
+    assert full.keys() == half.keys()
+    for name, array in full.items():
+        assert half[name].dtype == np.float16
+        expected = np.maximum(array, -65504) if name == "final_logits_bias" else array
+        np.testing.assert_array_equal(half[name], expected.astype("float16"))
+    assert full["final_logits_bias"].min() == -1e9
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            1e6,
+            r"encoder\.layers\.0\.fc1\.weight: a weight exceeds the range of float16",
+        ),
+        (-1e6, r"encoder\.layers\.0\.fc1\.weight: a weight exceeds the range of"),
+        (np.nan, "inner/kernel contains NaN or infinity"),
+        (np.inf, "inner/kernel contains NaN or infinity"),
+    ],
+)
+def test_half_precision_refuses_weights_that_it_cannot_store(tmp_path, value, message):
+    translator = make_translator(num_layers=1)
+    kernel = translator.model.encoder.layers[0].feed_forward.inner_dense.kernel
+    array = kernel.numpy()
+    array[1, 2] = value
+    kernel.assign(array)
+    with pytest.raises(UserError, match=message):
+        export_huggingface(translator, tmp_path / "half", dtype="float16")
+    assert not (tmp_path / "half").exists()
+
+
+def test_other_types_are_refused(post, tmp_path):
+    message = "dtype must be None or \"float16\"\\. Received: 'bfloat16'"
+    with pytest.raises(ExportError, match=message):
+        export_huggingface(post[0], tmp_path / "x", dtype="bfloat16")
 
 
 def logits_of_transformers(folder, sources, targets):

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import yaml
 from layer_checks import numpy
-from tiny_export import SENTENCES, export_to_folder, open_translator, tiny_model
+from tiny_export import (
+    export_to_folder,
+    open_translator,
+    separate_tokenizers,
+    tiny_model,
+)
 from toolkit_models import DECODER, extract_golden, random_arrays, write_marian
 
 import keras_transformer as kt
-from keras_transformer import pipelines
 from keras_transformer.errors import ExportError
 from keras_transformer.interop import export_marian
 from keras_transformer.interop.from_marian import import_marian
@@ -111,9 +115,7 @@ def test_shared_embeddings_have_the_rows_of_the_longer_vocabulary(tmp_path, shor
 
 
 def test_shared_embeddings_require_equal_vocabularies(tmp_path):
-    tokenizer = pipelines.SeparateTokenizers(
-        *(pipelines.train_tokenizer("bpe", SENTENCES, size) for size in (300, 290))
-    )
+    tokenizer = separate_tokenizers(300, 290)
     ours, _ = tiny_model(1, 0.2, variations=ZERO_START)
     translator = open_translator(ours, tokenizer, SEARCH)
     with pytest.raises(
@@ -154,9 +156,7 @@ def test_exported_model_has_marians_ids_and_the_same_log_probs(exported):
 
 
 def test_separate_vocabularies_keep_their_sizes(tmp_path):
-    tokenizer = pipelines.SeparateTokenizers(
-        *(pipelines.train_tokenizer("bpe", SENTENCES, size) for size in (290, 300))
-    )
+    tokenizer = separate_tokenizers(290, 300)
     variations = {**ZERO_START, "source_vocabulary_size": 290}
     ours, _ = tiny_model(1, 0.2, variations=variations)
     translator = open_translator(ours, tokenizer, SEARCH)
@@ -224,22 +224,6 @@ def test_card_lists_only_notes_that_apply(golden, exported, tmp_path):
     patient = same.with_search(patience=2)
     card = (export_marian(patient, tmp_path / "patient") / "MODEL_CARD.md").read_text()
     assert "no setting like patience, which is 2 here" in card
-
-
-def test_axes_are_in_marians_order(exported):
-    """Sines of positions are on the even axes here, and on the first half in Marian."""
-    translator, folder = exported
-    arrays, _ = read_npz(folder / "model.npz")
-    order = [*range(0, 24, 2), *range(1, 24, 2)]
-    layer = translator.model.decoder.layers[0]
-    read, write = layer.cross_attention.key_dense, layer.feed_forward.outer_dense
-    for name, expected in {
-        "decoder_l1_context_Wk": numpy(read.kernel)[order],
-        "decoder_l1_ffn_W2": numpy(write.kernel)[:, order],
-        "decoder_l1_ffn_b2": numpy(write.bias)[None, order],
-        "decoder_l1_ffn_b1": numpy(layer.feed_forward.inner_dense.bias)[None],
-    }.items():
-        np.testing.assert_array_equal(arrays[name], expected)
 
 
 @pytest.mark.parametrize(

@@ -160,35 +160,9 @@ def test_unusable_vocabulary_file_is_refused(tmp_path):
 
 def test_written_vocabulary_round_trips_through_all_readers(tmp_path):
     plain = [
-        *(
-            "</s>",
-            "<unk>",
-            "▁a",
-            "a'b",
-            "''",
-            '"',
-            "\\",
-            "\\x41",
-            "\\n",
-            "?",
-            "? x",
-            ":",
-        ),
-        *(
-            "a: 1",
-            "#",
-            "~",
-            "null",
-            "- x",
-            "{a",
-            "&b",
-            " ",
-            "\u00a0",
-            "é",
-            "😀",
-            "日本",
-        ),
-        *("\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
+        *("</s>", "<unk>", "▁a", "a'b", "''", '"', "\\", "\\x41", "\\n", "?", ":", "#"),
+        *("? x", "a: 1", "- x", " ", "~", "null", "{a", "&b", "é", "😀", "日本"),
+        *("\u00a0", "\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
     ]
     # CTranslate2 does not support the escapes that these tokens require.
     escaped = ["\u2028", "a\u2029b", "\ufeff", "\x07ab", '\x07"\\', "\ufffe"]

@@ -1,4 +1,4 @@
-"""Saving and loading presets, also damaged ones and those on the Hugging Face Hub.
+"""Saving and loading presets, also damaged ones, and saving over other files.
 
 A preset is a folder in KerasHub's format, with a model, its tokenizer, and in task.json
 its search options.
@@ -12,7 +12,7 @@ import keras
 import malicious_files as malicious
 import numpy as np
 import pytest
-from tiny_export import TEXTS
+from malicious_files import ARRAYS, SETTINGS
 from tiny_export import tiny_model as new_tiny_model
 
 import keras_transformer as kt
@@ -82,28 +82,30 @@ def test_kerashub_loads_the_model_of_a_preset(preset, tiny_model):
     backbone = loader._load_serialized_object(loader.config)
     backbone.build({"source_ids": (None, None), "target_ids": (None, None)})
     loader._load_backbone_weights(backbone)
-    model, _ = tiny_model
-    for ours, theirs in zip(model.get_weights(), backbone.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same_weights(backbone, tiny_model[0])
 
 
-def test_open_model_translates_with_the_preset(preset, tiny_model):
+def assert_same_weights(found, expected):
+    for ours, stored in zip(found.weights, expected.weights, strict=True):
+        assert ours.dtype == stored.dtype
+        assert keras.ops.all(ours == stored)
+
+
+def test_open_model_restores_model_tokenizer_and_search(preset, tiny_model):
     model, tokenizer = tiny_model
-    translator = kt.Translator(model, tokenizer, search=SEARCH, max_source_length=33)
     opened = kt.open_model(preset)
-    assert opened.translate(TEXTS) == translator.translate(TEXTS)
+    assert isinstance(opened.model, kt.Transformer)
+    assert_same_weights(opened.model, model)
+    assert opened.tokenizer.fingerprint() == tokenizer.fingerprint()
     assert (opened.search, opened.max_source_length) == (SEARCH, 33)
     assert opened.path == preset and opened.data is None
-    assert isinstance(opened.model, kt.Transformer)
-    assert opened.tokenizer.fingerprint() == tokenizer.fingerprint()
 
 
 def test_from_preset_restores_weights_and_applies_changes(preset, tiny_model):
     model, _ = tiny_model
     loaded = kt.Transformer.from_preset(str(preset), dropout=0.0, name="loaded")
     assert (loaded.dropout, loaded.name, model.dropout) == (0.0, "loaded", 0.1)
-    for ours, stored in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, stored)
+    assert_same_weights(loaded, model)
 
 
 def test_from_preset_rejects_wrong_arguments(preset, tmp_path):
@@ -125,8 +127,7 @@ def test_from_preset_of_a_subclass_returns_the_subclass(preset, tiny_model):
 
     model, _ = tiny_model
     loaded = Silent.from_preset(preset)
-    for ours, stored in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, stored)
+    assert_same_weights(loaded, model)
     ids = np.array([[2, 9, 7]])
     assert not np.any(loaded({"source_ids": ids, "target_ids": ids}))
 
@@ -181,30 +182,28 @@ def test_info_and_fine_tuning_read_a_preset(preset, tiny_model):
     assert keys["model"]["d_model"] == 24
 
 
-@pytest.mark.parametrize("name", malicious.SETTINGS)
-def test_settings_are_checked_as_in_keras_files(copied, name):
-    change, reason = malicious.SETTINGS[name]
-    config = json.loads((copied / "config.json").read_text())
-    change(config)
-    (copied / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError) as caught:
-        kt.open_model(copied)
-    assert reason in str(caught.value) and "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"{copied}: refused: ")
+def settings(change):
+    def damage(path):
+        config = json.loads((path / "config.json").read_text())
+        change(config)
+        (path / "config.json").write_text(json.dumps(config))
+
+    return damage
 
 
-@pytest.mark.parametrize("name", malicious.ARRAYS)
-def test_weights_are_checked_as_in_keras_files(copied, name):
-    make, reason = malicious.ARRAYS[name]
-    with h5py.File(copied / "model.weights.h5", "r+") as file:
-        malicious.replace_array(file, make)
-    with pytest.raises(ModelError) as caught:
-        kt.open_model(copied)
-    assert reason in str(caught.value) and "\n" not in str(caught.value)
+def weights(make):
+    def damage(path):
+        with h5py.File(path / "model.weights.h5", "r+") as file:
+            malicious.replace_array(file, make)
+
+    return damage
 
 
 # Changes of a preset, each with part of the expected error.
 DAMAGE = {
+    # As in `.keras` files.
+    **{name: (settings(each), text) for name, (each, text) in SETTINGS.items()},
+    **{name: (weights(each), text) for name, (each, text) in ARRAYS.items()},
     "task of another class": (
         lambda path: edit(path / "task.json", class_name="system"),
         "task.json: 'class_name' is wrong",
@@ -296,3 +295,132 @@ def test_existing_path_precedes_a_packaged_name(preset, tmp_path, monkeypatch):
     assert kt.open_model("mine").path == packaged
     shutil.copytree(preset, tmp_path / "mine")
     assert str(kt.open_model("mine").path) == "mine"
+
+
+def contents(folder):
+    """Returns the content of each file in a folder, by path."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("assets/notes.txt", "assets/tokenizer/source/notes.txt", "runs/config.json"),
+        *("assets/other/tokenizer.model", "README.md/notes.txt"),
+    ],
+)
+def test_save_refuses_a_preset_with_other_files(copied, tiny_model, path):
+    (copied / path).parent.mkdir(exist_ok=True)
+    (copied / path).write_text("mine")
+    before = contents(copied)
+    with pytest.raises(ModelError, match=f"contains {path}, which is not part of a"):
+        tiny_model[0].save_to_preset(copied)
+    assert contents(copied) == before
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["README.md"], ["config.json", "task.json"], ["assets/tokenizer/tokenizer.model"]],
+)
+def test_save_refuses_a_folder_without_a_complete_preset(tmp_path, tiny_model, names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(ModelError, match="must contain a complete preset, with config"):
+        tiny_model[0].save_to_preset(tmp_path)
+    assert contents(tmp_path) == before
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def own_activation(x):
+    return x
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnTransformer(kt.Transformer):
+    """A model whose class `from_preset` cannot know."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"max_source_length": None},
+            "task.json: 'config.max_source_length' is",
+        ),
+        ({"max_source_length": 1}, "task.json: 'config.max_source_length' is"),
+        ({"search": kt.BeamSearch(20_000)}, "task.json: 'config.search.beam_size' is"),
+        (
+            {"search": kt.BeamSearch(patience=float("inf"))},
+            "the number 'Infinity' is not finite",
+        ),
+    ],
+)
+def test_save_refuses_settings_that_reading_refuses(
+    copied, tiny_model, options, message
+):
+    model, tokenizer = tiny_model
+    before = contents(copied)
+    with pytest.raises(ModelError, match=f"cannot be stored in .*{message}"):
+        model.save_to_preset(copied, tokenizer, **options)
+    assert contents(copied) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        (
+            kt.Transformer,
+            {"activation": own_activation},
+            "'config.activation' is",
+        ),
+        (OwnTransformer, {}, "'class_name' is wrong"),
+    ],
+)
+def test_save_refuses_models_that_reading_refuses(copied, kind, changes, message):
+    before = contents(copied)
+    model = kind(41, 1, d_model=8, d_ff=8, num_heads=2, **changes)
+    with pytest.raises(ModelError, match=f"cannot be stored in config.json: {message}"):
+        model.save_to_preset(copied)
+    assert contents(copied) == before
+
+
+def test_save_refuses_settings_of_sampling(copied, tiny_model):
+    with pytest.raises(TypeError, match="`search` must be a `BeamSearch`"):
+        tiny_model[0].save_to_preset(copied, search=kt.Sampling())
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_presets_keep_bfloat16(tmp_path, dtype):
+    model, _ = new_tiny_model(dtype="bfloat16")
+    loaded = kt.Transformer.from_preset(model.save_to_preset(tmp_path, dtype=dtype))
+    assert loaded.weights[0].dtype == "bfloat16"
+    assert_same_weights(loaded, model)
+
+
+def test_save_replaces_an_empty_folder_and_tokenizers_of_all_kinds(
+    copied, tiny_model, tmp_path
+):
+    model, _ = tiny_model
+    (tmp_path / "empty").mkdir()
+    model.save_to_preset(tmp_path / "empty")
+    folder = copied / "assets" / "tokenizer"
+    for name in ("source/tokenizer.model", "target/tokenizer.json", "tokenizer.marian"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    model.save_to_preset(copied)
+    assert contents(copied).keys() == {
+        copied / name for name in ("config.json", "metadata.json", "model.weights.h5")
+    }
+
+
+def test_save_keeps_the_readme_unless_given_another(copied, tiny_model):
+    model, _ = tiny_model
+    (copied / "README.md").write_text("mine")
+    (copied / "MODEL_CARD.md").write_text("of the previous model")
+    model.save_to_preset(copied)
+    assert (copied / "README.md").read_text() == "mine"
+    assert not (copied / "MODEL_CARD.md").exists()
+    model.save_to_preset(copied, texts={"README.md": "new"})
+    assert (copied / "README.md").read_text() == "new"
