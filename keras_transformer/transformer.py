@@ -21,8 +21,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.child_layer import child_layer, inner_layers
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.base import Dense, child_layer, inner_layers
 from keras_transformer.layers.transformer_layer import LAYER_ARGUMENTS
 from keras_transformer.numerics.activations import activation_name, get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
@@ -137,13 +136,13 @@ class Transformer(keras.Model):
     def _add_embeddings(self):
         """Adds the layers that convert ids to inputs of encoder and decoder."""
         variations = self.variations
-        self.token_embedding = child_layer(
-            self,
+        child = functools.partial(child_layer, self)
+        sizes = self.d_model, self.pad_id
+        self.token_embedding = child(
             TokenEmbedding,
             "token_embedding",
             self.vocabulary_size,
-            self.d_model,
-            self.pad_id,
+            *sizes,
             self.output_size,
             zero_id=variations.zero_start_id,
             use_bias=variations.logits_bias,
@@ -151,18 +150,12 @@ class Transformer(keras.Model):
         )
         self.source_embedding = None
         if size := variations.source_vocabulary_size:
-            self.source_embedding = child_layer(
-                self,
-                TokenEmbedding,
-                "source_embedding",
-                size,
-                self.d_model,
-                self.pad_id,
+            self.source_embedding = child(
+                TokenEmbedding, "source_embedding", size, *sizes
             )
         # Source and target have separate learned positions. Sinusoids have no weights.
         self.source_positions, self.target_positions = (
-            child_layer(
-                self,
+            child(
                 PositionalEncoding,
                 f"{side}_positions",
                 self.positions,
@@ -176,7 +169,7 @@ class Transformer(keras.Model):
         if variations.embedding_norm:
             epsilon = variations.layer_norm_epsilon
             self.source_norm, self.target_norm = (
-                child_layer(self, LayerNormalization, f"{side}_norm", epsilon=epsilon)
+                child(LayerNormalization, f"{side}_norm", epsilon=epsilon)
                 for side in ("source", "target")
             )
 
@@ -184,6 +177,11 @@ class Transformer(keras.Model):
     def num_outputs(self):
         """Number of ids that have logits."""
         return self.output_size or self.vocabulary_size
+
+    @property
+    def position_limit(self):
+        """Number of learned positions, which limits the lengths, or `None`."""
+        return self.max_length if self.positions == "learned" else None
 
     @property
     def source_vocabulary_size(self):
@@ -271,10 +269,9 @@ class Transformer(keras.Model):
         Returns:
             `[batch, source_length, d_model]`.
         """
-        self._ensure_built()
-        x = (self.source_embedding or self.token_embedding)(source_ids)
-        x = self.source_positions(_scale(x, token_factors))
-        return self._finish_embedding(x, self.source_norm, training)
+        embed = self.source_embedding or self.token_embedding
+        layers = embed, self.source_positions, self.source_norm
+        return self._embed(layers, source_ids, 0, training, token_factors)
 
     def embed_target(
         self, target_ids, start_index=0, training=None, token_factors=None
@@ -283,12 +280,16 @@ class Transformer(keras.Model):
 
         `start_index`, an int or a scalar tensor, is the position of the first id.
         """
-        self._ensure_built()
-        x = _scale(self.token_embedding(target_ids), token_factors)
-        x = self.target_positions(x, start_index=start_index)
-        return self._finish_embedding(x, self.target_norm, training)
+        layers = self.token_embedding, self.target_positions, self.target_norm
+        return self._embed(layers, target_ids, start_index, training, token_factors)
 
-    def _finish_embedding(self, x, norm, training):
+    def _embed(self, layers, ids, start_index, training, token_factors):
+        self._ensure_built()
+        embed, add_positions, norm = layers
+        x = embed(ids)
+        if token_factors is not None:
+            x = x * ops.expand_dims(ops.cast(token_factors, x.dtype), -1)
+        x = add_positions(x, start_index=start_index)
         if norm is not None:
             x = norm(x, training=training)
         return self.dropout_layer(x, training=training)
@@ -346,16 +347,12 @@ class Transformer(keras.Model):
             this output and the scores, a list of `(self_scores, cross_scores)` per
             layer.
         """
-        encoder_output = self.encode(inputs["source_ids"], training, source_factors)
-        target = self.embed_target(
-            inputs["target_ids"],
-            training=training,
-            token_factors=target_factors,
-        )
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+        encoder_output = self.encode(source_ids, training, source_factors)
         return self.decoder(
-            target,
+            self.embed_target(target_ids, 0, training, target_factors),
             encoder_output,
-            source_mask=padding_mask(inputs["source_ids"], self.pad_id),
+            source_mask=padding_mask(source_ids, self.pad_id),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -389,12 +386,7 @@ class Transformer(keras.Model):
         }
 
     def save(self, filepath, *args, **kwargs):
-        """Like `keras.Model.save`, but checks quantized layers before it writes.
-
-        Raises:
-            ValueError: If the model is quantized in another way than by
-                `quantize("int8")`.
-        """
+        """Like `keras.Model.save`, but refuses quantization other than to int8."""
         self._check_quantization()
         super().save(filepath, *args, **kwargs)
 
@@ -435,9 +427,6 @@ class Transformer(keras.Model):
         """Like `keras.Model.load_own_variables`, but accepts no additional layers.
 
         Keras ignores weights of a file that the model lacks.
-
-        Raises:
-            ValueError: If the file has weights of more layers than the model.
         """
         super().load_own_variables(store)
         file = getattr(store, "h5_file", {})
@@ -591,10 +580,3 @@ def _has_weights(layer):
     """Returns whether a layer has weights besides those of the layers in it."""
     inner = [weight for child in layer._layers for weight in child.weights]
     return any(all(each is not other for other in inner) for each in layer.weights)
-
-
-def _scale(x, factors):
-    """Multiplies vectors `[..., d_model]` by factors `[...]`, or by 1 if `None`."""
-    if factors is None:
-        return x
-    return x * ops.expand_dims(ops.cast(factors, x.dtype), -1)

@@ -198,14 +198,10 @@ def test_variations_reject_invalid_values(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"first_position": 1}, "Learned positions begin at 0"),
-        ({"position_rates": "tensor2tensor"}, "Learned positions have no `rates`"),
-    ],
+    "changes", [{"first_position": 1}, {"position_rates": "tensor2tensor"}]
 )
-def test_learned_positions_have_no_variations(changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_learned_positions_have_no_variations(changes):
+    with pytest.raises(ValueError, match="Only sinusoids have `rates` and `first_"):
         built(changes, **LEARNED)
     with pytest.raises(ValueError, match="requires positions: sinusoidal"):
         ModelSettings(preset="tiny", **LEARNED, variations=changes)

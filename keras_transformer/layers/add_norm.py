@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.arguments import NORM_PLACES, require_choice
-from keras_transformer.layers.child_layer import child_layer
+from keras_transformer.layers.base import child_layer
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.normalization import LayerNormalization
 
@@ -44,17 +44,7 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def apply(self, inputs, sublayer, training=None):
-        """Applies a sublayer with its residual connection and normalization.
-
-        Args:
-            inputs: `[..., d_model]`.
-            sublayer: Function of vectors with the shape of `inputs` that returns such
-                vectors.
-            training: Whether dropout is applied.
-
-        Returns:
-            Vectors with the shape of `inputs`.
-        """
+        """Wraps `sublayer`, a function of vectors with the shape of `inputs`."""
         is_pre = self.normalization == "pre"
         output = sublayer(self.layer_norm(inputs) if is_pre else inputs)
         return self(inputs, output, training=training)

@@ -14,15 +14,9 @@ class DecoderLayer(TransformerLayer):
     """Causal self-attention, cross-attention, and the feed-forward network.
 
     Each is wrapped in an `AddNorm`. `transform` applies them, also one position at a
-    time in `decoding.incremental`.
-
-    Args:
-        num_heads: Number of heads of both attentions.
-        key_dim: Width of queries and keys per head.
-        d_ff: Inner width of the feed-forward network.
-        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`. They apply
-            to both attentions, except `attention_window`, which restricts
-            self-attention only.
+    time in `decoding.incremental`. The arguments are those of `TransformerLayer`. They
+    apply to both attentions, except `attention_window`, which restricts self-attention
+    only.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -87,18 +81,7 @@ class DecoderLayer(TransformerLayer):
         return x if scores is None else (x, tuple(scores))
 
     def transform(self, x, attend_self, attend_cross, feed_forward, training=None):
-        """Applies three functions as the sublayers of this layer.
-
-        Args:
-            x: `[..., d_model]`.
-            attend_self: Function of queries in the shape of `x`, self-attention.
-            attend_cross: Function of queries, attention to the encoder's output.
-            feed_forward: Function of vectors, the feed-forward network.
-            training: Whether dropout is applied.
-
-        Returns:
-            Vectors with the shape of `x`.
-        """
+        """Applies three functions of vectors `[..., d_model]` as the sublayers."""
         x = self.self_attention_add_norm.apply(x, attend_self, training)
         x = self.cross_attention_add_norm.apply(x, attend_cross, training)
         return self.feed_forward_add_norm.apply(x, feed_forward, training)
@@ -106,15 +89,7 @@ class DecoderLayer(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
-    """Stack of `num_layers` decoder layers.
-
-    Args:
-        num_layers: Number of layers, N.
-        num_heads: Number of attention heads.
-        key_dim: Width of queries and keys per head.
-        d_ff: Inner width of the feed-forward networks.
-        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
-    """
+    """Stack of `num_layers` decoder layers with the arguments of `TransformerLayer`."""
 
     layer_class = DecoderLayer
 
@@ -130,17 +105,7 @@ class Decoder(Stack):
         return_attention_scores=False,
         training=None,
     ):
-        """Decodes a whole target at once.
-
-        Args:
-            inputs: Embeddings with positions, `[batch, target_length, d_model]`.
-                Padding must follow the tokens, so that the causal mask hides it.
-            encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: Mask of `encoder_output`, passed by Keras and used if
-                there is no `source_mask`.
-            return_attention_scores: Whether to also return the attention scores.
-            training: Whether dropout is applied.
+        """Decodes a whole target at once. The arguments match `DecoderLayer.call`.
 
         Returns:
             `[batch, target_length, d_model]`. Position i depends only on target

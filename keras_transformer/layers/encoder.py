@@ -13,11 +13,7 @@ from keras_transformer.layers.transformer_layer import (
 class EncoderLayer(TransformerLayer):
     """Self-attention and the feed-forward network, each wrapped in an `AddNorm`.
 
-    Args:
-        num_heads: Number of attention heads.
-        key_dim: Width of queries and keys per head.
-        d_ff: Inner width of the feed-forward network.
-        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
+    The arguments are those of `TransformerLayer`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -71,15 +67,7 @@ class EncoderLayer(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """Stack of `num_layers` encoder layers.
-
-    Args:
-        num_layers: Number of layers, N.
-        num_heads: Number of attention heads.
-        key_dim: Width of queries and keys per head.
-        d_ff: Inner width of the feed-forward networks.
-        **kwargs: Further arguments of `TransformerLayer`, such as `dropout`.
-    """
+    """Stack of `num_layers` encoder layers with the arguments of `TransformerLayer`."""
 
     layer_class = EncoderLayer
 
@@ -96,12 +84,8 @@ class Encoder(Stack):
     ):
         """Encodes a batch of sources.
 
-        Args:
-            inputs: Embeddings with positions, `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
-            mask: Mask of `inputs`, passed by Keras if there is no `source_mask`.
-            return_attention_scores: Whether to also return the attention scores.
-            training: Whether dropout is applied.
+        `source_mask` is `[batch, source_length]`, bool, True = token. Without it, Keras
+        passes the `mask` of the inputs. The other arguments match `EncoderLayer.call`.
 
         Returns:
             `[batch, source_length, d_model]`. With `return_attention_scores`,

@@ -2,8 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.child_layer import child_layer
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.base import Dense, child_layer
 from keras_transformer.numerics.activations import activation_name, get_activation
 
 

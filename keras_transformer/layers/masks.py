@@ -27,17 +27,13 @@ def causal_mask(target_length, source_length):
 
 
 def combine_masks(*masks):
-    """Returns the logical AND of the masks that are not `None`, or `None`.
-
-    Raises:
-        ValueError: If a mask is of a float type. Added to logits, as in other
-            libraries, 0 would mean attend, but as a bool it would not.
-    """
+    """Returns the logical AND of the masks that are not `None`, or `None`."""
     combined = None
     for mask in masks:
         if mask is not None:
             mask = ops.convert_to_tensor(mask)
             dtype = keras.backend.standardize_dtype(mask.dtype)
+            # In other libraries, a float mask is added to the logits: 0 means attend.
             if "float" in dtype:
                 raise ValueError(
                     "A mask must be bool or integer, True or 1 = attend. Received: "

@@ -10,34 +10,22 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import SCORE_MODES, require_choice
-from keras_transformer.layers.child_layer import child_layer
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.base import Dense, child_layer
 from keras_transformer.layers.masks import causal_mask, combine_masks
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
 
 
-def attention(logits, value, mask=None, dropout=None, training=None):
+def attention(logits, value, mask, dropout, training):
     """Computes `softmax(logits) V` (equation 1).
 
-    In the shapes, `...` is the block axis of `RestrictedSelfAttention`. Other layers
-    have no such axis.
-
-    Args:
-        logits: `[batch, num_heads, ..., target_length, source_length]`.
-        value: `[batch, num_heads, ..., source_length, value_dim]`.
-        mask: Bool that broadcasts to the logits, or `None`.
-        dropout: `Dropout` layer for the scores, or `None`.
-        training: Whether dropout is applied.
-
-    Returns:
-        `[batch, num_heads, ..., target_length, value_dim]` in the dtype of `value`, and
-        the scores before dropout, float32, with the shape of the logits.
+    From logits `[batch, num_heads, ..., target_length, source_length]` and values
+    `[batch, num_heads, ..., source_length, value_dim]` to `[batch, num_heads, ...,
+    target_length, value_dim]`, and the scores before dropout, float32. `...` is the
+    block axis of `RestrictedSelfAttention`. Other layers have no such axis.
     """
     scores = masked_softmax(logits, mask)
-    weights = ops.cast(scores, value.dtype)
-    if dropout is not None:
-        weights = dropout(weights, training=training)
+    weights = dropout(ops.cast(scores, value.dtype), training=training)
     return ops.matmul(weights, value), scores
 
 
@@ -179,19 +167,10 @@ class MultiHeadAttention(keras.layers.Layer):
     def attend(self, query, key, value, mask, causal, training, return_scores):
         """Computes the attention of all heads.
 
-        Args:
-            query: `[batch, num_heads, target_length, key_dim]`.
-            key: `[batch, num_heads, source_length, key_dim]`.
-            value: `[batch, num_heads, source_length, value_dim]`.
-            mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
-            causal: Whether position i attends only to keys up to i.
-            training: Whether dropout is applied.
-            return_scores: Whether the caller uses the scores. Otherwise, a subclass may
-                return `None` for them.
-
-        Returns:
-            `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
-            num_heads, target_length, source_length]`.
+        From queries, keys and values `[batch, num_heads, length, dim]` and a mask
+        `[batch, 1 or target_length, source_length]` or `None` to `[batch, num_heads,
+        target_length, value_dim]` and the scores. Without `return_scores`, a subclass
+        may return `None` for the scores.
         """
         if causal:
             lengths = ops.shape(query)[2], ops.shape(key)[2]

@@ -46,9 +46,8 @@ class PositionalEncoding(keras.layers.Layer):
         first_position: Offset added to all positions. Only for `"sinusoidal"`.
 
     Raises:
-        ValueError: If `kind` or `rates` is unknown. With `"learned"`, also if
-            `max_length` is missing or below 1, or if `first_position` or `rates` is
-            not the default.
+        ValueError: If `kind` or `rates` is unknown, `max_length` is missing or below 1
+            for `"learned"`, or `rates` or `first_position` is given without sinusoids.
     """
 
     def __init__(
@@ -67,15 +66,10 @@ class PositionalEncoding(keras.layers.Layer):
                 "Learned positions need a `max_length` of at least 1. "
                 f"Received: {max_length}."
             )
-        if kind == "learned" and first_position != 0:
+        if kind != "sinusoidal" and (rates, first_position) != ("paper", 0):
             raise ValueError(
-                "Learned positions begin at 0. "
-                f"Received: first_position={first_position}."
-            )
-        if kind == "learned" and rates != "paper":
-            raise ValueError(
-                "Learned positions have no `rates`. Pass it only for sinusoids. "
-                f"Received: rates={rates!r}."
+                "Only sinusoids have `rates` and `first_position`. Received: "
+                f"kind={kind!r}, rates={rates!r}, first_position={first_position}."
             )
         self.kind = kind
         self.max_length = max_length
@@ -110,17 +104,17 @@ class PositionalEncoding(keras.layers.Layer):
             ValueError: If positions are learned, and `length` is static and above
                 `max_length`.
         """
-        length, d_model = inputs.shape[1], inputs.shape[2]
-        if self.kind == "learned" and length is not None and length > self.max_length:
-            raise ValueError(
-                "The input must not be longer than the number of learned positions. "
-                f"Received: max_length={self.max_length}, input length={length}."
-            )
+        _, length, d_model = inputs.shape
         positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
         if self.kind == "learned":
+            if length is not None and length > self.max_length:
+                raise ValueError(
+                    "The input must not be longer than the number of learned positions."
+                    f" Received: max_length={self.max_length}, input length={length}."
+                )
             positions = ops.minimum(positions, self.max_length - 1)
             encoding = ops.take(self.positions, positions, axis=0)
-        else:
+        elif self.kind == "sinusoidal":
             positions = positions + self.first_position
             encoding = sinusoids(positions, d_model, self.rates)
         summed = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")[None]

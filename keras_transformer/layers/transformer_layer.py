@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.layers.add_norm import AddNorm
-from keras_transformer.layers.child_layer import child_layer
+from keras_transformer.layers.base import child_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
@@ -19,7 +19,9 @@ LAYER_ARGUMENTS = (
 
 
 class TransformerLayer(keras.layers.Layer):
-    """Base class with the arguments that layers and stacks share.
+    """Base class of `EncoderLayer` and `DecoderLayer`, and of their stacks.
+
+    Stacks have another argument before these, the number of layers N.
 
     Args:
         num_heads: Number of attention heads.

@@ -6,12 +6,8 @@ from keras import ops
 def custom_gradient(function):
     """Wraps a function of one tensor in `keras.ops.custom_gradient`, for any backend.
 
-    Args:
-        function: Function of a tensor that returns the result and a gradient function.
-            The latter maps the gradient of the result to the gradient of the tensor.
-
-    Returns:
-        The wrapped function, which returns only the result.
+    The function returns its result, and a function from the gradient of the result to
+    the gradient of the tensor. The wrapped function returns only the result.
     """
 
     def portable(x):

@@ -19,12 +19,9 @@ def pack_kernel(kernel):
     slices, and a packed one at full bandwidth. XLA runs each product on one thread. So
     a large kernel is divided into pieces, whose products run in parallel.
 
-    Args:
-        kernel: `[width, columns]` with static sizes.
-
-    Returns:
-        Tuple of pieces `[blocks, width, block_columns]`, or the kernel itself if its
-        number of columns has no divisor near `BLOCK_COLUMNS`.
+    From `[width, columns]`, with static sizes, to a tuple of pieces `[blocks, width,
+    block_columns]`, or to the kernel itself if its number of columns has no divisor
+    near `BLOCK_COLUMNS`.
     """
     width, columns = kernel.shape
     sizes = [
@@ -52,12 +49,7 @@ def unpack_kernel(kernel):
 
 
 def packed_matmul(rows, kernel):
-    """Returns `rows @ kernel`, `[rows, columns]`, for a kernel that may be packed.
-
-    Args:
-        rows: `[rows, width]`.
-        kernel: Result of `pack_kernel`, or `[width, columns]`.
-    """
+    """Returns `rows @ kernel`, `[rows, columns]`, for a kernel that may be packed."""
     if not isinstance(kernel, (tuple, list)):
         return ops.matmul(rows, kernel)
     products = []

@@ -10,9 +10,6 @@ def per_replica(seed_generator):
 
     All replicas have the same state of a `SeedGenerator`, so they would draw the same
     seeds from it. Outside of `tf.distribute`, the generator itself is returned.
-
-    Args:
-        seed_generator: `keras.random.SeedGenerator`.
     """
     if keras.config.backend() != "tensorflow":
         return seed_generator

@@ -10,15 +10,9 @@ SOFTMAX_MIN_SIZE = 1024
 
 
 def mask_to_bias(mask):
-    """Converts a boolean mask to an additive attention bias.
+    """Converts a boolean mask to an additive attention bias, 0 or `MASKED_LOGIT`.
 
     All layers of a decoder can share the bias.
-
-    Args:
-        mask: Bool, True = attend.
-
-    Returns:
-        float32 of the same shape: 0 or `MASKED_LOGIT`.
     """
     return ops.cast(ops.where(mask, 0.0, MASKED_LOGIT), "float32")
 
@@ -26,13 +20,9 @@ def mask_to_bias(mask):
 def masked_softmax(attention_logits, attention_mask=None):
     """Computes the softmax over the keys, in float32.
 
-    Args:
-        attention_logits: `[..., target_length, source_length]`.
-        attention_mask: Bool that broadcasts to the logits, True = attend, or `None`.
-
-    Returns:
-        float32, `[..., target_length, source_length]`. Masked keys get exactly 0. Rows
-        without an allowed key are 0.
+    The logits are `[..., target_length, source_length]`. The mask broadcasts to them,
+    True = attend, or is `None`. Masked keys get exactly 0, and so do rows without an
+    allowed key.
     """
     attention_logits = ops.cast(attention_logits, "float32")
     # Keras warns about a softmax over one entry, such as a sequence of length 1.
@@ -51,14 +41,9 @@ def weighted_values(logits, values):
     The softmax spans both parts, as if they were concatenated. The values are not
     concatenated, which would copy the KV cache in every step of a search.
 
-    Args:
-        logits: List of float32 `[..., queries, slots]`, one per part of the KV cache. A
-            slot stores one key and its value. Masked slots have a bias from
-            `mask_to_bias`. If a query's slots are all masked, its values are averaged.
-        values: List of `[..., slots, value_dim]`, one per part.
-
-    Returns:
-        `[..., queries, value_dim]` in the dtype of `values`.
+    Each part has logits, float32 `[..., queries, slots]`, and values `[..., slots,
+    value_dim]`. Masked slots have a bias from `mask_to_bias`. If a query's slots are
+    all masked, its values are averaged. Returns `[..., queries, value_dim]`.
     """
     dtype = values[0].dtype
     if len(values) == 1:
@@ -71,19 +56,13 @@ def weighted_values(logits, values):
 
 
 def best_log_probs(logits, best, tokens, has_largest, uses_softmax):
-    """Computes the log-probabilities of the best tokens of each row.
+    """Computes the log-probabilities of the best tokens of each row, `[rows, k]`.
 
-    Args:
-        logits: float32 `[rows, vocabulary]`.
-        best: float32 `[rows, k]`, logits of the best tokens, largest first.
-        tokens: int32 `[rows, k]`, the ids that `best` belong to.
-        has_largest: Whether `best` contains each row's largest logit.
-        uses_softmax: Whether to normalize over a large vocabulary with `ops.softmax`.
-            This is faster, except under XLA, which fuses the exponentials with their
-            sum and so writes no array as large as the logits.
-
-    Returns:
-        float32 `[rows, k]`.
+    Of the logits `[rows, vocabulary]`, `best` are those of the ids `tokens`, largest
+    first, and contain the row's largest one if `has_largest`. With `uses_softmax`, a
+    large vocabulary is normalized with `ops.softmax`. This is faster, except under XLA,
+    which fuses the exponentials with their sum and so writes no array as large as the
+    logits.
     """
     if has_largest and uses_softmax and logits.shape[1] >= SOFTMAX_MIN_SIZE:
         # Only the first log-probability is read from a softmax. The others follow from

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from layer_checks import check_layer, numpy, randomize
 
-from keras_transformer.layers.dense import Dense
+from keras_transformer.layers.base import Dense
 
 GENERATOR = np.random.default_rng(4)
 
