@@ -24,16 +24,22 @@ def check_layer(
     dropout has the state of a random generator as an additional variable.
     """
     case = Case(cls, init_kwargs, inputs)
-    check_config(case)
-    check_build(case, expected_num_weights, expected_num_seed_generators)
-    check_symbolic_output(case, expected_output_shape)
+    num_variables = expected_num_weights, expected_num_seed_generators
+    check_structure(case, expected_output_shape, *num_variables)
     if case.returns_scores:
         check_attention_scores(case)
-    check_layer_saving(case)
     check_training_step(case)
     check_mixed_precision(case)
     check_dropout(case)
     check_unknown_lengths(case)
+
+
+def check_structure(case, expected_output_shape, *expected_num_variables):
+    """Runs the checks of a stack whose layers pass all checks."""
+    check_config(case)
+    check_build(case, *expected_num_variables)
+    check_symbolic_output(case, expected_output_shape)
+    check_layer_saving(case)
 
 
 class Case:
@@ -186,12 +192,6 @@ def check_attention_scores(case):
             assert keras.backend.standardize_dtype(scores.dtype) == "float32"
             assert numpy(scores).min() >= 0
             np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-5)
-    layer = case.layer()
-    expected = keras.tree.flatten(case.call(layer, **WITH_SCORES))
-    model = case.model(layer, known_shapes=False, **WITH_SCORES)
-    found = keras.tree.flatten(model.predict(case.inputs, verbose=0))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(numpy(one), numpy(other), atol=1e-5)
 
 
 def check_saving(model, inputs):
@@ -252,27 +252,31 @@ def check_mixed_precision(case):
 def check_dropout(case):
     """Checks that each dropout rate has a random effect, only with `training=True`."""
     rates = [name for name in case.layer().get_config() if name.endswith("dropout")]
+
+    def outputs(layer, training):
+        return [numpy(case.call(layer, training=training)) for _ in range(2)]
+
     for name in rates:
-        model = case.model(case.layer(**dict.fromkeys(rates, 0.0)))
-        without = [numpy(model(case.inputs, training=flag)) for flag in (False, True)]
-        np.testing.assert_array_equal(*without)
-        layer = case.layer(**{**dict.fromkeys(rates, 0.0), name: 0.5})
-        dropping = case.model(layer)
-        dropping.set_weights(model.get_weights())
-        for _ in range(2):
-            output = numpy(dropping(case.inputs, training=False))
-            np.testing.assert_array_equal(output, without[0])
-        drawn = [numpy(dropping(case.inputs, training=True)) for _ in range(2)]
-        assert (drawn[0] != without[0]).any(), name
+        plain = case.layer(**dict.fromkeys(rates, 0.0))
+        expected = numpy(case.call(plain, training=False))
+        np.testing.assert_array_equal(outputs(plain, training=True)[0], expected)
+        dropping = case.layer(**{**dict.fromkeys(rates, 0.0), name: 0.5})
+        case.call(dropping)
+        dropping.set_weights(plain.get_weights())
+        for output in outputs(dropping, training=False):
+            np.testing.assert_array_equal(output, expected)
+        drawn = outputs(dropping, training=True)
+        assert (drawn[0] != expected).any(), name
         assert (drawn[0] != drawn[1]).any(), name
 
 
 def check_unknown_lengths(case):
     """Checks a graph in which the batch size and all lengths are unknown."""
-    layer = case.layer()
-    expected = numpy(case.call(layer))
-    model = case.model(layer, known_shapes=False)
-    assert model.output_shape[:-1] == (None,) * (expected.ndim - 1)
-    np.testing.assert_allclose(
-        model.predict(case.inputs, verbose=0), expected, atol=1e-5
-    )
+    layer, options = case.layer(), WITH_SCORES if case.returns_scores else {}
+    expected = keras.tree.flatten(case.call(layer, **options))
+    model = case.model(layer, known_shapes=False, **options)
+    output, *_ = keras.tree.flatten(model.outputs)
+    assert output.shape[:-1] == (None,) * (len(output.shape) - 1)
+    found = keras.tree.flatten(model.predict(case.inputs, verbose=0))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(other), atol=1e-5)

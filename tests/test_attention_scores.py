@@ -6,22 +6,15 @@ import keras
 import numpy as np
 import paper_in_numpy as paper
 import pytest
-from layer_checks import numpy, randomize
-
-import keras_transformer as kt
-
-SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
-TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
+import small_transformers
+from layer_checks import numpy
+from small_transformers import SOURCES, TARGETS
 
 
 def build_model(**options):
-    keras.utils.set_random_seed(6)
-    model = kt.Transformer(
-        **{"vocabulary_size": 41, "num_layers": 3, "d_model": 12, "d_ff": 17},
-        **{"num_heads": 2, **options},
+    model = small_transformers.build_model(
+        **{"seed": 6, "num_layers": 3, "num_heads": 2, **options}
     )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    randomize(model, 5)
     attentions = [layer.self_attention for layer in model.encoder.layers]
     for layer in model.decoder.layers:
         attentions += layer.self_attention, layer.cross_attention
@@ -32,16 +25,9 @@ def build_model(**options):
     return model
 
 
-def padded(rows, length, pad_id):
-    return np.array([row + [pad_id] * (length - len(row)) for row in rows], "int32")
-
-
 def inputs(pad_id=0):
     # The longest source has 5 ids, so every source row has padding.
-    return {
-        "source_ids": padded(SOURCES, 6, pad_id),
-        "target_ids": padded(TARGETS, 7, pad_id),
-    }
+    return small_transformers.inputs(source_extra=1, pad_id=pad_id)
 
 
 def scores_of(attention, query, key, first_key, last_key):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from layer_checks import numpy, randomize
+from small_transformers import built
 
 import keras_transformer as kt
 from keras_transformer.layers import DecoderLayer, Encoder, EncoderLayer
@@ -135,11 +136,7 @@ def test_stacks_match_torch_transformer():
     """`torch.nn.Transformer` always has final norms, as our pre-norm stacks do."""
     import torch
 
-    model = kt.Transformer(
-        50, num_layers=2, d_model=WIDTH, num_heads=HEADS, d_ff=INNER, dropout=0.0,
-        normalization="pre",
-    )  # fmt: skip
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(50, 2, WIDTH, INNER, HEADS, dropout=0.0, normalization="pre")
     randomize(model)
     theirs = torch.nn.Transformer(
         WIDTH,
@@ -239,11 +236,7 @@ def test_embedding_matches_keras_hub():
 
 
 def small_model(**options):
-    model = kt.Transformer(
-        40, num_layers=1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, **options
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return model
+    return built(40, 1, d_model=16, d_ff=32, num_heads=2, dropout=0.0, **options)
 
 
 IDS = {

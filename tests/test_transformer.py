@@ -8,7 +8,15 @@ import paper_in_numpy
 import pytest
 from keras import ops
 from layer_checks import check_saving, numpy, shapes
-from small_transformers import SIZES, build_model, shared_model
+from small_transformers import (
+    SIZES,
+    SOURCES,
+    TARGETS,
+    build_model,
+    inputs,
+    padded,
+    shared_model,
+)
 
 import keras_transformer as kt
 
@@ -25,22 +33,6 @@ OPTIONS = {
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "float16": {"dtype": "mixed_float16", "normalization": "pre"},
 }
-# Sources and targets differ in length, in each row and overall.
-SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
-TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
-
-
-def padded(rows, extra=0, pad_id=0):
-    length = max(map(len, rows)) + extra
-    rows = [row + [pad_id] * (length - len(row)) for row in rows]
-    return np.array(rows, "int32")
-
-
-def inputs(source_extra=0, target_extra=0, pad_id=0):
-    return {
-        "source_ids": padded(SOURCES, source_extra, pad_id),
-        "target_ids": padded(TARGETS, target_extra, pad_id),
-    }
 
 
 def real_logits(logits):
@@ -107,15 +99,6 @@ def test_saved_transformer_gives_the_same_logits(option):
     assert fresh.get_config() == config
     for name, value in {**SIZES, **OPTIONS[option]}.items():
         assert name == "dtype" or config[name] == value
-
-
-def test_saved_weights_load_into_a_new_transformer(tmp_path):
-    model, other = build_model(seed=5), build_model(seed=6)
-    path = str(tmp_path / "model.weights.h5")
-    model.save_weights(path)
-    assert (numpy(other(inputs())) != numpy(model(inputs()))).any()
-    other.load_weights(path)
-    np.testing.assert_array_equal(numpy(other(inputs())), numpy(model(inputs())))
 
 
 @pytest.mark.parametrize("option", ["bfloat16", "float16"])
@@ -222,40 +205,6 @@ def test_dropout_applies_in_training_only():
         numpy(none(inputs(), training=True)), numpy(none(inputs()))
     )
     assert len(none.variables) == len(none.weights)
-
-
-def test_dropout_applies_to_sums_of_embeddings_and_positions():
-    """About half of the first layer's inputs are dropped, and the others doubled."""
-    model = build_model(dropout=0.5)
-    arrived = []
-    first = model.encoder.layers[0]
-    call = first.call
-
-    def spy(x, **kwargs):
-        arrived.append(numpy(x))
-        return call(x, **kwargs)
-
-    first.call = spy
-    for training in (False, True):
-        model.encode(padded(SOURCES), training=training)
-    still, drawn = arrived
-    dropped = drawn == 0
-    assert 0.2 < dropped.mean() < 0.8
-    np.testing.assert_allclose(drawn[~dropped], 2 * still[~dropped], rtol=1e-5)
-
-
-def test_embeddings_and_logits_share_one_matrix():
-    """A change to one row changes the encoder output and the logits of that id."""
-    model = build_model()
-    before = numpy(model.encode(padded(SOURCES))), numpy(model(inputs()))
-    rows = numpy(model.token_embedding.embeddings)
-    rows[11] += 1  # a source id only: the first token of the first sentence
-    model.token_embedding.embeddings.assign(rows)
-    after = numpy(model.encode(padded(SOURCES))), numpy(model(inputs()))
-    assert (after[0][0] != before[0][0]).any()
-    np.testing.assert_array_equal(after[0][1], before[0][1])
-    changed = (after[1] != before[1])[1].any(axis=0)
-    assert changed[11] and changed.sum() == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import paper_in_numpy
 import pytest
+import small_transformers
 from keras import ops
-from layer_checks import numpy, randomize
+from layer_checks import numpy
 
 import keras_transformer as kt
 from keras_transformer.arguments import count_parameters
@@ -50,11 +51,9 @@ LEARNED = {"positions": "learned", "max_length": 9}
 
 
 def built(variations, **options):
-    keras.utils.set_random_seed(4)
-    model = kt.Transformer(**{**SIZES, **options}, variations=variations)
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    randomize(model)
-    return model
+    return small_transformers.build_model(
+        4, **{**SIZES, **options}, variations=variations
+    )
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +146,8 @@ def test_count_parameters_matches_models_with_random_arguments():
         arguments = {**SIZES, **arguments}
         if number % 3 == 0:
             arguments |= {"positions": "learned", "max_length": 9, "variations": None}
-        model = kt.Transformer(**arguments)
-        model.build({"source_ids": (None, None), "target_ids": (None, None)})
         found = count_parameters(arguments)
+        model = small_transformers.built(**arguments)
         assert found == model.count_params(), arguments
 
 

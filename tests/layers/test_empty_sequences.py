@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from small_transformers import built
 
 import keras_transformer as kt
 
@@ -65,8 +66,7 @@ def test_layer_keeps_the_axes_of_empty_sequences(name, batch, length):
 
 @pytest.mark.parametrize(("batch", "length"), [(2, 0), (0, 3), (0, 0)])
 def test_transformer_keeps_the_axes_of_empty_targets(batch, length):
-    model = kt.Transformer(11, num_layers=1, d_model=8, d_ff=12, num_heads=2)
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(11, num_layers=1, d_model=8, d_ff=12, num_heads=2)
     inputs = {
         "source_ids": np.full((batch, 4), 5, "int32"),
         "target_ids": np.zeros((batch, length), "int32"),

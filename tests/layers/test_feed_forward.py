@@ -1,25 +1,13 @@
-"""`FeedForward` against the paper's equation 2 in NumPy."""
+"""`FeedForward` and its `Dense` layers. `tests/test_quantized.py` saves them."""
 
+import keras
 import numpy as np
-import paper_in_numpy
-from layer_checks import check_layer, numpy, randomize
+from layer_checks import numpy, randomize
 
 from keras_transformer.layers import FeedForward
+from keras_transformer.layers.base import Dense
 
 INPUTS = np.random.default_rng(1).normal(size=(2, 5, 7)).astype("float32")
-
-
-def test_feed_forward_passes_all_layer_checks():
-    check_layer(FeedForward, {"d_ff": 13}, {"inputs": INPUTS}, (2, 5, 7), 4)
-
-
-def test_feed_forward_matches_equation_2():
-    layer = FeedForward(13)
-    layer.build(INPUTS.shape)
-    randomize(layer)
-    for output, row in zip(numpy(layer(INPUTS)), INPUTS, strict=True):
-        expected = paper_in_numpy.feed_forward(layer, row)
-        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_feed_forward_applies_activation():
@@ -31,3 +19,18 @@ def test_feed_forward_applies_activation():
     expected = hidden @ numpy(outer.kernel) + numpy(outer.bias)
     np.testing.assert_allclose(numpy(layer(INPUTS)), expected, rtol=1e-4, atol=1e-5)
     assert FeedForward.from_config(layer.get_config()).activation is layer.activation
+
+
+def test_dense_quantizes_like_keras():
+    x = np.random.default_rng(4).normal(size=(2, 3, 16)).astype("float32")
+    ours, theirs = Dense(8), keras.layers.Dense(8)
+    for layer in (ours, theirs):
+        layer.build(x.shape)
+    randomize(ours)
+    theirs.set_weights(ours.get_weights())
+    exact = numpy(ours(x))
+    for layer in (ours, theirs):
+        layer.quantize("int8")
+    found = numpy(ours(x))
+    np.testing.assert_allclose(found, numpy(theirs(x)), rtol=1e-5, atol=1e-5)
+    assert 0 < np.abs(found - exact).max() < 0.05 * np.abs(exact).max()

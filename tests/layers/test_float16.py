@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 from layer_checks import numpy
+from small_transformers import built
 
-import keras_transformer as kt
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.layers import MultiHeadAttention, RestrictedSelfAttention
 from keras_transformer.numerics.softmax import weighted_values
@@ -61,10 +61,7 @@ def test_weighted_values_do_not_overflow_in_float16():
 
 
 def test_decoding_step_does_not_overflow_in_float16():
-    model = kt.Transformer(
-        *(11,), num_layers=2, d_model=8, d_ff=12, num_heads=2, dtype="mixed_float16"
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(11, 2, d_model=8, d_ff=12, num_heads=2, dtype="mixed_float16")
     # Scale queries and keys so that their products exceed the range.
     for layer in model.decoder.layers:
         for attention in (layer.self_attention, layer.cross_attention):

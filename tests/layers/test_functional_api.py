@@ -43,15 +43,3 @@ def test_time_distributed_encoder_encodes_each_sequence():
     for index in range(3):
         expected = encoder(batch[:, index])
         np.testing.assert_allclose(found[:, index], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_padding_of_ids_of_any_dtype_is_masked(dtype):
-    """The default dtype of `keras.Input` is float32."""
-    ids = keras.Input((None,), dtype=dtype)
-    x = layers.TokenEmbedding(20, WIDTH)(ids)
-    model = keras.Model(ids, layers.Encoder(1, **SIZES)(x))
-    padded, short = np.array([[4, 9, 3, 0, 0, 0]]), np.array([[4, 9, 3]])
-    expected = model(short.astype(dtype))
-    found = model(padded.astype(dtype))[:, :3]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

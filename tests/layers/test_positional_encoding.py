@@ -6,7 +6,7 @@ import numpy as np
 import paper_in_numpy
 import pytest
 from keras import ops
-from layer_checks import check_layer, numpy
+from layer_checks import numpy
 
 from keras_transformer.layers import PositionalEncoding
 
@@ -31,12 +31,6 @@ def learned(d_model=6):
     return layer, rows
 
 
-@pytest.mark.parametrize(("kwargs", "weights"), [({}, 0), (LEARNED, 1)])
-def test_positions_pass_all_layer_checks(kwargs, weights):
-    inputs = {"inputs": INPUTS}
-    check_layer(PositionalEncoding, kwargs, inputs, (2, 5, 6), weights)
-
-
 def test_positions_match_hand_calculation():
     """With d_model 4, positions are divided by 1 and by 10000^(2/4) = 100."""
     expected = [
@@ -50,18 +44,6 @@ def test_positions_match_hand_calculation():
 def test_positions_match_closed_form(d_model):
     expected = paper_in_numpy.positional_encoding(31, d_model)
     np.testing.assert_allclose(table(31, d_model), expected, atol=1e-5)
-
-
-def test_positions_alternate_sines_and_cosines():
-    """Some other implementations put all sines before all cosines."""
-    encoding = table(31, 12)
-    concatenated = np.concatenate([encoding[:, ::2], encoding[:, 1::2]], axis=1)
-    assert np.abs(encoding - concatenated).max() > 1
-    # At position 0 every sine is 0 and every cosine 1.
-    np.testing.assert_array_equal(encoding[0], [0, 1] * 6)
-    # A sine and the cosine after it have one wavelength.
-    squares = encoding[:, ::2] ** 2 + encoding[:, 1::2] ** 2
-    np.testing.assert_allclose(squares, 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 499])
