@@ -315,11 +315,8 @@ class _Builder:
         while stack:
             source, node = stack.pop()
             following, targets = children[node], trie[source]
-            # The smaller one is searched: few symbols follow most nodes and states.
-            for symbol in targets if len(targets) < len(following) else following:
-                target, child = targets.get(symbol), following.get(symbol)
-                if target is None or child is None:
-                    continue
+            for symbol in targets.keys() & following.keys():
+                target, child = targets[symbol], following[symbol]
                 if target == FORBIDDEN:
                     banned.add(child)
                     continue
@@ -419,18 +416,12 @@ class _Builder:
 
 
 def parse_phrase(text):
-    """Parses a phrase of whole words. With a final `*`, the last word may continue.
+    """Parses a `Phrase` of bytes. With a final `*`, its last word may continue.
 
     If a phrase begins with a letter or digit, it matches only at the beginning of a
     word. If it ends with a letter or digit, it matches only at the end of a word. Wide
     characters (Chinese, Japanese, Korean) are exempt, so phrases in these languages are
     found anywhere.
-
-    Returns:
-        `Phrase` of bytes.
-
-    Raises:
-        ValueError: If the text is blank, or contains only `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     # Other spaces, such as the no-break space before French punctuation, are kept.
@@ -469,12 +460,7 @@ TEXT_BOUNDARIES = tuple(_text_boundaries())
 def build_text_automaton(tokenizer, texts):
     """Builds the automaton of `forbidden_transitions` for the ids of a tokenizer.
 
-    Args:
-        tokenizer: Tokenizer with `piece_bytes`.
-        texts: List of str, the phrases (see `parse_phrase`).
-
-    Raises:
-        ValueError: If a text is not a phrase.
+    `texts` are the phrases (see `parse_phrase`). The tokenizer has `piece_bytes`.
     """
     spellings = tokenizer.piece_bytes()
     # A text begins and ends at a word boundary.
