@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.batches import encode_texts
+from keras_transformer.decoding.batches import pad_rows
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.errors import DataError
 
@@ -75,27 +75,12 @@ def token_surfaces(tokenizer, rows):
     return [[surfaces[each] for each in row] for row in rows]
 
 
-def encode_with_surfaces(tokenizer, texts):
-    """Returns three lists with one entry per text.
-
-    They are its ids without special ids, the surfaces of the ids, and the number of ids
-    before the text. The latter form the language prefix of some Marian models, which is
-    not in the text.
-    """
-    rows = encode_texts(tokenizer, [*texts, ""])
-    *surfaces, prefix = token_surfaces(tokenizer, rows)
-    prefix_lengths = [
-        count_added(row, prefix, text)
-        for row, text in zip(surfaces, texts, strict=True)
-    ]
-    return rows[:-1], surfaces, prefix_lengths
-
-
 def count_added(row, prefix, text):
-    """Returns the number of subwords that a tokenizer has put before a text.
+    """Returns the number of units that a tokenizer has put before a text.
 
-    Row and prefix are the surfaces of the text and of an empty text. If the text itself
-    begins with the prefix, the tokenizer has added nothing.
+    These form the language prefix of some Marian models. Row and prefix are the units
+    of the text and of an empty text. If the text itself begins with the prefix, the
+    tokenizer has added nothing.
     """
     own = b"".join(prefix).strip()
     if own and text.encode("utf-8", "replace").startswith(own):
@@ -104,38 +89,53 @@ def count_added(row, prefix, text):
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def join_characters(row):
+def continues_character(surface):
+    """Returns whether a subword begins within a character, given its surface."""
+    # In UTF-8, a character continues with bytes of the form 10xxxxxx.
+    return 0x80 <= (surface or b"a")[0] < 0xC0
+
+
+def units_of(rows):
     """Joins subwords, given their surfaces, into units of whole characters.
 
-    A subword may be a single byte of a character. Returns the text of each unit, and
-    the index of each subword's unit. The signature `attend` of exported models joins
-    subwords in the same way.
+    Returns a list of the texts of each row's units, and their membership, float32
+    `[rows, longest, units]` (see `join_characters`).
     """
-    units, unit_of = [], []
-    for place, surface in enumerate(row):
-        # In UTF-8, a character continues with bytes of the form 10xxxxxx.
-        continues = 0x80 <= (surface or b"a")[0] < 0xC0
-        # Encoding adds a space before the text, possibly as a separate subword.
-        if place and (continues or (place == 1 and row[0] == b" ")):
-            units[-1] += surface
-        else:
-            units.append(surface)
-        unit_of.append(len(units) - 1)
-    return units, unit_of
+    # Imported here because it loads TensorFlow.
+    from keras_transformer.decoding.text import join_characters
+
+    continues = [list(map(continues_character, row)) for row in rows]
+    texts, membership = join_characters(
+        pad_rows(rows, b"", object),
+        pad_rows(continues, False, bool),
+        list(map(len, rows)),
+    )
+    membership = membership.numpy()
+    counts = np.count_nonzero(membership.any(axis=1), axis=1)
+    pairs = zip(texts.numpy(), counts, strict=True)
+    return [list(row[:count]) for row, count in pairs], membership
 
 
-def attention_of_units(scores, target_units, source_units):
+def attend_units(scores, sources, targets):
     """Computes the attention between units from the attention between subwords.
 
-    Attention to a unit is the sum over its subwords. Attention from a unit is the mean
-    over them. `scores` and the result are `[..., targets, sources]`, and the units are
-    the index of each subword's unit.
+    `scores` are float32 `[pairs, target_length, source_length]`. `sources` and
+    `targets` are rows of surfaces, to which the first scores belong. Returns for each
+    pair its source units, its target units, and their attention.
     """
-    rows, columns = (
-        np.eye(max(units, default=-1) + 1, dtype=scores.dtype)[units]
-        for units in (target_units, source_units)
+    from keras_transformer.decoding.text import attention_of_units
+
+    (sources, source_membership), (targets, target_membership) = map(
+        units_of, (sources, targets)
     )
-    return (rows / rows.sum(axis=0)).T @ scores @ columns
+    scores = scores[:, : target_membership.shape[1], : source_membership.shape[1]]
+    attention = attention_of_units(scores, target_membership, source_membership)
+    return [
+        (source, target, each[: len(target), : len(source)])
+        for source, target, each in zip(
+            sources, targets, np.asarray(attention), strict=True
+        )
+    ]
 
 
 def words_of(row):
@@ -162,14 +162,9 @@ def words_of(row):
 def align_words(scores, source_words, target_words):
     """Aligns each target word to the source word with the most attention.
 
-    Args:
-        scores: float `[target subwords, source subwords]`.
-        source_words: The index of each source subword's word, from `words_of`.
-        target_words: The same for the target.
-
-    Returns:
-        List of (source word, target word), one per target word in order. Empty if the
-        source has no word. Ties go to the first source word.
+    `scores` are float `[target subwords, source subwords]`, and the words are those of
+    each subword, from `words_of`. Returns (source word, target word) of each target
+    word in order, or nothing if the source has no word. Ties go to the first one.
     """
     num_words = max(target_words, default=-1) + 1, max(source_words, default=-1) + 1
     if 0 in num_words:
@@ -181,28 +176,15 @@ def align_words(scores, source_words, target_words):
     return [(int(source), target) for target, source in enumerate(source_of_target)]
 
 
-def align_subwords(scores, source, target, prefix_length=0):
-    """Aligns the words of a sentence pair by the attention between its subwords.
+def align_units(source, target, attention, prefix, text):
+    """Aligns the words of a source and its translation by attention between units.
 
-    Args:
-        scores: float `[rows, columns]`. The first rows belong to the subwords of the
-            target, and the first columns to the subwords of the source. Others are
-            ignored.
-        source: List of bytes, the surfaces of the source's subwords.
-        target: List of bytes, the surfaces of the target's subwords.
-        prefix_length: Number of source subwords before the text, which belong to no
-            word.
-
-    Returns:
-        List of (source word, target word) (see `align_words`).
+    `prefix` are the units of an empty source, and `text` is the source (see
+    `count_added`). What a tokenizer puts before the source belongs to no word.
     """
-    source, scores = source[prefix_length:], scores[:, prefix_length:]
-    (source, source_units), (target, target_units) = map(
-        join_characters, (source, target)
-    )
-    scores = scores[: len(target_units), : len(source_units)]
-    scores = attention_of_units(scores, target_units, source_units)
-    return align_words(scores, words_of(source), words_of(target))
+    start = count_added(source, prefix, text)
+    words = words_of(source[start:]), words_of(target)
+    return align_words(attention[:, start:], *words)
 
 
 def format_pharaoh(pairs):

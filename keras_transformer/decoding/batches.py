@@ -95,12 +95,11 @@ def check_positions(model, rows, texts):
 
     `rows` are the ids of each text, with the end id.
     """
-    if model.positions != "learned":
-        return
+    limit = model.position_limit
     for row, text in zip(rows, texts, strict=True):
-        if len(row) > model.max_length:
+        if limit is not None and len(row) > limit:
             raise ModelError(
-                f"the model has {model.max_length} learned positions, but a text has "
+                f"the model has {limit} learned positions, but a text has "
                 f"{len(row)} subwords: {text[:50]!r}"
             )
 
@@ -171,9 +170,9 @@ def batch_by_length(lengths, batch_tokens):
         yield batch
 
 
-def pad_rows(rows, pad_id=0):
-    """Pads lists of ids to an int32 array `[rows, longest]`."""
-    padded = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
+def pad_rows(rows, pad_id=0, dtype="int32"):
+    """Pads lists of ids, or of other values, to an array `[rows, longest]`."""
+    padded = np.full((len(rows), max(map(len, rows))), pad_id, dtype)
     for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = row
     return padded

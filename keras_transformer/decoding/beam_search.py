@@ -11,7 +11,7 @@ from keras_transformer.decoding.loop import (
     StepDecoder,
     decode_loop,
     has_dynamic_shapes,
-    known_vocabulary_size,
+    next_logits,
     resolve_lengths,
 )
 from keras_transformer.decoding.options import BeamSearch, SpecialIds
@@ -115,8 +115,7 @@ def beam_search(
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
     def step(state, cache, context, index):
-        last_ids = ops.reshape(state.last_ids, (-1, 1))
-        logits, cache = decoder.step(last_ids, cache, context, index)
+        logits, cache = next_logits(decoder, state.last_ids, cache, context, index)
         best = _best_tokens(
             logits,
             # One more than `beam_size`, because the end id may be among the best.
@@ -189,14 +188,11 @@ def _best_tokens(
 ):
     """Returns log-probabilities and ids of each row's best tokens.
 
-    `logits` are `[rows, vocabulary]` or `[rows, 1, vocabulary]`. The results are
-    float32 and int32 `[rows, k]`. k is `num_tokens + len(excluded)`, or the number of
-    ids if that is smaller. Excluded ids get log-probability minus infinity.
+    The results are float32 and int32 `[rows, k]`. k is `num_tokens + len(excluded)`, or
+    the number of ids if that is smaller. Excluded ids get log-probability minus
+    infinity.
     """
-    logits = ops.cast(logits, "float32")
-    logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
-    size = known_vocabulary_size(logits)
-    is_cut = vocabulary_size is not None and vocabulary_size < size
+    is_cut = vocabulary_size is not None and vocabulary_size < logits.shape[1]
     allowed = logits[:, :vocabulary_size] if is_cut else logits
     # Take extra candidates so that enough remain after excluded ids are removed.
     num_candidates = min(num_tokens + len(excluded), allowed.shape[1])

@@ -101,15 +101,10 @@ class Cache(NamedTuple):
 
 
 def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=None):
-    """Returns a cache without positions.
+    """Returns a cache without positions for the `MultiHeadAttention` of each layer.
 
-    Args:
-        attentions: The `MultiHeadAttention` of each layer.
-        batch_size: Number of sentences, an int or a scalar tensor.
-        beam_size: Number of hypotheses per sentence.
-        max_length: Capacity of a `Buffer` cache, in positions. If `None`, the cache
-            grows at every step.
-        window: Number of positions that self-attention attends to. If `None`, all.
+    `max_length` is the capacity of a `Buffer` cache, in positions. If it is `None`, the
+    cache grows at every step. Self-attention attends to `window` positions, or to all.
     """
     if max_length is not None and window is not None:
         minimum = min if isinstance(max_length, int) else ops.minimum
@@ -132,10 +127,8 @@ def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=Non
 def extend(cache, index, window=None):
     """Prepares the cache for position `index` of every hypothesis.
 
-    Returns:
-        `(cache, place)`. In the new cache, each hypothesis also attends to its own new
-        slot, and no longer to positions outside `window`. `place` is the argument of
-        `append`, the position in the ring buffer.
+    In the returned cache, each hypothesis also attends to its own new slot, and no
+    longer to positions outside `window`. Also returns the argument `place` of `append`.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)
@@ -170,10 +163,9 @@ def _extend_buffer(cache, index):
 
 
 def _newest(cache, count):
-    """Drops all but the last `count` slots.
+    """Drops all but the last `count` slots of the recent parts.
 
-    Only the recent parts have slots, because `compact` does nothing if there is a
-    window.
+    The main parts have none, because `compact` does nothing if there is a window.
     """
 
     def newest(x):

@@ -9,25 +9,17 @@ from keras import ops
 from keras_transformer.decoding.beam_search import NEG_INF
 from keras_transformer.decoding.compiled import shared_constant
 from keras_transformer.decoding.forbidden import FORBIDDEN, Automaton
-from keras_transformer.decoding.loop import StepDecoder
+from keras_transformer.decoding.loop import StepDecoder, next_logits
 from keras_transformer.decoding.options import SpecialIds
 
 
 class ConstrainedDecoder:
     """Decoder that forces prefixes and excludes forbidden phrases.
 
-    Args:
-        decoder: Decoder (see `beam_search`).
-        beam_size: Number of hypotheses or samples per sentence.
-        max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. A translation
-            may be cut off at the last position. So at this position, a token is also
-            forbidden if `automaton` forbids the end id after it.
-        ids: `SpecialIds`.
-        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
-            translation, then padding. They are forced even if `automaton` forbids
-            them. If `None`, nothing is forced.
-        automaton: `Automaton` from `forbidden_transitions`. Ids that it lacks are
-            forbidden as well. If `None`, nothing is forbidden.
+    `prefix_ids` (see `translate_ids`) are forced even if `automaton` forbids them. Ids
+    that the automaton lacks are forbidden as well. A translation may be cut off at the
+    last of `max_lengths` positions. So at this position, a token is also forbidden if
+    the automaton forbids the end id after it.
     """
 
     returns_log_probs = True
@@ -66,8 +58,8 @@ class ConstrainedDecoder:
 
     def step(self, ids, cache, context, index):
         """Returns log-probabilities `[rows, vocabulary]` and the updated cache."""
-        logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
-        logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
+        inner, context_of_inner = cache["inner"], context["inner"]
+        logits, inner = next_logits(self._decoder, ids, inner, context_of_inner, index)
         if not self._decoder.returns_log_probs:
             logits = ops.log_softmax(logits, axis=-1)
         log_probs = unconstrained = logits
@@ -100,7 +92,6 @@ class ConstrainedDecoder:
         return ops.repeat(ops.take(context["prefix"], place, axis=1), self._beam_size)
 
     def reorder(self, cache, parents):
-        """Reorders the cache after hypotheses were replaced within their beam."""
         cache = {**cache, "inner": self._decoder.reorder(cache["inner"], parents)}
         if "state" in cache:
             cache["state"] = ops.take(cache["state"], parents, axis=0)

@@ -20,30 +20,22 @@ class Ensemble:
     """
 
     def __init__(self, models):
-        sizes = [model.vocabulary_size for model in models]
-        source_sizes = [model.source_vocabulary_size for model in models]
-        outputs = [model.output_size for model in models]
-        if len(set(zip(source_sizes, sizes, outputs, strict=True))) != 1:
+        names = "vocabulary_size", "source_vocabulary_size", "output_size", "pad_id"
+        found = {name: [getattr(model, name) for model in models] for name in names}
+        if any(len(set(values)) != 1 for values in found.values()):
             raise ValueError(
-                "`models` must not be empty, and all must have the same number of ids. "
-                f"Received: vocabulary sizes {sizes}, source vocabulary sizes "
-                f"{source_sizes}, output sizes {outputs}."
+                "`models` must not be empty, and all must have the same number of ids "
+                f"and the same padding id. Received: {found}."
             )
-        pad_ids = [model.pad_id for model in models]
-        if len(set(pad_ids)) != 1:
-            raise ValueError(
-                f"`models` must have the same padding id. Received: {pad_ids}."
-            )
-        self.pad_id = pad_ids[0]
         self.models = tuple(models)
-        self.vocabulary_size = sizes[0]
-        self.source_vocabulary_size = source_sizes[0]
+        self.vocabulary_size = models[0].vocabulary_size
+        self.source_vocabulary_size = models[0].source_vocabulary_size
         self.output_size = models[0].output_size
         self.num_outputs = models[0].num_outputs
-        # Only models with learned positions limit the length.
-        limits = [model.max_length for model in models if model.positions == "learned"]
-        self.positions = "learned" if limits else "sinusoidal"
-        self.max_length = min(limits, default=None)
+        self.pad_id = models[0].pad_id
+        limits = [model.position_limit for model in models]
+        limits = [limit for limit in limits if limit is not None]
+        self.position_limit = min(limits, default=None)
 
     def __call__(self, inputs, training=None):
         """Returns logits `[batch, target_length, num_outputs]`, like `Transformer`."""
@@ -61,11 +53,7 @@ def build_models(model):
 
 
 class EnsembleDecoder:
-    """Decoder of an `Ensemble`.
-
-    Args:
-        decoders: List of `IncrementalDecoder`, one per model.
-    """
+    """Decoder of an `Ensemble`, made of the `IncrementalDecoder` of each model."""
 
     returns_log_probs = False
 
@@ -74,10 +62,8 @@ class EnsembleDecoder:
 
     def begin(self, source_ids, beam_size=1, max_length=None):
         """Returns a tuple of caches and a tuple of contexts, one per decoder."""
-        pairs = [
-            decoder.begin(source_ids, beam_size, max_length)
-            for decoder in self._decoders
-        ]
+        sizes = beam_size, max_length
+        pairs = [decoder.begin(source_ids, *sizes) for decoder in self._decoders]
         return tuple(zip(*pairs, strict=True))
 
     def step(self, ids, cache, context, index):
@@ -90,18 +76,12 @@ class EnsembleDecoder:
         return _log_mean(logits), caches
 
     def reorder(self, cache, parents):
-        """Reorders the caches after hypotheses were replaced within their beam."""
-        return tuple(
-            decoder.reorder(own, parents)
-            for decoder, own in zip(self._decoders, cache, strict=True)
-        )
+        pairs = zip(self._decoders, cache, strict=True)
+        return tuple(decoder.reorder(own, parents) for decoder, own in pairs)
 
     def compact(self, cache):
-        """Compacts the caches (see `decoding.cache.compact`)."""
-        return tuple(
-            decoder.compact(own)
-            for decoder, own in zip(self._decoders, cache, strict=True)
-        )
+        pairs = zip(self._decoders, cache, strict=True)
+        return tuple(decoder.compact(own) for decoder, own in pairs)
 
 
 def _log_mean(logits):

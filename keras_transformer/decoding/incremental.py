@@ -59,14 +59,9 @@ def arrange_weights(model, packed=False):
     here, instead of at every step. Call this inside the compiled function: kernels from
     outside would become constants, which do not change with the model's weights.
 
-    Args:
-        model: `Transformer`.
-        packed: Whether to apply `pack_kernel` to the kernels, which speeds up single
-            sentences under XLA.
-
-    Returns:
-        `Weights`. For a layer that is quantized or has biases in self-attention, all
-        fields are `None`. For other layers, only `qkv` is set, unless `packed` is true.
+    If `packed` is true, `pack_kernel` is applied to all kernels, which speeds up single
+    sentences under XLA. If not, only `qkv` and `output` are set. Layers that are
+    quantized or have biases in self-attention use their own kernels.
     """
 
     def cast_kernel(dense):
@@ -122,6 +117,7 @@ class IncrementalDecoder:
 
     # `step` returns unnormalized logits, which beam search and sampling normalize.
     returns_log_probs = False
+    reorder = staticmethod(kv_cache.reorder)
 
     def __init__(self, model, weights=None, encode=None):
         self.model = model
@@ -129,16 +125,10 @@ class IncrementalDecoder:
         self.encode = encode or (lambda ids: model.encode(ids, training=False))
 
     def begin(self, source_ids, beam_size=1, max_length=None):
-        """Encodes a batch of sources and creates an empty cache.
+        """Encodes sources `[batch, source_length]` to an empty `Cache` and a `Context`.
 
-        Args:
-            source_ids: `[batch, source_length]`.
-            beam_size: Number of hypotheses per sentence.
-            max_length: Capacity of the cache, in positions, for XLA and JAX. If
-                `None`, the cache grows.
-
-        Returns:
-            Empty `Cache`, and `Context`.
+        `max_length` is the capacity of the cache, in positions, for XLA and JAX. If it
+        is `None`, the cache grows.
         """
         model = self.model
         encoder_output = self.encode(source_ids)
@@ -163,17 +153,10 @@ class IncrementalDecoder:
         return cache, Context(layers, mask_to_bias(source_mask))
 
     def step(self, ids, cache, context, index):
-        """Decodes one position.
+        """Decodes the tokens at position `index`, int32 `[batch * beam_size, 1]`.
 
-        Args:
-            ids: int32 `[batch * beam_size, 1]`, the tokens at position `index`.
-            cache: `Cache` of the positions before `index`.
-            context: `Context`.
-            index: Position from 0, a scalar int32.
-
-        Returns:
-            Logits of the next tokens, `[batch * beam_size, num_outputs]`, float32,
-            and the extended cache.
+        Returns the logits of the next tokens, float32 `[batch * beam_size,
+        num_outputs]`, and the extended cache.
         """
         model, beam_size = self.model, cache.beam_size
         # `place` is the position in a cache of fixed capacity.
@@ -218,9 +201,6 @@ class IncrementalDecoder:
         logits = packed_matmul(ops.cast(x, "float32"), self.weights.output)
         return self.model.token_embedding.add_bias(logits)
 
-    def reorder(self, cache, parents):
-        return kv_cache.reorder(cache, parents)
-
     def compact(self, cache):
         return kv_cache.compact(cache, self.model.attention_window)
 
@@ -252,15 +232,9 @@ def _project(attention, x, beam_size, qkv=None):
 def _attend(attention, query, parts, biases):
     """Computes attention to keys and values in one or two parts.
 
-    Args:
-        attention: `MultiHeadAttention`.
-        query: `[batch, num_heads, beam_size, key_dim]`.
-        parts: For each part, keys `[batch, num_heads, slots, key_dim]` and values
-            `[batch, num_heads, slots, value_dim]`.
-        biases: For each part, float32 `[batch, 1, beam_size or 1, slots]`, or `None`.
-
-    Returns:
-        `[batch * beam_size, num_heads * value_dim]`.
+    `query` is `[batch, num_heads, beam_size, key_dim]`. Each part has keys and values
+    `[batch, num_heads, slots, dim]`, and a bias, float32 `[batch, 1, beam_size or 1,
+    slots]`, or `None`. Returns `[batch * beam_size, num_heads * value_dim]`.
     """
     logits = []
     for (key, _), bias in zip(parts, biases, strict=True):

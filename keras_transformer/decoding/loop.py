@@ -19,7 +19,7 @@ class StepDecoder(NamedTuple):
         step: Function `(ids, cache, context, index) -> (logits, cache)`. `ids` is int32
             `[batch * beam_size, 1]`, the last tokens, and `index` their position, a
             scalar int32. `logits` is `[batch * beam_size, vocabulary]` or `[batch *
-            beam_size, 1, vocabulary]`.
+            beam_size, 1, vocabulary]`, with a static size of the last axis.
         reorder: Function `(cache, parents) -> cache`. `parents` is int32 `[batch *
             beam_size]`, the old row that each new row continues. If `None`, all tensors
             of the cache are reordered along their first axis.
@@ -45,28 +45,31 @@ class StepDecoder(NamedTuple):
         return decoder
 
 
+def next_logits(decoder, last_ids, cache, context, index):
+    """Returns logits, float32 `[rows, vocabulary]`, and the cache after a step.
+
+    `last_ids` are the last tokens of all rows, in any shape.
+    """
+    last_ids = ops.reshape(last_ids, (-1, 1))
+    logits, cache = decoder.step(last_ids, cache, context, index)
+    logits = ops.cast(logits, "float32")
+    return ops.reshape(logits, (-1, logits.shape[-1])), cache
+
+
 def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=None):
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
     If `drop_finished` is true, finished sentences leave the batch once they are at
     least a quarter of it, or when the cache is compacted. Results are the same.
 
-    Args:
-        step: Function `(state, cache, context, index) -> (state, cache)`. `index` is a
-            scalar int32, the number of tokens generated so far. `step` must not change
-            the results of a sentence that is done.
-        state: NamedTuple of tensors whose leading axis is batch. Its field `done` is
-            bool `[batch]`.
-        cache: Nest of tensors. The size of each leading axis is a multiple of batch,
-            and the rows of a sentence are adjacent. With `drop_finished`, any other
-            axis may grow from step to step if its size is 0 at first.
-        context: Nest of tensors whose leading axis is batch.
-        num_steps: Maximum number of steps, a scalar integer.
-        drop_finished: Whether shapes may change during the loop.
-        compact: Function `cache -> cache`, or `None` (see `StepDecoder`).
+    The function `step` maps `(state, cache, context, index)` to a new state and cache.
+    It must not change the results of a sentence that is done. `index` is a scalar
+    int32, the number of tokens generated so far. `state` is a NamedTuple of tensors
+    whose leading axis is batch, with a field `done`, bool `[batch]`. The leading axes
+    of `cache` are multiples of batch, and the rows of a sentence are adjacent. With
+    `drop_finished`, any other axis of it may grow if its size is 0 at first.
 
-    Returns:
-        The state of all sentences, in their original order.
+    Returns the state of all sentences, in their original order.
     """
     index = ops.convert_to_tensor(0, dtype="int32")
     if not drop_finished:
@@ -137,16 +140,6 @@ def _take_sentences(nest, sentences, batch_size):
         return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
 
     return keras.tree.map_structure(take, nest)
-
-
-def known_vocabulary_size(logits):
-    """Returns the size of the last axis of the logits, which must be static."""
-    if logits.shape[-1] is None:
-        raise ValueError(
-            "The step function's logits must have a last axis of static size. "
-            f"Received: logits of shape {tuple(logits.shape)}."
-        )
-    return logits.shape[-1]
 
 
 def resolve_lengths(max_length, buffer_length, batch_size):

@@ -10,7 +10,7 @@ from keras_transformer.decoding.loop import (
     StepDecoder,
     decode_loop,
     has_dynamic_shapes,
-    known_vocabulary_size,
+    next_logits,
     resolve_lengths,
 )
 from keras_transformer.decoding.options import Sampling, SpecialIds
@@ -56,10 +56,7 @@ def sample(
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
     def step(state, cache, context, index):
-        last_ids = ops.reshape(state.last_ids, (-1, 1))
-        logits, cache = decoder.step(last_ids, cache, context, index)
-        logits = ops.cast(logits, "float32")
-        logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
+        logits, cache = next_logits(decoder, state.last_ids, cache, context, index)
         bias = _exclusion_bias(logits, vocabulary_size, excluded)
         # The largest logit becomes 0, so that a low temperature gives no infinity.
         scaled = logits + bias
@@ -115,7 +112,7 @@ def _initial_state(max_lengths, shape, ids, seed):
 
 def _exclusion_bias(logits, vocabulary_size, excluded):
     """Returns float32 `[vocabulary]`, minus infinity for excluded ids, else 0."""
-    bias = np.zeros(known_vocabulary_size(logits), "float32")
+    bias = np.zeros(logits.shape[-1], "float32")
     bias[vocabulary_size or bias.size :] = -np.inf
     bias[[i for i in excluded if i < bias.size]] = -np.inf
     return ops.convert_to_tensor(bias)

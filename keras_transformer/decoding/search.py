@@ -31,6 +31,8 @@ def translate_ids(
 ):
     """Returns the best translations of a batch of sources.
 
+    The arguments that are not described here are the same as for `beam_search`.
+
     Args:
         model: `Transformer` or `Ensemble`.
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
@@ -39,20 +41,11 @@ def translate_ids(
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`, with the padding id of the model.
-        n_best: Number of best hypotheses to find per sentence, at most `beam_size`. The
-            search for a sentence continues until they are final, or until `patience`
-            stops it.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
         automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
             `None`, no phrase is excluded.
-        vocabulary_size: If given, only ids below this number are generated.
-        drop_finished: `True`, `False`, or `"auto"` (see `beam_search`).
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: Number of hypotheses to return per sentence, at least `n_best`.
-            Those after the first `n_best` are the next best that the search found
-            before it stopped. Defaults to `n_best` if that is an int, and to
-            `beam_size` if it is a tensor.
         is_checked: Whether rows are known to contain only padding after the end id.
 
     Returns:
@@ -64,25 +57,15 @@ def translate_ids(
         ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
             row has no end id, or padding before it.
     """
-    drop_finished = has_dynamic_shapes(drop_finished)
-    arguments = _begin(
-        model,
-        decoder or _decoder_of(model, drop_finished),
-        source_ids if is_checked else _cut_sources(source_ids, ids),
-        search.beam_size,
-        search.extra_length,
-        ids,
-        prefix_ids,
-        automaton,
-        drop_finished,
-    )
+    if not is_checked:
+        source_ids = _cut_sources(source_ids, ids)
+    sizes = search.beam_size, search.extra_length
+    constraints = prefix_ids, automaton
     return beam_search(
-        **arguments,
+        **_begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder),
         search=search,
-        ids=ids,
         n_best=n_best,
         vocabulary_size=vocabulary_size,
-        drop_finished=drop_finished,
         num_results=num_results,
     )
 
@@ -114,24 +97,14 @@ def sample_ids(
     Raises:
         ValueError: As in `translate_ids`.
     """
-    drop_finished = has_dynamic_shapes(drop_finished)
-    arguments = _begin(
-        model,
-        _decoder_of(model, drop_finished),
-        source_ids if is_checked else _cut_sources(source_ids, ids),
-        sampling.num_samples,
-        sampling.extra_length,
-        ids,
-        prefix_ids,
-        automaton,
-        drop_finished,
-    )
+    if not is_checked:
+        source_ids = _cut_sources(source_ids, ids)
+    sizes = sampling.num_samples, sampling.extra_length
+    constraints = prefix_ids, automaton
     return sample(
-        **arguments,
+        **_begin(model, source_ids, sizes, ids, constraints, drop_finished),
         sampling=sampling,
-        ids=ids,
         vocabulary_size=vocabulary_size,
-        drop_finished=drop_finished,
         seed=seed,
     )
 
@@ -148,23 +121,21 @@ def _decoder_of(model, drop_finished):
     return IncrementalDecoder(model, arrange_weights(model) if drop_finished else None)
 
 
-def _begin(
-    model,
-    decoder,
-    source_ids,
-    beam_size,
-    extra_length,
-    ids,
-    prefix_ids,
-    automaton,
-    drop_finished,
-):
-    """Encodes sources and returns the arguments that beam search and sampling share."""
+def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=None):
+    """Encodes sources and returns the arguments that beam search and sampling share.
+
+    `sizes` are the number of hypotheses per sentence and `extra_length`, and
+    `constraints` are `prefix_ids` and `automaton`.
+    """
     if getattr(model, "pad_id", ids.pad) != ids.pad:
         raise ValueError(
             "`ids.pad` must be the padding id of the model. Received: "
             f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
         )
+    beam_size, extra_length = sizes
+    prefix_ids, automaton = constraints
+    drop_finished = has_dynamic_shapes(drop_finished)
+    decoder = decoder or _decoder_of(model, drop_finished)
     source_ids = ops.convert_to_tensor(source_ids, "int32")
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
@@ -173,8 +144,8 @@ def _begin(
     if prefix_ids is not None:
         max_length = max_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
-    if getattr(model, "positions", None) == "learned":
-        max_length = ops.minimum(max_length, model.max_length)
+    if (limit := getattr(model, "position_limit", None)) is not None:
+        max_length = ops.minimum(max_length, limit)
     # A source of one token contains only the end id, so its translation is empty.
     max_length = ops.where(lengths > 1, max_length, 0)
     # A growing cache has no unused slots. Like dropping finished sentences, it needs
@@ -193,6 +164,8 @@ def _begin(
         "batch_size": batch_size,
         "max_length": max_length,
         "buffer_length": buffer_length,
+        "ids": ids,
+        "drop_finished": drop_finished,
     }
 
 

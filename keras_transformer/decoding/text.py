@@ -1,7 +1,7 @@
-"""Text to text, in TensorFlow operations: segments of texts, and their translations.
+"""Text to text, in TensorFlow operations: segments, translations, units of alignments.
 
 `Translator` runs these functions, and exported graphs contain them, so that a text has
-the same segments and translations in both.
+the same segments, translations and alignments in both.
 """
 
 from typing import NamedTuple
@@ -52,24 +52,13 @@ class Segments(NamedTuple):
 
 
 def segment(tokenize, texts, max_length, split_prefix=None):
-    """Divides texts into segments of at most `max_length` subwords.
+    """Divides texts into `Segments` of at most `max_length` subwords, without end ids.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
     divided into sentences, and a sentence that is too long is divided between words. A
     word that is too long is truncated. If a text begins with a language prefix, such as
-    `>>fra<<`, so does each of its segments.
-
-    Args:
-        tokenize: Called with a string tensor `[batch]`. Returns ragged int32 ids,
-            `[batch, (length)]`.
-        texts: string `[texts]`, UTF-8.
-        max_length: Maximum number of subwords per segment, without the end id.
-        split_prefix: Called with `texts`. Returns their language prefixes and the texts
-            without them (see `MarianTokenizer.split_language_prefix`). If `None`, texts
-            have no language prefixes.
-
-    Returns:
-        `Segments`.
+    `>>fra<<`, so does each of its segments: `split_prefix` returns the prefixes of
+    texts and the texts without them (see `MarianTokenizer.split_language_prefix`).
     """
     languages, texts = (
         split_prefix(texts) if split_prefix else (tf.zeros_like(texts), texts)
@@ -139,10 +128,8 @@ def _tokenize_texts(tokenize, languages, texts):
 def _split_lines(texts):
     """Splits texts at their line breaks.
 
-    Returns:
-        lines: string `[lines]`.
-        gaps: string `[lines]`, the line breaks and whitespace before each line.
-        text_index: int64 `[lines]`, the index of each line's text.
+    Returns the lines, the line breaks and whitespace before each line, and the index of
+    each line's text.
     """
     pieces, text_index = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
     num_texts = tf.size(texts, tf.int64)
@@ -169,17 +156,10 @@ def _mark_sentences(lines):
 
 
 def _split_words(tokenize, sentences, is_long, max_lengths):
-    """Divides the long sentences between words.
+    """Divides the long sentences between words into parts of at most `max_lengths`.
 
-    Args:
-        tokenize: Called with a string tensor. Returns ragged int32 ids.
-        sentences: string `[sentences]`, without language prefixes.
-        is_long: bool `[sentences]`, whether to divide the sentence.
-        max_lengths: int64 `[sentences]`, maximum number of subwords per part.
-
-    Returns:
-        The parts, string `[parts]`, and the index of each part's sentence, int64
-        `[parts]`. A sentence that is not long is one part.
+    Returns the parts, string `[parts]`, and the index of each part's sentence. A
+    sentence that is not long is one part.
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
@@ -236,15 +216,9 @@ def join_segments(segments, texts, scores, counts):
     the sum of the segments' scores. Sampled translations are joined in the same way, by
     their position in the list.
 
-    Args:
-        segments: `Segments`.
-        texts: string `[segments, places]`, the translations of each segment.
-        scores: float `[segments, places]`.
-        counts: int32 `[segments]`, the number of translations, at least 1. What follows
-            them is ignored.
-
-    Returns:
-        The same three for the texts. Unused places have `EMPTY_SCORE`.
+    `texts` and `scores` are `[segments, places]`, and `counts`, int32 `[segments]`, are
+    the numbers of translations, at least 1. Returns the same three for the texts.
+    Unused places have `EMPTY_SCORE`.
     """
     ranks = tf.range(tf.shape(texts)[1])[None]
     last = tf.minimum(ranks, counts[:, None] - 1)
@@ -263,16 +237,9 @@ def merge_equal_texts(texts, scores, n):
     """Returns the `n` best translations with different texts.
 
     Different sequences of subwords may have the same text. The best score is kept.
-
-    Args:
-        texts: string `[texts, places]`, best first.
-        scores: float `[texts, places]`. Unused places come last and have `EMPTY_SCORE`
-            or less.
-        n: Int, at most the number of places.
-
-    Returns:
-        Texts, string `[texts, n]`, and scores, `[texts, n]`, with empty texts and
-        `EMPTY_SCORE` at unused places. Also the number of used places, int32 `[texts]`.
+    `texts` and `scores` are `[texts, places]`, best first. Unused places come last and
+    have `EMPTY_SCORE` or less. Returns texts and scores `[texts, n]`, with empty texts
+    and `EMPTY_SCORE` at unused places, and the number of used places, int32 `[texts]`.
     """
     places = tf.range(tf.shape(texts)[1])
     is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
@@ -290,3 +257,50 @@ def merge_equal_texts(texts, scores, n):
         tf.where(is_used, scores, EMPTY_SCORE),
         tf.reduce_sum(tf.cast(is_used, tf.int32), axis=1),
     )
+
+
+def join_characters(surfaces, continues, lengths):
+    """Joins subwords into units of whole characters, because one may be a single byte.
+
+    `surfaces`, string `[batch, length]`, are the texts of the subwords, including the
+    space before each. Only the first `lengths` of a row are used. `continues` says
+    whether a subword begins within a character.
+
+    Returns the text of the units, string `[batch, units]`, and their membership,
+    float32 `[batch, length, units]`: 1 where a subword belongs to a unit, else 0.
+    """
+    surfaces = tf.convert_to_tensor(surfaces, tf.string)
+    batch, length = tf.unstack(tf.shape(surfaces))
+    is_text = tf.sequence_mask(lengths, length)
+    first = tf.range(length)[None] == 0
+    # Encoding adds a space before the text, possibly as a separate subword.
+    is_lone_space = first & (surfaces == " ")
+    after_lone = tf.pad(is_lone_space, [[0, 0], [1, 0]])[:, :length]
+    begins = is_text & (first | ~(after_lone | continues))
+    unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
+    num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
+    without_space = tf.strings.regex_replace(surfaces, "^ ", "", replace_global=False)
+    surfaces = tf.where(first, without_space, surfaces)
+    places = tf.range(batch)[:, None] * num_units + unit
+    joined = tf.strings.unsorted_segment_join(
+        tf.boolean_mask(surfaces, is_text),
+        tf.boolean_mask(places, is_text),
+        batch * num_units,
+    )
+    membership = tf.one_hot(tf.where(is_text, unit, -1), num_units)
+    # A truncated text may end within a character.
+    joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
+    return tf.reshape(joined, [batch, num_units]), membership
+
+
+def attention_of_units(scores, target_membership, source_membership):
+    """Computes the attention between units from the attention between subwords.
+
+    Attention to a unit is summed over its subwords. Attention from a unit is averaged
+    over them. From scores `[..., target_length, source_length]` and the memberships of
+    `join_characters` to `[..., target_units, source_units]`.
+    """
+    count = tf.reduce_sum(target_membership, axis=-2, keepdims=True)
+    mean = target_membership / tf.maximum(count, 1.0)
+    attention = tf.matmul(mean, scores, transpose_a=True)
+    return tf.matmul(attention, source_membership)

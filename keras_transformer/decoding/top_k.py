@@ -8,14 +8,8 @@ def top_k(x, k):
 
     Each row is divided into blocks of equal width. The `k` largest values are in the
     `k` blocks with the largest maxima, so only these blocks are ranked. A maximum takes
-    much less time than a top-k (on a CPU, about an eighth for 8,000 values).
-
-    Args:
-        x: Float `[rows, size]` with a static size.
-        k: Int, at most size.
-
-    Returns:
-        `(values, indices)`, both `[rows, k]`, the indices int32.
+    much less time than a top-k (on a CPU, about an eighth for 8,000 values). `x` is
+    `[rows, size]` with a static size. The results are `[rows, k]`.
     """
     size = x.shape[1]
     width = _block_width(size, k)

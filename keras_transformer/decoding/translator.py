@@ -2,20 +2,20 @@
 
 import copy
 import dataclasses
-import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.decoding.alignment import (
-    align_subwords,
+    align_units,
     alignable_pairs,
     alignment_scores,
-    encode_with_surfaces,
+    attend_units,
+    token_surfaces,
+    units_of,
 )
 from keras_transformer.decoding.batches import (
     batch_by_length,
@@ -24,6 +24,7 @@ from keras_transformer.decoding.batches import (
     check_positions,
     check_texts,
     encode_prefixes,
+    encode_texts,
     encode_with_end,
     group_texts,
     log_warning,
@@ -58,16 +59,6 @@ class Translation(NamedTuple):
 
     text: str
     score: float
-
-
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    """A function to compile. Equal programs share one compiled function."""
-
-    function: Callable  # called with the model, `inputs` and `options`
-    inputs: tuple  # names of the arguments that change from call to call
-    options: tuple  # (name, value) pairs, the other arguments
-    forbidden: tuple = ()  # phrases, for a search
 
 
 class Translator:
@@ -131,8 +122,8 @@ class Translator:
         build_models(model)
         check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
-        if model.positions == "learned":
-            max_source_length = min(max_source_length, model.max_length)
+        if model.position_limit is not None:
+            max_source_length = min(max_source_length, model.position_limit)
         self.max_source_length = max_source_length
         self.batch_tokens = batch_tokens
         self.parallel_parts = parallel_parts
@@ -140,20 +131,9 @@ class Translator:
         self._forbid(forbidden)
         self._compiled = {}  # compiled functions by their settings
 
-    def __copy__(self):
-        other = object.__new__(type(self))
-        vars(other).update(vars(self))
-        return other
-
-    def __reduce__(self):
+    def __getstate__(self):
         # Another process must compile its own functions.
-        names = "max_source_length", "batch_tokens", "forbidden", "parallel_parts"
-        options = {name: getattr(self, name) for name in (*names, "warn")}
-        return (
-            functools.partial(type(self), **options),
-            (self.model, self.tokenizer, self.target_tokenizer, self.search),
-            {"path": self.path, "data": self.data},
-        )
+        return {**vars(self), "_compiled": {}}
 
     def __repr__(self):
         models = getattr(self.model, "models", (self.model,))
@@ -186,6 +166,7 @@ class Translator:
                 f"Received: {', '.join(unknown)}."
             )
         other = copy.copy(self)
+        other._compiled = self._compiled
         other.search = dataclasses.replace(self.search, **changes)
         if forbidden is not None:
             other._forbid(forbidden)
@@ -235,14 +216,8 @@ class Translator:
             )
         # Several results may have the same text, so twice as many are requested.
         num_places = 2 * n if n > 1 else n
-        program = self._search_program(
-            translate_ids,
-            [] if prefixes is None else ["prefix_ids"],
-            search=search,
-            n_best=n,
-            num_results=num_places,
-        )
-        return self._run(program, lines, num_places, prefixes, n_best=n)
+        options = {"search": search, "n_best": n, "num_results": num_places}
+        return self._run(translate_ids, lines, num_places, prefixes, **options)
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
         """Draws translations at random.
@@ -265,9 +240,10 @@ class Translator:
         check_type(sampling, Sampling, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
-        inputs = ["seed", *([] if prefixes is None else ["prefix_ids"])]
-        program = self._search_program(sample_ids, inputs, sampling=sampling)
-        return self._run(program, lines, sampling.num_samples, prefixes, seed)
+        num_places = sampling.num_samples
+        return self._run(
+            sample_ids, lines, num_places, prefixes, seed, sampling=sampling
+        )
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, including end ids.
@@ -287,20 +263,20 @@ class Translator:
         ids = SpecialIds.of(self.target_tokenizer)
         source_rows = encode_with_end(self.tokenizer, sources)
         label_rows = encode_with_end(self.target_tokenizer, targets)
-        options = ("pad_id", ids.pad), ("unknown_id", ids.unknown)
-        inputs = "source_ids", "target_ids", "labels"
-        score = self._compile(_Program(score_ids, inputs, options))
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         check_positions(self.model, source_rows + label_rows, sources + targets)
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
         log_probs = np.zeros(len(sources), "float32")
 
         def score_batch(batch):
-            return score(
-                pad_rows([source_rows[i] for i in batch], self.tokenizer.pad_id),
-                pad_rows([[ids.start, *label_rows[i][:-1]] for i in batch], ids.pad),
-                pad_rows([label_rows[i] for i in batch], ids.pad),
-            )
+            sources = [source_rows[i] for i in batch]
+            targets = [[ids.start, *label_rows[i][:-1]] for i in batch]
+            inputs = {
+                "source_ids": pad_rows(sources, self.tokenizer.pad_id),
+                "target_ids": pad_rows(targets, ids.pad),
+                "labels": pad_rows([label_rows[i] for i in batch], ids.pad),
+            }
+            return self._call(score_ids, inputs, pad_id=ids.pad, unknown_id=ids.unknown)
 
         batches = batch_by_length(lengths, limit)
         for batch, found in parallel_map(score_batch, batches, self.parallel_parts):
@@ -331,35 +307,37 @@ class Translator:
         if isinstance(self.model, Ensemble):
             raise ModelError("an ensemble has no alignments. Use one of its models")
         sources, targets = check_pairs(sources, targets)
-        encoded = encode_with_surfaces(self.tokenizer, sources)
-        source_ids, source_surfaces, prefix_lengths = encoded
-        encoded = encode_with_surfaces(self.target_tokenizer, targets)
-        target_ids, target_surfaces, _ = encoded
+        source_ids = encode_texts(self.tokenizer, [*sources, ""])
+        target_ids = encode_texts(self.target_tokenizer, targets)
+        *source_surfaces, prefix = token_surfaces(self.tokenizer, source_ids)
+        target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
+        (prefix,), _ = units_of([prefix])
         # An invalid byte becomes U+FFFD in the text, which is up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
-        if self.model.positions == "learned":
-            max_target_length = min(max_target_length, self.model.max_length)
+        if self.model.position_limit is not None:
+            max_target_length = min(max_target_length, self.model.position_limit)
         max_lengths = self.max_source_length, max_target_length
-        rows = alignable_pairs(source_ids, target_ids, max_lengths, self.warn)
+        rows = alignable_pairs(source_ids[:-1], target_ids, max_lengths, self.warn)
         lengths = [max(len(source_ids[i]), len(target_ids[i])) + 1 for i in rows]
-        program = _Program(alignment_scores, ("source_ids", "target_ids"), ())
-        align = self._compile(program)
         source, target = map(SpecialIds.of, (self.tokenizer, self.target_tokenizer))
 
         def align_batch(batch):
             source_rows = [[*source_ids[i], source.end] for i in batch]
             target_rows = [[target.start, *target_ids[i]] for i in batch]
-            return align(
-                pad_rows(source_rows, source.pad), pad_rows(target_rows, target.pad)
-            )
+            inputs = {
+                "source_ids": pad_rows(source_rows, source.pad),
+                "target_ids": pad_rows(target_rows, target.pad),
+            }
+            scores = self._call(alignment_scores, inputs)
+            sides = source_surfaces, target_surfaces
+            return attend_units(scores, *([side[i] for i in batch] for side in sides))
 
         aligned = [[] for _ in sources]
         batches = batch_by_length(lengths, self._batch_tokens())
         batches = [[rows[i] for i in batch] for batch in batches]
-        for batch, scores in parallel_map(align_batch, batches, self.parallel_parts):
-            for i, row in zip(batch, scores, strict=True):
-                sides = source_surfaces[i], target_surfaces[i]
-                aligned[i] = align_subwords(row, *sides, prefix_lengths[i])
+        for batch, found in parallel_map(align_batch, batches, self.parallel_parts):
+            for i, attended in zip(batch, found, strict=True):
+                aligned[i] = align_units(*attended, prefix, sources[i])
         return aligned
 
     def fingerprint(self):
@@ -383,30 +361,26 @@ class Translator:
             raise ModelError(str(error)) from None
         self.forbidden, self._automaton = phrases, automaton
 
-    def _search_program(self, function, inputs, **options):
-        """Returns the `_Program` of a search with this translator's settings."""
-        tokenizer = self.target_tokenizer
-        options["ids"] = SpecialIds.of(tokenizer, self.tokenizer)
-        options["vocabulary_size"] = tokenizer.vocabulary_size
-        options["is_checked"] = True
-        inputs = "source_ids", *inputs
-        return _Program(function, inputs, tuple(options.items()), self.forbidden)
+    def _call(self, function, inputs, forbidden=(), **options):
+        """Calls a function of the model and of arrays, `inputs`, compiled.
 
-    def _compile(self, program):
-        """Returns the compiled function of a `_Program`, which takes its inputs."""
-        options = dict(program.options)
-        if program.forbidden:
-            options["automaton"] = self._automaton
+        Calls that differ only in their arrays share one compiled function.
+        """
+        names = tuple(inputs)
+        key = function, names, forbidden, *options.items()
+        if key not in self._compiled:
+            if forbidden:
+                options["automaton"] = self._automaton
 
-        def call(*inputs):
-            inputs = dict(zip(program.inputs, inputs, strict=True))
-            if "seed" in inputs:
-                inputs["seed"] = FixedSeed(inputs["seed"][0])
-            return program.function(self.model, **inputs, **options)
+            def call(*arrays):
+                arguments = dict(zip(names, arrays, strict=True))
+                if "seed" in arguments:
+                    arguments["seed"] = FixedSeed(arguments["seed"][0])
+                return function(self.model, **arguments, **options)
 
-        if program not in self._compiled:
-            self._compiled[program] = compile_for_ids(call, len(program.inputs))
-        return self._compiled[program]
+            # Another thread may have been faster.
+            self._compiled.setdefault(key, compile_for_ids(call, len(names)))
+        return self._compiled[key](*inputs.values())
 
     def _batch_tokens(self, num_samples=1):
         if self.batch_tokens is not None:
@@ -443,10 +417,11 @@ class Translator:
             num_lines += len(group)
             yield found
 
-    def _run(self, program, lines, num_places, prefixes, seed=None, n_best=None):
+    def _run(self, function, lines, num_places, prefixes, seed=None, **options):
         """Runs a search that returns `num_places` translations per segment.
 
-        Returns for each line all translations, or its `n_best` different ones.
+        Returns for each line all translations, or its `n_best` different ones if that
+        is one of the search's options.
         """
         lines = check_texts(lines)
         if prefixes is not None:
@@ -456,19 +431,25 @@ class Translator:
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
             prefixes = _prefixes_of_segments(groups, prefixes)
-        search = self._compile(program)
+        target = self.target_tokenizer
+        options["ids"] = SpecialIds.of(target, self.tokenizer)
+        options["vocabulary_size"] = target.vocabulary_size
         end_id, pad_id = self.tokenizer.end_id, self.tokenizer.pad_id
 
         def translate_batch(numbered):
             number, batch = numbered
-            inputs = [pad_rows([[*rows[k], end_id] for k in batch], pad_id)]
+            source_rows = [[*rows[k], end_id] for k in batch]
+            inputs = {"source_ids": pad_rows(source_rows, pad_id)}
             if seed is not None:
                 # The seed is an input, because calls in other threads have other seeds.
-                inputs.append(np.array([[seed % 2**31, number]], "int32"))
+                inputs["seed"] = np.array([[seed % 2**31, number]], "int32")
             if prefixes is not None:
                 prefix_rows = [prefixes[k] for k in batch]
-                inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
-            return _texts_of(self.target_tokenizer, *search(*inputs))
+                inputs["prefix_ids"] = pad_rows(prefix_rows, target.pad_id)
+            found = self._call(
+                function, inputs, self.forbidden, is_checked=True, **options
+            )
+            return _texts_of(target, *found)
 
         texts = np.full((len(rows), num_places), b"", object)
         scores = np.zeros((len(rows), num_places))
@@ -482,7 +463,7 @@ class Translator:
         for (_, batch), (batch_texts, batch_scores, batch_counts) in found:
             texts[batch], scores[batch] = batch_texts, batch_scores
             counts[batch] = batch_counts
-        return _join(groups, texts, scores, counts, n_best)
+        return _join(groups, texts, scores, counts, options.get("n_best"))
 
 
 def _prefixes_of_segments(groups, prefixes):

@@ -64,8 +64,8 @@ class PairFilter:
             for side, tokenizer in enumerate(tokenizers)
         )
         model, max_length = self.translator.model, self.max_length
-        if model.positions == "learned":
-            max_length = min(max_length, model.max_length - 1)  # for the end id
+        if model.position_limit is not None:
+            max_length = min(max_length, model.position_limit - 1)  # for the end id
         for i, *sizes in zip(remaining, *lengths, strict=True):
             reasons[i] = self._reason_of_lengths(max_length, *sizes)
         self.dropped.update(reason for reason in reasons if reason is not None)

@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.alignment import align_words, count_added, words_of
+from keras_transformer.decoding.alignment import align_units
 from keras_transformer.decoding.batches import check_pairs, check_texts, log_warning
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.options import check_at_least
@@ -120,7 +120,7 @@ class ExportedTranslator:
             For each pair, a tuple of the source subwords (list of str), the target
             subwords (list of str), and their attention, float32 `[target_subwords,
             source_subwords]`. Subwords that share a character are joined (see
-            `decoding.alignment.join_characters`). For a pair with a text that is too
+            `decoding.text.join_characters`). For a pair with a text that is too
             long for the export, `None`.
 
         Raises:
@@ -151,9 +151,7 @@ class ExportedTranslator:
                 [piece.encode() for piece in side]
                 for side in (*sides, self._source_prefix)
             )
-            start = count_added(source, prefix, sources[index])
-            words = words_of(source[start:]), words_of(target)
-            aligned.append(align_words(scores[:, start:], *words))
+            aligned.append(align_units(source, target, scores, prefix, sources[index]))
         return aligned
 
     @functools.cached_property

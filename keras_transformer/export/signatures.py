@@ -4,7 +4,10 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_transformer.decoding.alignment import mean_cross_attention
+from keras_transformer.decoding.alignment import (
+    continues_character,
+    mean_cross_attention,
+)
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
@@ -12,6 +15,8 @@ from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import cut_at_end, translate_ids
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
+    attention_of_units,
+    join_characters,
     join_segments,
     merge_equal_texts,
     segment,
@@ -59,9 +64,9 @@ class Signatures:
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
-        if model.positions == "learned":
-            self.max_source_length = min(self.max_source_length, model.max_length)
-            self.max_target_length = min(self.max_target_length, model.max_length)
+        if (limit := model.position_limit) is not None:
+            self.max_source_length = min(self.max_source_length, limit)
+            self.max_target_length = min(self.max_target_length, limit)
         self._surfaces = _Surfaces(tokenizer)
         self._target_surfaces = self._surfaces
         if self._target_tokenizer is not tokenizer:
@@ -300,14 +305,12 @@ class Signatures:
         _, scores = self._decode(source_ids, target_ids)
         source_pieces, source_membership = self._surfaces.units(source_ids)
         target_pieces, target_membership = self._target_surfaces.units(labels)
-        # Attention to a source unit is summed over its subwords. Attention from a
-        # target unit is averaged over its subwords.
-        count = tf.maximum(tf.reduce_sum(target_membership, axis=1, keepdims=True), 1.0)
-        attention = tf.matmul(target_membership / count, scores, transpose_a=True)
         return {
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
-            "attention": tf.matmul(attention, source_membership),
+            "attention": attention_of_units(
+                scores, target_membership, source_membership
+            ),
             "truncated": truncated,
         }
 
@@ -416,54 +419,19 @@ def _cut_texts(texts, max_bytes):
 
 
 class _Surfaces:
-    """Surfaces of the subwords, with a method that joins them into units.
-
-    The surface of a subword is its text, including the space before it. A unit consists
-    of whole characters.
-    """
+    """Surfaces of a tokenizer's subwords: their texts, including the space before."""
 
     def __init__(self, tokenizer):
-        piece_texts = tokenizer.piece_bytes()
-        self.longest = max(map(len, piece_texts))
+        surfaces = tokenizer.piece_bytes()  # special ids have none
+        self.longest = max(map(len, surfaces))
         self._pad_id = tokenizer.pad_id
-        self._piece_texts = tf.constant(piece_texts)
-        # Subwords that begin with a UTF-8 continuation byte (10xxxxxx) continue a
-        # character. Special ids have no bytes.
-        self._is_continuation = tf.constant(
-            [0x80 <= (each or b"a")[0] < 0xC0 for each in piece_texts]
-        )
+        self._surfaces = tf.constant(surfaces)
+        self._continues = tf.constant(list(map(continues_character, surfaces)))
 
     def units(self, rows):
-        """Joins subwords into units, like `decoding.alignment.join_characters`.
-
-        `rows` are int32 `[batch, length]`, ids and the end id, then padding. Returns
-        the text of the units, string `[batch, units]`, and their membership, float32
-        `[batch, length, units]`: 1 where a subword belongs to a unit, else 0.
-        """
-        batch, length = tf.unstack(tf.shape(rows))
+        """Returns the units of ids and the end id, then padding (`join_characters`)."""
         # Only the ids before the end id are text.
         lengths = tf.reduce_sum(tf.cast(rows != self._pad_id, tf.int32), 1) - 1
-        is_text = tf.sequence_mask(lengths, length)
-        first = tf.range(length)[None] == 0
-        piece_texts = tf.gather(self._piece_texts, rows)
-        # Encoding adds a space before the text, possibly as a separate subword.
-        is_lone_space = first & (piece_texts == " ")
-        after_lone = tf.pad(is_lone_space, [[0, 0], [1, 0]])[:, :length]
-        continues = tf.gather(self._is_continuation, rows) | after_lone
-        begins = is_text & (first | ~continues)
-        unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
-        num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
-        without_space = tf.strings.regex_replace(
-            piece_texts, "^ ", "", replace_global=False
+        return join_characters(
+            tf.gather(self._surfaces, rows), tf.gather(self._continues, rows), lengths
         )
-        piece_texts = tf.where(first, without_space, piece_texts)
-        places = tf.range(batch)[:, None] * num_units + unit
-        joined = tf.strings.unsorted_segment_join(
-            tf.boolean_mask(piece_texts, is_text),
-            tf.boolean_mask(places, is_text),
-            batch * num_units,
-        )
-        membership = tf.one_hot(tf.where(is_text, unit, -1), num_units)
-        # A truncated text may end within a character.
-        joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
-        return tf.reshape(joined, [batch, num_units]), membership

@@ -5,11 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.alignment import (
-    attention_of_units,
-    join_characters,
-    token_surfaces,
-)
+from keras_transformer.decoding.alignment import token_surfaces, units_of
 from keras_transformer.decoding.batches import check_positions, encode_texts, target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
@@ -114,6 +110,9 @@ def attention_of(
         ModelError: If a text is blank, exceeds its maximum, or is too long for the
             model's learned positions, or if the model is an ensemble.
     """
+    # Imported here because it loads TensorFlow.
+    from keras_transformer.decoding.text import attention_of_units
+
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
     sides = (tokenizer, target_of(tokenizer))
@@ -144,11 +143,12 @@ def attention_of(
     (source_tokens, source_units), (target_tokens, target_units) = (
         _tokens(side, row) for side, row in zip(sides, rows, strict=True)
     )
-    # A unit is the index of a token of `Attention`. These lists map each subword to its
-    # unit. They include the source's end id, and the target's start id or end id.
-    source_units = [*source_units, len(source_tokens)]
-    read_units = [0, *(unit + 1 for unit in target_units)]
-    predicted_units = [*target_units, len(target_tokens)]
+    # Rows and columns of the start id and the end id are added.
+    source_units = np.pad(source_units, (0, 1))
+    read_units, predicted_units = (
+        np.pad(target_units, place) for place in ((1, 0), (0, 1))
+    )
+    read_units[0, 0] = predicted_units[-1, -1] = source_units[-1, -1] = 1
     units = {
         "encoder": (source_units, source_units),
         "decoder": (read_units, read_units),
@@ -159,8 +159,8 @@ def attention_of(
         read=[_START, *target_tokens],
         predicted=[*target_tokens, _END],
         scores={
-            kind: attention_of_units(
-                np.asarray(ops.convert_to_numpy(scores))[0], *units[kind]
+            kind: np.asarray(
+                attention_of_units(ops.convert_to_numpy(scores)[0], *units[kind])
             )
             for kind, scores in subword_scores.items()
         },
@@ -199,11 +199,9 @@ def attention_of_export(translator, source, target):
 
 
 def _tokens(tokenizer, row):
-    """Returns the tokens of a text, and the index of each subword's token."""
-    tokens, units = join_characters(token_surfaces(tokenizer, [row])[0])
-    tokens = [each.decode("utf-8", "replace") for each in tokens]
-    # The tokenizer adds a space in front of the text.
-    return [tokens[0].removeprefix(" "), *tokens[1:]], units
+    """Returns the tokens of a text, and their membership `[subwords, tokens]`."""
+    (tokens,), (membership,) = units_of(token_surfaces(tokenizer, [row]))
+    return [each.decode() for each in tokens], membership
 
 
 def _replace_surrogates(*texts):

@@ -2,13 +2,12 @@
 
 import io
 
-import keras
 import numpy as np
 import pytest
 import sentencepiece
 from keras import ops
+from small_transformers import built
 
-import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding import (
     BeamSearch,
@@ -138,7 +137,7 @@ class CopyingModel:
     """
 
     vocabulary_size = source_vocabulary_size = num_outputs = 999
-    positions = "sinusoidal"
+    position_limit = None
     pad_id = 0
 
     def decoder_output(self, inputs, training, return_attention_scores):
@@ -241,11 +240,7 @@ def test_align_warns_of_pairs_that_are_too_long(tokenizer):
 
 
 def test_align_is_independent_of_batch(tokenizer):
-    keras.utils.set_random_seed(0)
-    model = kt.Transformer(
-        *(tokenizer.vocabulary_size, 3, 16, 20, 2), normalization="pre"
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(tokenizer.vocabulary_size, 3, 16, 20, 2, normalization="pre", seed=0)
     for layer in model.decoder.layers:
         # Larger queries, since the heads of a new model attend to all tokens equally.
         kernel = layer.cross_attention.query_dense.kernel
@@ -264,10 +259,8 @@ def test_align_is_independent_of_batch(tokenizer):
 
 
 def test_align_limits_the_target_to_learned_positions(tokenizer):
-    model = kt.Transformer(
-        *(tokenizer.vocabulary_size, 1, 8, 8, 2), positions="learned", max_length=9
-    )
-    model.build({"source_ids": (None, 9), "target_ids": (None, 9)})
+    options = {"positions": "learned", "max_length": 9}
+    model = built(tokenizer.vocabulary_size, 1, 8, 8, 2, **options)
     warnings = []
     translator = Translator(model, tokenizer, warn=lambda *one: warnings.append(one))
     assert translator.align(["wolf", "wolf"], ["x" + " x" * 20, "die"])[0] == []
