@@ -1,10 +1,10 @@
 """A character tokenizer, and a small model with random weights for its ids."""
 
-import keras
+import functools
+
 import numpy as np
 import tensorflow as tf
-
-import keras_transformer as kt
+from small_transformers import built
 
 ALPHABET = "abcdefg .!"
 
@@ -37,17 +37,14 @@ class Characters(tf.Module):
         return tf.constant(texts)
 
 
+@functools.cache
 def characters_model():
-    """Returns a `Transformer` with two more ids than the tokenizer.
+    """Returns a `Transformer` with two more ids than the tokenizer, which tests share.
 
     Its matrices have twice their initial values, which would give nearly equal
     probabilities to all tokens.
     """
-    keras.utils.set_random_seed(20)
-    model = kt.Transformer(
-        Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(Characters.vocabulary_size + 2, 1, 24, 40, num_heads=3, seed=20)
     for weight in model.trainable_weights:
         if len(weight.shape) == 2:
             weight.assign(weight * 2.0)
@@ -60,11 +57,7 @@ def endless_model():
     All decoder outputs are a vector of ones, and the end id's embedding points in the
     opposite direction.
     """
-    keras.utils.set_random_seed(21)
-    model = kt.Transformer(
-        Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model = built(Characters.vocabulary_size, 1, 24, 40, num_heads=3, seed=21)
     norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
     norm.gamma.assign(np.zeros(24))
     norm.beta.assign(np.ones(24))

@@ -9,6 +9,9 @@ import itertools
 import numpy as np
 
 PAD, UNKNOWN, START, END = range(4)
+# Constraints of searches: required beginnings, and forbidden sequences of tokens.
+PREFIXES = [[5, 4], [], [6]]
+SEQUENCES = [(4, 5), (6, 6, 4), (5, 4, 6), (5, 5)]
 
 
 def random_tables(seed, batch, vocabulary=7, spread=1.5):
@@ -52,6 +55,68 @@ def table_step(rows_per_sentence):
 
 def table_cache(batch, rows_per_sentence):
     return {"before": np.full(batch * rows_per_sentence, START, "int32")}
+
+
+def padded(rows):
+    array = np.zeros((len(rows), max(map(len, rows))), "int32")
+    for padded_row, row in zip(array, rows, strict=True):
+        padded_row[: len(row)] = row
+    return array
+
+
+def automaton(sequences, vocabulary=7):
+    """Returns the automaton that forbids sequences of ids."""
+    from keras_transformer.decoding import Phrase, forbidden_transitions
+
+    spellings = [(number,) for number in range(vocabulary)]
+    return forbidden_transitions(spellings, [Phrase(each) for each in sequences])
+
+
+def start(tables, rows, max_length, prefixes=None, sequences=None, step=None):
+    """Returns the first five arguments of a search over table models.
+
+    Args:
+        tables: Logits (see `random_tables`).
+        rows: Number of hypotheses or samples per sentence.
+        max_length: Scalar or `[batch]`.
+        prefixes: For each sentence, the list of ids that it must begin with.
+        sequences: List of forbidden sequences of ids, or their automaton.
+        step: Step function. Defaults to `table_step`.
+    """
+    from keras_transformer.decoding.constraints import ConstrainedDecoder
+
+    decoder = step or table_step(rows)
+    batch, vocabulary = tables.shape[:2]
+    cache, context = table_cache(batch, rows), {"tables": tables}
+    if prefixes is not None or sequences is not None:
+        if isinstance(sequences, list):
+            sequences = automaton(sequences, vocabulary)
+        prefixes = None if prefixes is None else padded(prefixes)
+        decoder = ConstrainedDecoder(
+            decoder, rows, max_length, prefix_ids=prefixes, automaton=sequences
+        )
+        cache, context = decoder.wrap(cache, context, batch)
+    return decoder, cache, context, batch, max_length
+
+
+def contains_any(ids, sequences):
+    """Returns whether `ids` contain one of the sequences."""
+    return any(
+        tuple(ids[first : first + len(sequence)]) == tuple(sequence)
+        for sequence in sequences
+        for first in range(len(ids))
+    )
+
+
+def is_allowed(ids, prefix=None, sequences=None):
+    """Returns whether a list of ids satisfies the constraints of a sentence.
+
+    A prefix is always generated. If it contains a forbidden sequence, only the tokens
+    after it are constrained.
+    """
+    prefix, sequences = prefix or [], sequences or []
+    own = ids[len(prefix) :] if contains_any(prefix, sequences) else ids
+    return ids[: len(prefix)] == prefix[: len(ids)] and not contains_any(own, sequences)
 
 
 def log_probability(table, sequence):

@@ -13,16 +13,19 @@ import tensorflow as tf
 from decoding_oracles import (
     END,
     PAD,
+    PREFIXES,
+    SEQUENCES,
     START,
     UNKNOWN,
     all_finished,
     assert_n_best,
     beam,
+    is_allowed,
     log_probability,
     penalty,
     random_tables,
+    start,
     strip,
-    table_cache,
     table_model,
     table_step,
 )
@@ -41,58 +44,47 @@ def search(
     kind="gnmt",
     patience=None,
     step=None,
+    prefixes=None,
+    sequences=None,
     **options,
 ):
     sequences, scores = beam_search(
-        step or table_step(beam_size),
-        table_cache(len(tables), beam_size),
-        {"tables": tables},
-        batch_size=len(tables),
-        max_length=max_length,
+        *start(tables, beam_size, max_length, prefixes, sequences, step),
         search=BeamSearch(beam_size, length_penalty, kind, patience),
         **options,
     )
     return np.array(sequences), np.array(scores)
 
 
-PENALTIES = [
-    ("gnmt", 0.0),
-    ("gnmt", 0.6),
-    ("gnmt", 2.0),
-    ("power", 0.4),
-    ("power", 1.0),
-    ("power", 1.7),
+# Kinds and exponents of length penalties, and constraints of the three sentences.
+EXHAUSTIVE = [
+    *(("gnmt", alpha, None, None) for alpha in (0.0, 0.6, 2.0)),
+    *(("power", alpha, None, None) for alpha in (0.4, 1.0, 1.7)),
+    *(("gnmt", alpha, PREFIXES, None) for alpha in (0.0, 1.7)),
+    ("gnmt", 0.6, None, SEQUENCES),
+    ("gnmt", 0.6, [[4, 5], [6, 6], []], SEQUENCES),
 ]
 
 
-@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-def test_wide_beam_matches_exhaustive_search(kind, alpha):
+def test_wide_beam_matches_exhaustive_search():
     tables = random_tables(seed=1, batch=3)
     beam_size = 4 * 3**3  # all continuations of all prefixes of 3 tokens
-    for n_best in (1, 5):
-        sequences, scores = search(
-            tables,
-            beam_size,
-            max_length=4,
-            n_best=n_best,
-            length_penalty=alpha,
-            kind=kind,
-        )
-        for i, table in enumerate(tables):
-            expected = all_finished(table, 4, kind, alpha, TOKENS)[:n_best]
-            assert_n_best(sequences[i], scores[i], expected)
-
-
-def test_penalties_select_different_sequences():
-    # Guards the test above: if the best sequence were always the same, a search that
-    # ignores the penalty would pass.
-    tables = random_tables(seed=1, batch=3)
-    best = {
-        (kind, alpha): [all_finished(t, 4, kind, alpha, TOKENS)[0][1] for t in tables]
-        for kind, alpha in PENALTIES
-    }
-    assert best["gnmt", 0.0] != best["power", 1.7]
-    assert best["gnmt", 2.0] != best["power", 1.7]
+    all_best = set()
+    for kind, alpha, prefixes, sequences in EXHAUSTIVE:
+        for n_best in (1, 5):
+            options = {"prefixes": prefixes, "sequences": sequences, "n_best": n_best}
+            found = search(tables, beam_size, 4, alpha, kind, **options)
+            for i, table in enumerate(tables):
+                prefix = prefixes and prefixes[i]
+                expected = [
+                    pair
+                    for pair in all_finished(table, 4, kind, alpha, TOKENS)
+                    if is_allowed(pair[1], prefix, sequences)
+                ]
+                assert_n_best(found[0][i], found[1][i], expected[:n_best])
+        all_best.add(tuple(map(tuple, found[0][:, 0].tolist())))
+    # Guards the lines above: penalties and constraints select different sequences.
+    assert len(all_best) > 3
 
 
 # Settings of a search, and the number of finished hypotheses that end it: the rounded
@@ -102,8 +94,8 @@ def test_penalties_select_different_sequences():
 @pytest.mark.parametrize(
     ("beam_size", "kind", "alpha", "n_best", "patience", "max_finished"),
     [
-        *((size, *PENALTIES[1], 1, None, None) for size in (1, 2, 3, 5)),
-        *((size, *PENALTIES[4], min(2, size), None, None) for size in (1, 2, 3, 5)),
+        *((size, "gnmt", 0.6, 1, None, None) for size in (1, 2, 3, 5)),
+        *((size, "power", 1.0, min(2, size), None, None) for size in (1, 2, 3, 5)),
         (4, "power", 1.0, 1, 0.05, 1),
         (4, "power", 1.0, 1, 0.4, 2),
         (4, "power", 1.0, 1, 0.6, 2),
@@ -129,9 +121,22 @@ def test_search_matches_plain_beam_search(
         assert_n_best(*rows, beam(*arguments, n_best, max_finished))
 
 
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_constrained_search_matches_plain_beam_search(beam_size, drop_finished):
+    tables = random_tables(seed=4, batch=11)
+    prefixes = ([[5, 6, 4], [], [4]] * 4)[:11]
+    options = {"prefixes": prefixes, "sequences": SEQUENCES}
+    found = search(tables, beam_size, 9, drop_finished=drop_finished, **options)
+    for table, prefix, *rows in zip(tables, prefixes, *found, strict=True):
+        arguments = table_model(table), beam_size, 9, "gnmt", 0.6, TOKENS
+        allowed = lambda ids, prefix=prefix: is_allowed(ids, prefix, SEQUENCES)  # noqa: E731
+        assert_n_best(*rows, beam(*arguments, allowed=allowed))
+
+
 def test_patience_ends_a_search_early():
-    # Guards the test above, which proves nothing about patience if all of its searches
-    # find the same.
+    # Guards the tests above, which prove nothing about patience if all of their
+    # searches find the same.
     tables = random_tables(seed=2, batch=11, vocabulary=9)
     steps, scores = [], []
     for patience in (0.25, 1, 4, None):
@@ -141,9 +146,7 @@ def test_patience_ends_a_search_early():
         steps.append(sum(rows))
         scores.append(found[1])
     assert steps == sorted(steps) and steps[0] < steps[1] < steps[3]
-    for fewer, more in itertools.pairwise(scores):
-        assert np.all(more >= fewer)
-    assert np.any(scores[1] > scores[0]) and np.any(scores[3] > scores[1])
+    assert all(np.all(more >= fewer) for fewer, more in itertools.pairwise(scores))
 
 
 @pytest.mark.parametrize("patience", [None, 0.5])
@@ -165,22 +168,21 @@ def test_n_best_as_tensor_matches_int(patience):
     assert counts[0] < counts[2]
 
 
-def test_beam_search_scores_match_the_model():
+def test_further_results_follow_the_n_best():
     tables = random_tables(seed=4, batch=5)
     expected = search(tables, 4, max_length=9, n_best=2)
     sequences, scores = search(tables, 4, max_length=9, n_best=2, num_results=5)
-    # Further results follow the n-best ones.
     assert np.isfinite(scores[:, 2:]).any()
     np.testing.assert_array_equal(sequences[:, :2], expected[0])
     np.testing.assert_array_equal(scores[:, :2], expected[1])
     assert np.all(scores[:, 1:] <= scores[:, :-1])
     for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
-        for sequence, score in zip(rows, row_scores, strict=True):
-            if score == -np.inf:
-                continue
-            ids = strip(sequence)
-            expected = log_probability(table, ids) / penalty("gnmt", 0.6, len(ids))
-            np.testing.assert_allclose(score, expected, rtol=1e-4)
+        for row, score in zip(rows, row_scores, strict=True):
+            if score > -np.inf:
+                ids = strip(row)
+                log_prob = log_probability(table, ids)
+                expected = log_prob / penalty("gnmt", 0.6, len(ids))
+                np.testing.assert_allclose(score, expected, rtol=1e-4)
 
 
 @pytest.mark.fault("F26", "the same tokens and scores")
@@ -192,15 +194,6 @@ def test_beam_search_result_is_independent_of_batch(beam_size):
         alone = search(tables[i : i + 1], beam_size, max_length=15)
         np.testing.assert_array_equal(together[0][i], alone[0][0])
         np.testing.assert_allclose(together[1][i], alone[1][0], rtol=1e-6)
-
-
-def test_drop_finished_does_not_change_results():
-    tables = random_tables(seed=7, batch=23)
-    limits = np.arange(23, dtype="int32") % 14
-    with_it = search(tables, 3, limits, n_best=3, drop_finished=True)
-    without = search(tables, 3, limits, n_best=3, drop_finished=False)
-    np.testing.assert_array_equal(with_it[0], without[0])
-    np.testing.assert_array_equal(with_it[1], without[1])
 
 
 def counting_step(beam_size, rows):
@@ -220,30 +213,15 @@ def end_after(length, vocabulary=7):
     The sequence has `length` tokens, end id included.
     """
     table = np.zeros((vocabulary,) * 3, "float32")
-    if length == 1:
-        table[START, START, END] = 20
-        return table
-    table[START, START, 4] = 20
-    history = [START, 4]
-    for position in range(1, length - 1):
-        token = 4 + position % 3
-        table[history[0], history[1], token] = 20
-        history = [history[1], token]
-    table[history[0], history[1], END] = 20
+    ids = [START, START, *(4 + i % 3 for i in range(length - 1)), END]
+    for place in range(length):
+        table[tuple(ids[place : place + 3])] = 20
     return table
 
 
 def test_finished_sentences_leave_the_batch():
-    tables = np.stack([end_after(1)] * 5 + [end_after(4)] * 3)
-    rows = []
-    sequences, _ = beam_search(
-        counting_step(2, rows),
-        table_cache(8, 2),
-        {"tables": tables},
-        batch_size=8,
-        max_length=20,
-        search=BeamSearch(2),
-    )
+    tables, rows = np.stack([end_after(1)] * 5 + [end_after(4)] * 3), []
+    sequences, _ = search(tables, 2, 20, step=counting_step(2, rows))
     # Two rows per sentence: eight sentences in the first step, then three.
     assert rows == [16, 6, 6, 6]
     assert strip(sequences[7, 0]) == [4, 5, 6, END]
@@ -328,19 +306,12 @@ def test_compiled_beam_search_accepts_any_batch_size():
 
 def test_beam_search_compiles_with_xla():
     tables = random_tables(seed=13, batch=4)
-
-    @tf.function(jit_compile=True)
-    def compiled(tables):
-        return beam_search(
-            table_step(3),
-            table_cache(4, 3),
-            {"tables": tables},
-            batch_size=4,
-            max_length=9,
-            search=BeamSearch(3),
-            drop_finished=False,
-        )
-
+    compiled = tf.function(
+        lambda tables: beam_search(
+            *start(tables, 3, 9), search=BeamSearch(3), drop_finished=False
+        ),
+        jit_compile=True,
+    )
     sequences, scores = compiled(tf.constant(tables))
     expected = search(tables, 3, 9)
     np.testing.assert_array_equal(sequences, expected[0])
@@ -348,20 +319,16 @@ def test_beam_search_compiles_with_xla():
 
 
 def test_bfloat16_logits_are_summed_in_float32():
-    tables = random_tables(14, 3)
     # Values that bfloat16 represents exactly, so that only sums can differ.
-    tables = tf.cast(tf.cast(tables, "bfloat16"), "float32").numpy()
-    step = table_step(2)
+    tables = tf.cast(tf.cast(random_tables(14, 3), "bfloat16"), "float32").numpy()
 
     def low_precision(ids, cache, context, index):
-        logits, cache = step(ids, cache, context, index)
+        logits, cache = table_step(2)(ids, cache, context, index)
         return keras.ops.cast(logits, "bfloat16"), cache
 
-    context = {"tables": tables}
-    found = beam_search(
-        low_precision, table_cache(3, 2), context, 3, 9, search=BeamSearch(2)
+    found, expected = (
+        search(tables, 2, 9, step=each) for each in (low_precision, None)
     )
-    expected = search(tables, 2, 9)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
 

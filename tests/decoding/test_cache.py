@@ -14,7 +14,6 @@ from keras import ops
 from layer_checks import numpy
 
 from keras_transformer.decoding import cache as kv_cache
-from keras_transformer.decoding.cache import Growing
 
 BATCH, BEAM, STEPS, HEADS = 2, 3, 9, 2
 KEY_DIM, VALUE_DIM = 5, 4
@@ -150,30 +149,6 @@ def test_compact_drops_slots_that_no_hypothesis_attends_to():
     assert dropped == 3
 
 
-@needs_growing_cache
-def test_compact_of_one_hypothesis_merges_both_parts():
-    hypotheses = Hypotheses(beam_size=1)
-    for index in range(4):
-        hypotheses.append(index)
-    before = [numpy(each) for _, each in hypotheses.cache.layers[0].parts()]
-    hypotheses.compact()
-    layer = hypotheses.cache.layers[0]
-    np.testing.assert_array_equal(numpy(layer.value), np.concatenate(before, axis=2))
-    assert layer.recent_key.shape[2] == layer.recent_value.shape[2] == 0
-
-
-@pytest.mark.parametrize("max_length", CAPACITIES)
-def test_reorder_moves_no_key(max_length):
-    """Keys and values are the same tensors; only the ancestors change."""
-    hypotheses = Hypotheses(max_length=max_length)
-    for index in range(3):
-        hypotheses.append(index)
-        before = hypotheses.cache
-        hypotheses.reorder()
-        assert hypotheses.cache.layers is before.layers
-    assert (numpy(hypotheses.cache.ancestors) != numpy(before.ancestors)).any()
-
-
 @pytest.mark.parametrize(
     ("window", "num_positions"), [(None, 12), (1, 1), (4, 4), (12, 12), (30, 12)]
 )
@@ -200,32 +175,3 @@ def test_buffer_shapes_match_for_tensor_lengths(window):
         expected = [tuple(each.shape) for each in tf.nest.flatten(cache)]
         found = [tuple(each.numpy()) for each in sizes(tf.constant(length))]
         assert found == expected
-
-
-def test_empty_cache_has_the_dtype_of_its_attention():
-    attention = SimpleNamespace(**{**vars(ATTENTION), "compute_dtype": "bfloat16"})
-    for max_length in CAPACITIES:
-        cache = kv_cache.empty_cache([attention], BATCH, BEAM, max_length)
-        for each in cache.layers[0]:
-            assert keras.backend.standardize_dtype(each.dtype) == "bfloat16"
-        assert isinstance(cache.layers[0], Growing) == (max_length is None)
-
-
-def test_reachable_slots_keep_their_order():
-    """The shorter list is padded with the first slots that are not reachable."""
-    ancestors = np.zeros((2, 2, 6), "bool")
-    ancestors[0, 0, [1, 4]] = True
-    ancestors[0, 1, [1, 5]] = True
-    ancestors[1, :, 3] = True
-    if keras.backend.backend() == "jax":
-        pytest.skip("The number of slots is not static.")
-    slots = numpy(kv_cache.reachable_slots(ops.convert_to_tensor(ancestors)))
-    np.testing.assert_array_equal(slots, [[1, 4, 5], [3, 0, 1]])
-
-
-def test_gather_slots_selects_slots_per_sentence():
-    x = np.arange(2 * 3 * 4 * 5, dtype="float32").reshape(2, 3, 4, 5)
-    slots = np.array([[1, 3], [2, 0]], "int32")
-    taken = kv_cache.gather_slots(ops.array(x), ops.array(slots))
-    expected = np.stack([x[0][:, [1, 3]], x[1][:, [2, 0]]])
-    np.testing.assert_array_equal(numpy(taken), expected)

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import small_transformers
 from keras import ops
-from layer_checks import numpy, randomize
-from small_transformers import SIZES
+from layer_checks import numpy
 
-import keras_transformer as kt
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.loop import decode_loop
 
@@ -141,7 +139,7 @@ def test_step_matches_whole_decoder(variant, max_length):
 @pytest.mark.parametrize(
     "max_length", [slow_unless(each == 7, each) for each in CAPACITIES[-2:]]
 )
-@pytest.mark.parametrize("variant", ["widths", "bfloat16"])
+@pytest.mark.parametrize("variant", ["widths", "bfloat16", "variations"])
 @pytest.mark.parametrize("weights", ["arranged", "packed"])
 def test_step_with_arranged_weights_matches_whole_decoder(weights, variant, max_length):
     model = shared_model(**VARIANTS[variant])
@@ -188,40 +186,6 @@ def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
         assert set(layer) == {None}
     # Few steps, since int8 arithmetic is slow in Keras.
     assert_steps_match(model, decoder, max_length=CAPACITIES[0], steps=3)
-
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_step_with_biased_attention_matches_whole_decoder(weights):
-    model = kt.Transformer(**SIZES)
-    for layer in model.decoder.layers:
-        for attention in (layer.self_attention, layer.cross_attention):
-            attention.use_bias = True
-            for name in ("query_dense", "key_dense", "value_dense"):
-                getattr(attention, name).use_bias = True
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    randomize(model)
-    decoder = decoder_of(model, weights)
-    assert_steps_match(model, decoder, max_length=CAPACITIES[0])
-
-
-def test_decoder_accepts_an_encoder():
-    """The argument `encode` replaces the model's encoder."""
-    model, calls = shared_model(), []
-    zeros = np.zeros((3, 6, 12), "float32")
-
-    def encode(source_ids):
-        calls.append(source_ids)
-        return ops.array(zeros)
-
-    decoder = IncrementalDecoder(model, encode=encode)
-    cache, context = decoder.begin(sources(model), max_length=CAPACITIES[-1])
-    assert len(calls) == 1
-    for key, _ in context.layers:
-        assert (numpy(key) == 0).all()
-    ids = np.array([[5], [6], [7]], "int32")
-    logits, _ = decoder.step(ops.array(ids), cache, context, 0)
-    expected = model.decode(ids, ops.array(zeros), sources(model) != 0)
-    np.testing.assert_allclose(numpy(logits), numpy(expected)[:, 0], atol=1e-4)
 
 
 class ForcedState(NamedTuple):

@@ -72,10 +72,3 @@ def test_special_ids_exclude_all_but_the_end():
     assert SpecialIds(pad=5, start=5, unknown=None).excluded_ids() == (5,)
     with pytest.raises(ValueError, match="end_id=7"):
         SpecialIds(start=7, end=7).excluded_ids()
-
-
-def test_special_ids_are_read_from_a_tokenizer(tiny_model):
-    tokenizer = tiny_model[1]
-    ids = SpecialIds.of(tokenizer)
-    assert (ids.pad, ids.unknown) == (tokenizer.pad_id, tokenizer.unknown_id)
-    assert (ids.start, ids.end) == (tokenizer.start_id, tokenizer.end_id)

@@ -1,7 +1,6 @@
-"""Translators and tokenizers can be pickled and copied, also for other processes."""
+"""Translators and tokenizers can be pickled and copied."""
 
 import copy
-import multiprocessing
 import pickle
 
 import pytest
@@ -28,7 +27,8 @@ def test_translator_can_be_copied(translator, clone):
     names = (*OPTIONS, "search", "batch_tokens", "path", "warn")
     for name in names:
         assert getattr(again, name) == getattr(translator, name)
-    assert again.n_best(TEXTS, 2) == translator.n_best(TEXTS, 2)
+    if pickled:  # compiling takes seconds
+        assert again.n_best(TEXTS, 2) == translator.n_best(TEXTS, 2)
     assert again.fingerprint() == translator.fingerprint()
     assert (again.model is translator.model) == (clone is copy.copy)
     assert again.target_tokenizer is again.tokenizer
@@ -52,8 +52,3 @@ def test_tokenizers_can_be_copied(kind):
         assert ids.to_list() == tokenizer.tokenize(["a 12 日"]).to_list()
         texts = [each.target.detokenize(ids).numpy() for each in (again, tokenizer)]
         assert texts[0] == texts[1]
-
-
-def test_another_process_translates(translator):
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(translator.translate, [TEXTS]) == [translator.translate(TEXTS)]

@@ -167,29 +167,3 @@ def test_beam_matches_tensor2tensor(log_probs, alpha, max_length, sequences, sco
     found, found_scores = search(log_probs, alpha, "gnmt", max_length=max_length)
     assert found == sequences
     np.testing.assert_allclose(found_scores, scores, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("steps", "increments", "seen"),
-    [
-        ([[[0.7, 0.3, 0]], [[0.4, 0.6, 0]], [[0.5, 0.5, 0]]], [1], [[0], [1]]),
-        # Both rows always continue the first row.
-        (TWO, [3, 7], [[0, 0], [3, 3], [6, 6]]),
-    ],
-)
-def test_beam_reorders_states_like_tensor2tensor(steps, increments, seen):
-    """Each step adds `increments` to the rows' states, which begin as 0.
-
-    `seen` are the states that each step receives.
-    """
-    states = []
-
-    def counting(ids, cache, context, index):
-        states.append(np.array(cache["state"]).tolist())
-        logits, _ = step(ids, cache, context, index)
-        return logits, {"state": cache["state"] + np.array(increments, "float32")}
-
-    log_probs = t2t_tables(*([each] for each in steps))
-    decoder = StepDecoder(counting, returns_log_probs=True)
-    search(log_probs, 0.0, "gnmt", max_length=3, decoder=decoder)
-    assert states == seen

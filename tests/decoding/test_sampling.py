@@ -16,10 +16,9 @@ from decoding_oracles import (
     START,
     UNKNOWN,
     beam,
-    log_probability,
     random_tables,
+    start,
     strip,
-    table_cache,
     table_model,
     table_step,
 )
@@ -35,16 +34,9 @@ SETTINGS = {field.name for field in dataclasses.fields(Sampling)}
 def draw(tables, num_samples, max_length, **options):
     """Samples with `options`, which are settings or other arguments of `sample`."""
     settings = {name: options.pop(name) for name in SETTINGS & set(options)}
-    sequences, scores = sample(
-        table_step(num_samples),
-        table_cache(len(tables), num_samples),
-        {"tables": tables},
-        batch_size=len(tables),
-        max_length=max_length,
-        sampling=Sampling(num_samples, **settings),
-        **options,
-    )
-    return np.array(sequences), np.array(scores)
+    arguments = start(tables, num_samples, max_length)
+    found = sample(*arguments, sampling=Sampling(num_samples, **settings), **options)
+    return tuple(map(np.array, found))
 
 
 def first_tokens(table, **options):
@@ -67,11 +59,16 @@ def assert_frequencies(found, expected):
     assert np.all(np.abs(found - expected) <= bound), (found, expected)
 
 
-@pytest.mark.parametrize("temperature", [1e-30, 0.5, 1.0, 2.0, 1e30])
-def test_sample_frequencies_follow_the_softmax(temperature):
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": each} for each in (1e-30, 0.5, 1.0, 2.0, 1e30)] + [{"top_k": 3}],
+)
+def test_sample_frequencies_follow_the_softmax(options):
     table = random_tables(seed=1, batch=1, vocabulary=9)[0]
-    expected = softmax_of_allowed(table[START, START], temperature)
-    assert_frequencies(first_tokens(table, temperature=temperature), expected)
+    expected = softmax_of_allowed(table[START, START], options.get("temperature", 1.0))
+    expected[np.argsort(expected)[: -options.get("top_k", 9)]] = 0
+    expected /= expected.sum()
+    assert_frequencies(first_tokens(table, **options), expected)
 
 
 def test_sample_frequencies_of_second_tokens_follow_the_softmax():
@@ -86,13 +83,6 @@ def test_sample_frequencies_of_second_tokens_follow_the_softmax():
         found = np.bincount(seconds, minlength=7) / len(seconds)
         bound = 5 * np.sqrt(expected * (1 - expected) / len(seconds))
         assert np.all(np.abs(found - expected) <= bound)
-
-
-def test_top_k_keeps_the_k_most_probable_tokens():
-    table = random_tables(seed=3, batch=1, vocabulary=11)[0]
-    expected = softmax_of_allowed(table[START, START])
-    expected[np.argsort(expected)[:-3]] = 0
-    assert_frequencies(first_tokens(table, top_k=3), expected / expected.sum())
 
 
 # The nucleus of the probabilities below is {0.5, 0.3} for a `top_p` of 0.75 and has one
@@ -138,15 +128,12 @@ def test_same_seed_gives_same_samples():
 
 def test_seed_generator_gives_other_samples_at_each_call():
     tables = random_tables(seed=5, batch=3)
+    arguments, settings = start(tables, 7, 9), Sampling(7, seed=1)
     generator = keras.random.SeedGenerator(11)
-
-    def drawn():
-        cache, settings = table_cache(3, 7), Sampling(7, seed=1)
-        context = {"tables": tables}
-        found = sample(table_step(7), cache, context, 3, 9, settings, seed=generator)
-        return np.array(found[0])
-
-    assert np.any(drawn() != drawn())
+    first, second = (
+        np.array(sample(*arguments, settings, seed=generator)[0]) for _ in range(2)
+    )
+    assert np.any(first != second)
 
 
 def test_drop_finished_does_not_change_samples():
@@ -156,14 +143,6 @@ def test_drop_finished_does_not_change_samples():
     without = draw(tables, 2, limits, seed=3, drop_finished=False)
     np.testing.assert_array_equal(with_it[0], without[0])
     np.testing.assert_array_equal(with_it[1], without[1])
-
-
-def test_sample_scores_are_log_probabilities():
-    tables = random_tables(seed=7, batch=4)
-    sequences, scores = draw(tables, 5, 6, seed=2, temperature=1.3, top_k=3)
-    for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
-        expected = [log_probability(table, strip(row)) for row in rows]
-        np.testing.assert_allclose(row_scores, expected, rtol=1e-4)
 
 
 def test_forbidden_ids_are_never_drawn():

@@ -1,7 +1,6 @@
 """`Translator` with a small random `Transformer` and a tokenizer of characters."""
 
 import dataclasses
-import logging
 from concurrent import futures
 
 import keras
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 from characters import ALPHABET, Characters, characters_model, endless_model
 from decoding_oracles import log_softmax
+from small_transformers import built
 
 import keras_transformer as kt
 from keras_transformer.decoding import (
@@ -70,10 +70,9 @@ def test_long_lists_are_encoded_in_groups(translator, warnings, monkeypatch):
     assert [index for index, _ in warnings] == [8]
 
 
-def test_parallel_batches_give_the_same_translations(
-    model, translator, parallel_counts
-):
-    several = translator_of(model, parallel_parts=3)
+def test_parallel_batches_give_the_same_translations(translator, parallel_counts):
+    several = translator.with_search()  # shares the compiled functions
+    several.parallel_parts = 3
     lines = LINES * 7
     found = several.n_best(lines)
     expected = translator.n_best(lines)
@@ -97,8 +96,7 @@ def test_translator_rejects_a_model_without_the_end_id(model):
 
 def test_translator_generates_outputs_only(model):
     """A model with `output_size` predicts fewer ids than it embeds."""
-    fewer = kt.Transformer(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
-    fewer.build({"source_ids": (None, None), "target_ids": (None, None)})
+    fewer = built(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
     fewer.set_weights(model.get_weights())
     search = BeamSearch(beam_size=3, extra_length=4)
     translator = Translator(fewer, Characters(), search=search)
@@ -126,32 +124,13 @@ def test_n_best_rejects_lengths_out_of_range(translator):
 
 
 def test_fingerprint_depends_on_the_architecture():
-    models = [kt.Transformer(14, 1, 24, 40, heads) for heads in (3, 4, 3)]
+    models = [built(14, 1, 24, 40, heads) for heads in (3, 4, 3)]
     for model in models:
-        model.build({"source_ids": (None, None), "target_ids": (None, None)})
         model.set_weights(models[0].get_weights())
     first, other, same = (
         Translator(each, Characters()).fingerprint() for each in models
     )
     assert first == same != other
-
-
-def test_translator_accepts_an_empty_list(translator):
-    assert translator.translate([]) == []
-    assert translator.score([], []) == []
-
-
-def test_n_best_returns_ranked_translations(translator):
-    for line, ranked in zip(LINES, translator.n_best(LINES), strict=True):
-        if not line.strip():
-            assert ranked == [Translation("", 0.0)]
-            continue
-        assert 1 <= len(ranked) <= 3
-        scores = [each.score for each in ranked]
-        assert scores == sorted(scores, reverse=True)
-        assert np.all(np.isfinite(scores))
-    best = [ranked[0].text for ranked in translator.n_best(LINES)]
-    assert best == translator.translate(LINES)
 
 
 def test_score_matches_the_scores_of_n_best(translator):
@@ -208,18 +187,6 @@ def test_prefix_begins_the_first_segment(translator):
     *others, last = translator.translate(["dad.", "fed!", "bad!", "a"])
     assert first.text.startswith("gg")
     assert found.text == f"\n{' '.join(filter(None, [first.text, *others]))}\n{last}"
-
-
-def test_translator_accepts_ten_thousand_words(model, caplog):
-    search = BeamSearch(beam_size=1, extra_length=0)
-    translator = Translator(model, Characters(), search=search, max_source_length=200)
-    with caplog.at_level(logging.WARNING, logger="keras_transformer"):
-        (text,) = translator.translate(["abc fed " * 5000])
-    assert text
-    # 5,000 times eight characters, and the end id.
-    assert "line 1: 40001 subwords" in caplog.text
-    # Such a line is cut every 100 characters (see `test_segments.py`), or 25 words.
-    assert "400 segments" in caplog.text and "cut" not in caplog.text
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
@@ -285,9 +252,6 @@ def test_sample_repeats_by_seed(translator):
     keras.utils.set_random_seed(4)
     unseeded = dataclasses.replace(sampling, seed=None)
     assert translator.sample(LINES, unseeded) != translator.sample(LINES, unseeded)
-    best = translator.sample(LINES, Sampling(top_k=1, extra_length=4))
-    greedy = translator.with_search(beam_size=1).translate(LINES)
-    assert [ranked[0].text for ranked in best] == greedy
 
 
 def test_translator_accepts_two_tokenizers(model, translator):
@@ -310,11 +274,9 @@ def test_translator_accepts_lone_surrogates(translator):
 @pytest.mark.fault("F22", "never generated, however probable; a text is returned")
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_ids_without_a_subword_are_never_generated(beam_size):
-    keras.utils.set_random_seed(3)
     size = Characters.vocabulary_size
     # Rounded up from 14 to a multiple of 8, so that two ids have no subword.
-    padded = kt.Transformer(-(-size // 8) * 8, 1, d_model=24, d_ff=8, num_heads=3)
-    padded.build({"source_ids": (None, None), "target_ids": (None, None)})
+    padded = built(-(-size // 8) * 8, 1, d_model=24, d_ff=8, num_heads=3, seed=3)
     (table,) = [w for w in padded.weights if w.shape == (padded.vocabulary_size, 24)]
     rows = table.numpy()
     # The rows of these two ids are long and opposite, so one of them always has the
@@ -370,8 +332,8 @@ def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size)
 
 def test_translator_builds_models():
     models = [kt.Transformer(Characters.vocabulary_size, 1, 8, 8, 2) for _ in range(2)]
-    for model in (models[0], kt.Ensemble(models)):
-        assert len(translator_of(model).translate(LINES)) == len(LINES)
+    translator_of(kt.Ensemble(models))
+    assert all(model.built for model in models)
 
 
 @pytest.mark.fault("F21", "an error with both sizes")
