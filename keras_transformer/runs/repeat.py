@@ -19,13 +19,19 @@ from keras_transformer.errors import (
     UserError,
     require_tensorflow,
 )
-from keras_transformer.runs import folder as run_folder
-from keras_transformer.runs.corpora import load_scored_pairs
-from keras_transformer.runs.report import RESULT, write_result, write_seeds
-from keras_transformer.runs.validation import score_model
-from keras_transformer.files import remove_link, replace_file
+from keras_transformer.files import remove_link
 from keras_transformer.machine import find_cores
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
+from keras_transformer.runs import folder as run_folder
+from keras_transformer.runs.corpora import load_scored_pairs
+from keras_transformer.runs.report import (
+    RESULT,
+    read_result,
+    replace_text,
+    write_result,
+    write_seeds,
+)
+from keras_transformer.runs.validation import score_model
 from keras_transformer.saving.names import (
     CONFIG,
     REPORT,
@@ -41,26 +47,29 @@ REFERENCES = "references.txt"
 LOG = "train.log"
 
 
-class _SeedResult(BaseModel):
-    """Content of `result.json`."""
-
+class _Seed(BaseModel):
     seed: NonNegativeInt
-    bleu: float
-    bleu_interval: list[float]
-    chrf: float
-    perplexity: float | None  # `None` if it is infinite, as for a diverged model
-    # Scores of the final model, if there are any. Old results have none.
-    validation_bleu: float | None = None
-    validation_perplexity: float | None = None
-    parameters: NonNegativeInt
-    seconds: float
-    signatures: list[str]
 
 
 class _Report(BaseModel):
     """The part of `results.json` that `read_translations` needs."""
 
-    seeds: Annotated[list[_SeedResult], Field(min_length=1)]
+    seeds: Annotated[list[_Seed], Field(min_length=1)]
+
+
+class _SeedResult(_Seed):
+    """Content of `result.json`."""
+
+    bleu: float
+    bleu_interval: list[float]
+    chrf: float
+    perplexity: float | None  # `None` if it is infinite, as for a diverged model
+    # Scores of the final model, if there are any.
+    validation_bleu: float | None
+    validation_perplexity: float | None
+    parameters: NonNegativeInt
+    seconds: float
+    signatures: list[str]
 
 
 def repeat(recipe, seeds, output, jobs=1, on_seed=None):
@@ -108,7 +117,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     with run_folder.create_and_lock(output, ".repeat.lock", folders.values()):
         _store_or_check_recipe(output, recipe)
-        results = {seed: _read_result(folder) for seed, folder in folders.items()}
+        results = {
+            seed: read_result(folder, _SeedResult) for seed, folder in folders.items()
+        }
         pending = [seed for seed, result in results.items() if result is None]
         # Errors in the test set are reported before the training.
         test_pairs = load_scored_pairs(recipe, "test")
@@ -162,10 +173,7 @@ def read_evaluation_settings(output):
     """Reads the section `evaluation` of the recipe in an output folder of `repeat`."""
     path = output / CONFIG
     if not path.is_file():
-        raise RunError(
-            f"{path}: no such file, so the settings of BLEU are unknown. Run `repeat` "
-            "again"
-        )
+        raise RunError(f"{path}: no such file, so the settings of BLEU are unknown")
     return load_recipe(path).evaluation.model_dump()
 
 
@@ -183,9 +191,6 @@ def _check_test_text(folders, test_pairs):
     for folder in folders:
         for name, texts in zip((SOURCES, REFERENCES), test_pairs, strict=True):
             path = folder / name
-            # Old results have no sources.
-            if name == SOURCES and not path.exists():
-                continue
             if _read_lines(path) != [*map(_one_line, texts)]:
                 raise DataError(
                     f"{path}: differs from data.test, so the test set has changed "
@@ -233,9 +238,7 @@ def _train_all(config, folders, seeds, jobs):
                 message = f"training ended with exit code {process.returncode}"
                 if not shows_progress:
                     log = folders[seed] / LOG
-                    lines = log.read_text(errors="replace").splitlines() or [
-                        "no output"
-                    ]
+                    lines = ["no output", *log.read_text(errors="replace").splitlines()]
                     message += f": {lines[-1].strip()} (see {log})"
                 raise RunError(f"seed {seed}: {message}")
             yield seed
@@ -298,14 +301,6 @@ def _restrict_cores(slot, jobs):
         os.sched_setaffinity(0, cores)
 
 
-def _read_result(folder):
-    """Returns the stored result of a seed, or `None`."""
-    path = folder / RESULT
-    if not path.is_file():
-        return None
-    return read_json(path, _SeedResult, error=RunError).model_dump()
-
-
 def _evaluate(recipe, test_pairs, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     sources, references = test_pairs
@@ -327,13 +322,8 @@ def _evaluate(recipe, test_pairs, seed, folder):
         "seconds": max(seconds, default=0),
         "signatures": [scores.bleu.signature, chrf.signature],
     }
-    for name, texts in (
-        (TRANSLATIONS, scores.translations),
-        (SOURCES, sources),
-        (REFERENCES, references),
-    ):
-        with replace_file(folder / name) as temporary:
-            lines = "".join(f"{_one_line(text)}\n" for text in texts)
-            temporary.write_text(lines, encoding="utf-8")
+    names = TRANSLATIONS, SOURCES, REFERENCES
+    for name, texts in zip(names, (scores.translations, *test_pairs), strict=True):
+        replace_text(folder / name, "".join(f"{_one_line(text)}\n" for text in texts))
     write_result(folder, result)
     return result

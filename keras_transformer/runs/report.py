@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import statistics
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,6 +18,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.files import replace_file
 from keras_transformer.saving.info import markdown_table
 from keras_transformer.saving.names import REPORT, metrics_of_run
+from keras_transformer.untrusted import read_json
 
 # File in the folder of a run that `repeat` or `ablate` has scored.
 RESULT = "result.json"
@@ -63,35 +63,29 @@ _TITLES = {
 _MISSING = "-"
 
 
-class PaperRow(NamedTuple):
-    """A row's results in Table 3, on newstest2013."""
-
-    perplexity: float  # per subword
-    bleu: float
-    millions: float | None  # parameters, `None` if the table does not list them
-
-
+# Results of the rows of Table 3 on newstest2013: perplexity per subword, BLEU, and
+# millions of parameters, `None` if the table does not list them.
 PAPER = {
-    "base": PaperRow(4.92, 25.8, 65),
-    "A1": PaperRow(5.29, 24.9, None),
-    "A2": PaperRow(5.00, 25.5, None),
-    "A3": PaperRow(4.91, 25.8, None),
-    "A4": PaperRow(5.01, 25.4, None),
-    "B1": PaperRow(5.16, 25.1, 58),
-    "B2": PaperRow(5.01, 25.4, 60),
-    "C1": PaperRow(6.11, 23.7, 36),
-    "C2": PaperRow(5.19, 25.3, 50),
-    "C3": PaperRow(4.88, 25.5, 80),
-    "C4": PaperRow(5.75, 24.5, 28),
-    "C5": PaperRow(4.66, 26.0, 168),
-    "C6": PaperRow(5.12, 25.4, 53),
-    "C7": PaperRow(4.75, 26.2, 90),
-    "D1": PaperRow(5.77, 24.6, None),
-    "D2": PaperRow(4.95, 25.5, None),
-    "D3": PaperRow(4.67, 25.3, None),
-    "D4": PaperRow(5.47, 25.7, None),
-    "E": PaperRow(4.92, 25.7, None),
-    "big": PaperRow(4.33, 26.4, 213),
+    "base": (4.92, 25.8, 65),
+    "A1": (5.29, 24.9, None),
+    "A2": (5.00, 25.5, None),
+    "A3": (4.91, 25.8, None),
+    "A4": (5.01, 25.4, None),
+    "B1": (5.16, 25.1, 58),
+    "B2": (5.01, 25.4, 60),
+    "C1": (6.11, 23.7, 36),
+    "C2": (5.19, 25.3, 50),
+    "C3": (4.88, 25.5, 80),
+    "C4": (5.75, 24.5, 28),
+    "C5": (4.66, 26.0, 168),
+    "C6": (5.12, 25.4, 53),
+    "C7": (4.75, 26.2, 90),
+    "D1": (5.77, 24.6, None),
+    "D2": (4.95, 25.5, None),
+    "D3": (4.67, 25.3, None),
+    "D4": (5.47, 25.7, None),
+    "E": (4.92, 25.7, None),
+    "big": (4.33, 26.4, 213),
 }
 
 
@@ -113,14 +107,23 @@ def _save(figure, path):
         figure.savefig(temporary, dpi=150)
 
 
-def _write(path, text):
+def replace_text(path, text):
+    """Writes a text file atomically."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_result(folder, result):
     """Writes the scores of a run, a mapping, to the file `RESULT`."""
-    _write(folder / RESULT, json.dumps(result, indent=1))
+    replace_text(folder / RESULT, json.dumps(result, indent=1))
+
+
+def read_result(folder, schema):
+    """Returns a run's scores, which match a schema, or `None` before it is scored."""
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    return read_json(path, schema, error=RunError).model_dump()
 
 
 def draw_curves(folders, path):
@@ -265,9 +268,9 @@ def write_seeds(results, output):
         if None not in scores:
             spreads[name] = spread(scores)
     means = {name: each._asdict() for name, each in spreads.items()}
-    _write(output / REPORT, json.dumps({"seeds": results, **means}, indent=1))
+    replace_text(output / REPORT, json.dumps({"seeds": results, **means}, indent=1))
     signatures = "".join(f"- `{each}`\n" for each in results[0]["signatures"])
-    _write(
+    replace_text(
         output / "results.md",
         f"{_seeds_table(results, spreads)}\n± is the standard deviation over seeds. "
         "Intervals are from 1,000 bootstrap resamples of the test sentences. A dash "
@@ -314,8 +317,8 @@ def _seeds_table(results, spreads):
 
 def _describe_omitted(results, output):
     """Returns a line with the finished seeds that the report omits, or no text."""
-    names = [each.parent.name for each in output.glob(f"seed-*/{RESULT}")]
-    seeds = [name.removeprefix("seed-") for name in names]
+    paths = output.glob(f"seed-*/{RESULT}")
+    seeds = (path.parent.name.removeprefix("seed-") for path in paths)
     finished = {int(seed) for seed in seeds if seed.isdecimal()}
     omitted = sorted(finished - {each["seed"] for each in results})
     if not omitted:
@@ -348,7 +351,7 @@ def write_table3(results, output, scale=1):
         csv.writer(file, lineterminator="\n").writerows(lines)
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    _write(
+    replace_text(
         output / "table.md",
         f"{markdown_table(lines[0], lines[1:])}\nAll widths are divided by {scale}. "
         f"Each row is the mean of {runs} run(s). PPL, per subword, and BLEU are "
@@ -363,7 +366,7 @@ def _cells(row, results):
     """Returns a row's cells, a dict with the column headings as keys."""
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
-    paper = PAPER[row]
+    paper_perplexity, paper_bleu, millions = PAPER[row]
     perplexities = [result["perplexity"] for result in results]
     perplexity = ""
     if None not in perplexities:
@@ -383,9 +386,9 @@ def _cells(row, results):
         "parameters": results[0]["parameters"],
         "PPL": perplexity,
         "BLEU": round(statistics.mean(result["bleu"] for result in results), 2),
-        "paper's PPL": paper.perplexity,
-        "paper's BLEU": paper.bleu,
-        "paper's parameters (M)": "" if paper.millions is None else paper.millions,
+        "paper's PPL": paper_perplexity,
+        "paper's BLEU": paper_bleu,
+        "paper's parameters (M)": "" if millions is None else millions,
     }
 
 
@@ -396,19 +399,16 @@ def _plot_table3(rows, path):
     """
     figure, axes = _axes(10, 6, 2, 1, sharex=True)
     names = [row["row"] for row in rows]
-    base = next((row for row in rows if row["row"] == "base"), None)
-    for axis, name, label in zip(
-        axes.flat, ("BLEU", "PPL"), ("BLEU", "perplexity"), strict=True
-    ):
+    for axis, name in zip(axes.flat, ("BLEU", "PPL"), strict=True):
         for column, style, legend in (
             (name, "o", "here"),
             (f"paper's {name}", "x", "paper"),
         ):
             # An empty cell is not plotted.
             values = [math.nan if row[column] == "" else row[column] for row in rows]
-            zero = values[rows.index(base)] if base else 0.0
+            zero = values[names.index("base")] if "base" in names else 0.0
             axis.plot(names, [value - zero for value in values], style, label=legend)
         axis.axhline(0, color="grey", linewidth=0.8)
-        axis.set_ylabel(f"{label} - base" if base else label)
+        axis.set_ylabel(f"{name} - base" if "base" in names else name)
         axis.legend()
     _save(figure, path)

@@ -4,27 +4,26 @@ The paper labels its groups of rows with the letters A to E. Here, the rows of a
 are also numbered, such as `C2`. Group E has a single row, `E`.
 """
 
-import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import RecipeError, RunBusy, require_tensorflow
+from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (
     PAPER,
     RESULT,
+    read_result,
     write_result,
     write_table3,
 )
 from keras_transformer.runs.train import train
 from keras_transformer.runs.validation import score_model
-from keras_transformer.sizes import SIZES, TRAINING_CHANGES, WIDTHS
-from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.saving.names import CONFIG
-from keras_transformer.untrusted import read_json
+from keras_transformer.sizes import SIZES, TRAINING_CHANGES, WIDTHS
 
 # The big model is trained for 300,000 steps instead of 100,000.
 _BIG_STEPS_FACTOR = 3
@@ -57,17 +56,8 @@ def row_recipe(recipe, row, scale=1, seed=1):
     Data, tokenizer, schedule, normalization and activation are unchanged. As in the
     paper, the model is the last checkpoint, without averaging. The search uses beam
     size 4 and length penalty 0.6. The row `big` is trained for three times as many
-    steps as the others.
-
-    Args:
-        recipe: A `Recipe`.
-        row: Name of the row.
-        scale: Divisor of all widths, for smaller models. Heads, layers and dropout are
-            unchanged.
-        seed: Seed of the initial weights, the dropout and the data order.
-
-    Raises:
-        RecipeError: If `scale` does not divide a width.
+    steps as the others. `scale` divides all widths; heads, layers and dropout are
+    unchanged.
     """
     sizes = dict(SIZES[row])
     for name in WIDTHS:
@@ -101,15 +91,14 @@ def row_recipe(recipe, row, scale=1, seed=1):
 class _Result(BaseModel):
     """Content of `result.json`."""
 
-    model_config = ConfigDict(extra="allow")
-
     row: str
     seed: NonNegativeInt
     parameters: PositiveInt
     perplexity: float | None  # `None` if it is infinite, as for a diverged model
     bleu: float
     signature: str
-    recipe: dict[str, Any]
+    seconds: float
+    recipe: Recipe
 
 
 class _Job(NamedTuple):
@@ -119,6 +108,18 @@ class _Job(NamedTuple):
     seed: int
     folder: pathlib.Path
     recipe: Recipe
+
+    def result(self):
+        """Returns the stored result, or `None`."""
+        stored = read_result(self.folder, _Result)
+        if stored is not None:
+            changed = changed_keys(Recipe.model_validate(stored["recipe"]), self.recipe)
+            if changed:
+                raise RecipeError(
+                    f"{self.folder / RESULT} has a different recipe or scale "
+                    f"({', '.join(changed)}). Choose another --output"
+                )
+        return stored
 
 
 def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
@@ -188,12 +189,11 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
 
 def _train_row(job, progress):
     """Returns the stored result of a row, training it first if necessary."""
-    result = _read_result(job.folder, job.recipe)
-    if result is not None:
+    if (result := job.result()) is not None:
         return result
     # `train` releases its lock before the row is evaluated, so a second lock is needed.
     with run_folder.create_and_lock(job.folder, ".row.lock"):
-        result = _read_result(job.folder, job.recipe)
+        result = job.result()
         if result is None:
             summary = train(job.recipe, job.folder, progress=progress)
             result = _evaluate(job, summary["training seconds"])
@@ -202,29 +202,8 @@ def _train_row(job, progress):
 
 def _read_results(jobs):
     """Returns the stored results, including results of other processes."""
-    found = [_read_result(job.folder, job.recipe) for job in jobs]
+    found = [job.result() for job in jobs]
     return [result for result in found if result is not None]
-
-
-def _read_result(folder, recipe):
-    """Returns the stored result of a row, or `None`."""
-    path = folder / RESULT
-    if not os.path.lexists(path):
-        return None
-    stored = read_json(path, _Result, error=RecipeError).model_dump(exclude_unset=True)
-    try:
-        # Keys that did not exist when the result was stored have their defaults.
-        stored_recipe = Recipe.model_validate(stored["recipe"])
-    except ValueError:
-        changed = ["invalid keys"]
-    else:
-        changed = changed_keys(stored_recipe, recipe)
-    if changed:
-        raise RecipeError(
-            f"{path} has a different recipe or scale ({', '.join(changed)}). Choose "
-            "another --output"
-        )
-    return stored
 
 
 def _evaluate(job, seconds):

@@ -10,100 +10,71 @@ import statistics
 import sys
 
 import pytest
+from phrases_run import small_recipe
 from typer.testing import CliRunner
 
 from keras_transformer import machine
 from keras_transformer.cli import console
 from keras_transformer.cli.app import app
-from keras_transformer.errors import RecipeError, RunError
+from keras_transformer.errors import DataError, RecipeError, RunError
 from keras_transformer.evaluation import bleu
-from keras_transformer.runs.repeat import LOG, read_translations, repeat
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs.repeat import LOG, read_translations, repeat
 from keras_transformer.saving.names import final_scores_of_run
 
 JOBS = min(2, machine.find_machine().cores)
-TINY = [
-    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
-    *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
-    *("model.key_dim=8", "model.value_dim=8", "training.steps=2"),
-    *("training.warmup_steps=1", "training.cooldown_steps=0"),
-    *("training.validation_bleu=false", "decoding.extra_length=5"),
-]
 TREES = "{kind: trees, train: {trees: a}, validation: {trees: b}}"
 
 
-@pytest.fixture(scope="module")
-def repeated(tmp_path_factory):
-    """Pair of the output folder for two seeds, and the list of their results."""
-    output = tmp_path_factory.mktemp("repeat") / "seeds"
-    results = repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=JOBS)
-    return output, results
+@pytest.fixture
+def run_instead(tmp_path, monkeypatch):
+    """Function that replaces the training of each seed by a shell script."""
+
+    def run_instead(script, is_terminal=False):
+        fake = tmp_path / "python"
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(fake))
+        monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
+
+    return run_instead
 
 
-def test_repeat_reports_every_seed_and_their_spread(repeated):
-    output, results = repeated
+def test_repeat_reports_every_seed_and_their_spread(phrases_run, tmp_path, run_instead):
+    """A copy of a finished run stands in for each training."""
+    run_instead(
+        'for word; do [ "$before" = --output ] && folder=$word; before=$word; done\n'
+        f'cp -r {phrases_run[0]}/. "$folder" && echo "$@" >"$folder/arguments"'
+    )
+    output = tmp_path / "seeds"
+    results = repeat(small_recipe(), [1, 2], output, jobs=JOBS)
     assert [each["seed"] for each in results] == [1, 2]
-    report = json.loads((output / "results.json").read_text())
-    for metric in ("bleu", "chrf", "perplexity", "validation_perplexity"):
-        scores = [each[metric] for each in results]
-        assert report[metric]["mean"] == pytest.approx(statistics.mean(scores))
-        assert report[metric]["deviation"] == pytest.approx(statistics.stdev(scores))
-    # Different seeds give different models.
-    assert results[0]["perplexity"] != results[1]["perplexity"]
     for seed, result in zip((1, 2), results, strict=True):
         folder = output / f"seed-{seed}"
-        lines = [
-            (folder / name).read_text().splitlines()
-            for name in ("test.txt", "references.txt")
-        ]
+        assert f"training.seed={seed}" in (folder / "arguments").read_text()
+        names = "test.txt", "references.txt", "sources.txt"
+        *lines, sources = [(folder / each).read_text().splitlines() for each in names]
         assert result["bleu"] == pytest.approx(bleu(*lines).score)
-        sources = (folder / "sources.txt").read_text().splitlines()
-        assert sources == [source for source, _ in phrases(size=400, held_out=20).test]
-        # The recipe disables BLEU for validation.
+        assert sources == [source for source, _ in phrases(size=900, held_out=20).test]
         final = final_scores_of_run(folder)
         assert result["validation_perplexity"] == final["perplexity"] > 1
-        assert result["validation_bleu"] is None
-    assert "validation_bleu" not in report
-    assert "| mean | - | " in (output / "results.md").read_text()
-    assert (output / "results.png").read_bytes().startswith(b"\x89PNG")
+        assert result["validation_bleu"] == final["bleu"]
+    assert len(read_translations(output)[0]) == 2
+    # Finished seeds are neither trained nor scored again.
+    run_instead("exit 1")
+    assert repeat(small_recipe(), [2], output) == results[1:]
+    changes = ["training.label_smoothing=0.2", "decoding.beam_size=3"]
+    keys = r"training\.label_smoothing, decoding\.beam_size"
+    with pytest.raises(RecipeError, match=rf"differs from the recipe in {keys}\. "):
+        repeat(small_recipe(*changes, "training.seed=9"), [1], output)
 
 
-def test_repeat_does_not_train_finished_seeds_again(repeated):
-    output, results = repeated
-    before = {path: path.stat().st_mtime_ns for path in output.glob("seed-*/*.keras")}
-    assert repeat(load_recipe("phrases", TINY), [2], output) == results[1:]
-    assert before == {path: path.stat().st_mtime_ns for path in before}
-
-
-def test_repeat_reads_results_without_validation_scores(repeated, tmp_path):
-    copy = tmp_path / "seeds"
-    shutil.copytree(repeated[0], copy)
-    path = copy / "seed-1" / "result.json"
-    result = json.loads(path.read_text())
-    stored = dict(result, validation_bleu=12.345)
-    path.write_text(json.dumps(stored))
-    old = {name: result[name] for name in result if "validation" not in name}
-    (copy / "seed-2" / "result.json").write_text(json.dumps({**old, "seed": 2}))
-    first, second = repeat(load_recipe("phrases", TINY), [1, 2], copy)
-    assert first == stored
-    assert second == dict.fromkeys(stored) | old | {"seed": 2}
-    perplexity = f"{stored['validation_perplexity']:.3f}"
-    lines = (copy / "results.md").read_text().splitlines()
-    assert lines[0].startswith("| seed | validation BLEU | validation perplexity | ")
-    assert lines[2].startswith(f"| 1 | 12.35 | {perplexity} | ")
-    assert lines[3].startswith(f"| 2 | - | - | {result['bleu']:.2f} | ")
-    # The mean of one of the two seeds would be misleading.
-    assert lines[4].startswith("| mean | - | - | ")
-    assert len({line.count("|") for line in lines[:5]}) == 1
-    assert len(read_translations(copy)[0]) == 2
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # It trains in processes; the test above does not.
 def test_repeat_reports_diverged_models(tmp_path):
     """Their mean negative log-likelihood is so high that perplexities are infinite."""
     rate = ("training.schedule=inverse_sqrt", "training.learning_rate=1e6")
-    recipe = load_recipe("phrases", [*TINY, *rate])
+    recipe = small_recipe("training.steps=2", "training.validation_bleu=false", *rate)
     results = repeat(recipe, [1, 2], tmp_path, jobs=JOBS)
     assert [each["perplexity"] for each in results] == [None, None]
     assert repeat(recipe, [1, 2], tmp_path) == results
@@ -112,95 +83,46 @@ def test_repeat_reports_diverged_models(tmp_path):
     assert len(read_translations(tmp_path)[0]) == 2
 
 
-def test_repeat_refuses_another_recipe(repeated):
-    output, _ = repeated
-    changes = [
-        "training.label_smoothing=0.2",
-        "decoding.beam_size=3",
-        "training.seed=9",
-    ]
-    keys = r"training\.label_smoothing, decoding\.beam_size"
-    with pytest.raises(RecipeError, match=rf"differs from the recipe in {keys}\. "):
-        repeat(load_recipe("phrases", [*TINY, *changes]), [1], output)
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # It starts two trainings, to read the error of one.
 def test_repeat_reports_why_a_training_failed(tmp_path):
-    settings = [*TINY, "tokenizer.vocabulary_size=9999"]
+    recipe = small_recipe("tokenizer.vocabulary_size=9999")
     # `repeat` replaces a log that is a link, so the linked file stays empty.
     other, folder = tmp_path / "other", tmp_path / "seeds" / "seed-1"
     other.touch()
     folder.mkdir(parents=True)
     (folder / LOG).symlink_to(other)
     with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
-        repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=JOBS)
+        repeat(recipe, [1, 2], tmp_path / "seeds", jobs=JOBS)
     assert other.read_text() == ""
 
 
-@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
-@pytest.mark.parametrize(
-    ("jobs", "is_terminal"),
-    [
-        (1, True),
-        (1, False),
-        pytest.param(
-            2, True, marks=pytest.mark.skipif(JOBS < 2, reason="needs two CPU cores")
-        ),
-    ],
-)
-def test_repeat_keeps_the_recipe_of_trained_seeds(
-    repeated, tmp_path, monkeypatch, jobs, is_terminal
-):
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
-    output = tmp_path / "seeds"
-    with pytest.raises(RunError, match=r"seed \d: training ended with exit code 1"):
-        repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=jobs)
-    assert not (output / "config.yaml").exists()
-    # A log remains, unless the output went to the terminal.
-    assert output.exists() == (jobs > 1 or not is_terminal)
-    # Two seeds are trained, and the third fails.
-    shutil.copytree(repeated[0], output, dirs_exist_ok=True)
-    (output / "config.yaml").unlink()
-    with pytest.raises(RunError, match=r"seed 3: training ended with exit code 1"):
-        repeat(load_recipe("phrases", TINY), [1, 2, 3], output, jobs=jobs)
-    assert (output / "config.yaml").exists()
-
-
-@pytest.mark.skipif(not os.path.exists("/bin/sh"), reason="needs a shell")
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_repeat_logs_a_single_job_unless_a_terminal_shows_it(
-    tmp_path, monkeypatch, capfd, is_terminal
+    tmp_path, run_instead, capfd, is_terminal
 ):
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho summary\necho reason >&2\nexit 3\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(fake))
-    monkeypatch.setattr(os, "isatty", lambda descriptor: is_terminal)
+    run_instead("echo summary; echo reason >&2; exit 3", is_terminal)
     log = tmp_path / "seeds" / "seed-1" / LOG
     with pytest.raises(RunError) as raised:
-        repeat(load_recipe("phrases", TINY), [1], tmp_path / "seeds")
+        repeat(small_recipe(), [1], tmp_path / "seeds")
     message = "seed 1: training ended with exit code 3"
     shown = capfd.readouterr()
     assert shown.out == ""
     if is_terminal:
         assert (str(raised.value), shown.err) == (message, "reason\n")
-        assert not log.exists()
+        assert not (tmp_path / "seeds").exists()
     else:
         assert str(raised.value) == f"{message}: reason (see {log})"
-        assert shown.err == ""
-        assert log.read_text() == "summary\nreason\n"
+        assert (shown.err, log.read_text()) == ("", "summary\nreason\n")
 
 
-@pytest.mark.skipif(shutil.which("false") is None, reason="needs the command false")
-def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch):
+def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch, run_instead):
     """They fit the GPUs, which only TensorFlow finds, as with `train`."""
     gpus = [()]
     monkeypatch.setattr(machine, "_find_gpus", lambda: gpus[-1])
     monkeypatch.setattr(
         console, "load_tensorflow", lambda: gpus.append((machine.Gpu(8 << 30, 8.0),))
     )
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    run_instead("exit 1")
     text = tmp_path / "text"
     text.write_text("a\n")
     command = ["repeat", "files", "-o", str(tmp_path / "seeds")]
@@ -237,3 +159,127 @@ def test_mistakes_are_reported_before_the_training(
     found = CliRunner().invoke(app, ["repeat", *arguments, "-o", "new/seeds"])
     assert found.exit_code == 2 and message in found.output
     assert {each.name for each in tmp_path.iterdir()} == {"a", "c"}
+
+
+class TestFinishedSeeds:
+    """Seeds whose files are written by hand: no test of this class trains a model."""
+
+    @pytest.fixture
+    def recipe(self, tmp_path):
+        """Recipe of a training and a test set of two pairs."""
+        settings = ["model.size=tiny", "training.steps=1"]
+        for split in ("train", "test"):
+            for side, text in (("source", "one\ntwo\n"), ("target", "eins\nzwei\n")):
+                path = tmp_path / f"{split}.{side}"
+                path.write_text(text)
+                settings.append(f"data.{split}.{side}={path}")
+        return load_recipe("files", [*settings, "tokenizer.vocabulary_size=300"])
+
+    def write(self, folder, **scores):
+        """Writes the files of a seed that was scored on the test set of `recipe`."""
+        folder.mkdir(parents=True)
+        numbers = dict.fromkeys(("bleu", "chrf", "perplexity", "seconds"), 1.0)
+        numbers |= dict.fromkeys(("validation_bleu", "validation_perplexity")) | scores
+        rest = {"bleu_interval": [0.0, 1.0], "parameters": 1, "signatures": []}
+        result = {"seed": int(folder.name.partition("-")[2]), **numbers, **rest}
+        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "test.txt").write_text("ein\nzwo\n")
+        (folder / "sources.txt").write_text("one\ntwo\n")
+        (folder / "references.txt").write_text("eins\nzwei\n")
+
+    def test_report_has_means_of_scores_that_all_seeds_have(self, recipe, tmp_path):
+        output = tmp_path / "seeds"
+        self.write(output / "seed-1", bleu=12.345, validation_bleu=3.0, chrf=2.0)
+        self.write(output / "seed-2", bleu=20.0, validation_perplexity=4.0, chrf=4.0)
+        repeat(recipe, [1, 2], output)
+        report = json.loads((output / "results.json").read_text())
+        for name, scores in (("bleu", (12.345, 20.0)), ("chrf", (2.0, 4.0))):
+            assert report[name]["mean"] == pytest.approx(statistics.mean(scores))
+            assert report[name]["deviation"] == pytest.approx(statistics.stdev(scores))
+        assert "validation_bleu" not in report
+        lines = (output / "results.md").read_text().splitlines()
+        assert lines[0].startswith("| seed | validation BLEU | validation perplexity ")
+        assert lines[2].startswith("| 1 | 3.00 | - | 12.35 | ")
+        assert lines[3].startswith("| 2 | - | 4.000 | 20.00 | ")
+        assert lines[4].startswith("| mean | - | - | 16.17 ± 5.41 | ")
+        assert len({line.count("|") for line in lines[:5]}) == 1
+        assert (output / "results.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        ("changes", "name"),
+        [
+            ({"source": "one\nTWO\n"}, "seed-1/sources.txt"),
+            ({"target": "eins\ndrei\n"}, "seed-1/references.txt"),
+            # A pair without a target is omitted.
+            ({"target": "eins\n\n"}, "seed-1/sources.txt"),
+        ],
+    )
+    def test_seeds_with_other_test_text_are_refused(
+        self, recipe, tmp_path, changes, name
+    ):
+        output = tmp_path / "seeds"
+        for seed in (1, 2):
+            self.write(output / f"seed-{seed}")
+        assert len(repeat(recipe, [1, 2], output)) == 2
+        for side, text in changes.items():
+            (tmp_path / f"test.{side}").write_text(text)
+        message = rf"{name}: differs from data\.test.* Delete .*seed-1/result\.json"
+        with pytest.raises(DataError, match=message):
+            repeat(recipe, [1, 2], output)
+        # The old report remains.
+        assert len(json.loads((output / "results.json").read_text())["seeds"]) == 2
+
+    def test_report_names_finished_seeds_that_it_omits(self, recipe, tmp_path):
+        output = tmp_path / "seeds"
+        for seed in (2, 4, 10):
+            self.write(output / f"seed-{seed}")
+        # An unfinished seed, and a folder that is no seed.
+        (output / "seed-5").mkdir()
+        shutil.copytree(output / "seed-4", output / "seed-copy")
+        report = output / "results.md"
+        repeat(recipe, [4], output)
+        assert "\nFinished seeds that this report omits: 2, 10. " in report.read_text()
+        repeat(recipe, [10, 2, 4], output)
+        assert "omits" not in report.read_text()
+
+    def test_damaged_result_is_named(self, recipe, tmp_path):
+        self.write(tmp_path / "seeds" / "seed-1")
+        (tmp_path / "seeds" / "seed-1" / "result.json").write_text('{"seed": "1"}')
+        with pytest.raises(RunError, match=r"seed-1/result\.json"):
+            repeat(recipe, [1], tmp_path / "seeds")
+
+    @pytest.mark.parametrize(
+        ("jobs", "is_terminal"), [(1, True), (1, False), (2, True)]
+    )
+    def test_recipe_of_trained_seeds_is_kept(
+        self, recipe, tmp_path, run_instead, jobs, is_terminal
+    ):
+        output = tmp_path / "seeds"
+        run_instead("exit 1", is_terminal)
+        with pytest.raises(RunError, match=r"seed \d: training ended with exit code 1"):
+            repeat(recipe, [1, 2], output, jobs=min(jobs, JOBS))
+        # Only a log remains, unless the output went to the terminal.
+        assert not (output / "config.yaml").exists()
+        for seed in (1, 2):
+            shutil.rmtree(output / f"seed-{seed}", ignore_errors=True)
+            self.write(output / f"seed-{seed}")
+            (output / f"seed-{seed}" / "metrics.jsonl").touch()
+        with pytest.raises(RunError, match=r"seed 3: training ended with exit code 1"):
+            repeat(recipe, [1, 2, 3], output, jobs=min(jobs, JOBS))
+        assert (output / "config.yaml").exists()
+
+    def test_compare_refuses_seeds_with_different_references(self, recipe, tmp_path):
+        folders = tmp_path / "a", tmp_path / "b"
+        for folder in folders:
+            for seed in (1, 2):
+                self.write(folder / f"seed-{seed}")
+            repeat(recipe, [1, 2], folder)
+        command = ["compare", *map(str, folders), "--samples=9"]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        # The number of lines is unchanged.
+        path = folders[1] / "seed-2" / "references.txt"
+        path.write_text("eins\ndrei\n")
+        found = CliRunner().invoke(app, command)
+        first = folders[1] / "seed-1" / "references.txt"
+        assert found.exit_code == 2
+        assert f"{first} and {path}: must be equal" in found.stderr

@@ -6,15 +6,16 @@ Rows are named by the table's groups: A2 is the second row of group (A). The arg
 
 import csv
 import json
+import re
 
 import pytest
 
-from keras_transformer.errors import RecipeError, RunBusy
+from keras_transformer.errors import RecipeError, RunBusy, RunError
+from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs import table3
 from keras_transformer.runs.report import write_table3
 from keras_transformer.runs.table3 import row_recipe
-from keras_transformer.recipes import load_recipe
 
 SMALL = [
     "data.size=900",
@@ -22,7 +23,7 @@ SMALL = [
     "tokenizer.vocabulary_size=380",
     "training.steps=2",
     "training.keep_checkpoints=2",
-    "training.average_checkpoints=2",
+    "training.average_checkpoints=1",
 ]
 
 
@@ -64,22 +65,16 @@ def test_row_recipe_matches_table_3(row, model, training):
 
     The paper trains big for three times as many steps as base.
     """
-    found = table3.row_recipe(recipe(), row, scale=4, seed=5)
+    averaged = recipe("training.ema_momentum=0.99")
+    found = table3.row_recipe(averaged, row, scale=4, seed=5)
     for name, value in model.items():
         assert getattr(found.model, name) == value, name
     expected = {"steps": 2, "average_checkpoints": 1, "seed": 5, "label_smoothing": 0.1}
-    for name, value in {**expected, **training}.items():
+    for name, value in {**expected, "ema_momentum": None, **training}.items():
         assert getattr(found.training, name) == value, name
     assert found.model.normalization == recipe().model.normalization
     assert found.data == recipe().data
     assert (found.decoding.beam_size, found.decoding.length_penalty) == (4, 0.6)
-
-
-@pytest.mark.parametrize("row", ["base", "big"])
-def test_row_recipe_averages_no_weights(row):
-    averaged = recipe("training.ema_momentum=0.99")
-    training = table3.row_recipe(averaged, row, scale=4).training
-    assert (training.average_checkpoints, training.ema_momentum) == (1, None)
 
 
 def test_row_recipe_applies_to_every_stage():
@@ -100,27 +95,44 @@ def test_row_recipe_rejects_indivisible_scale():
         table3.row_recipe(recipe(), "A4", scale=32)
 
 
-@pytest.mark.slow
+def result(row, perplexity=2.0, bleu=3.0):
+    """Content of the `result.json` of a row."""
+    stored = row_recipe(recipe(), row, 32).model_dump(mode="json")
+    common = {"seed": 1, "parameters": 1, "signature": "", "seconds": 1.0}
+    return {
+        **{"row": row, "perplexity": perplexity, "bleu": bleu, **common},
+        "recipe": stored,
+    }
+
+
+@pytest.mark.slow  # It trains three tiny models; the other tests write their results.
 def test_ablate_trains_each_row_once(tmp_path):
-    table3.ablate(recipe(), ["C1"], tmp_path, scale=32, progress=False)
+    arguments = {"output": tmp_path, "scale": 32, "progress": False}
+    taken = tmp_path / "runs" / "C1-seed1"
+    run_folder.create(taken)
+    with run_folder.lock(taken, ".row.lock"):
+        # Another process trains C1.
+        found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
+        assert [each["row"] for each in found] == ["C2"]
+        with pytest.raises(RunBusy, match="C1-seed1: in use by another"):
+            table3.ablate(recipe(), ["C1"], **arguments)
+    with run_folder.lock(taken), pytest.raises(RunBusy):  # locked by `train` itself
+        table3.ablate(recipe(), ["C1"], **arguments)
+    assert not (taken / "result.json").exists()
     assert load_recipe(tmp_path / "config.yaml") == recipe()
-    model = tmp_path / "runs" / "C1-seed1" / "model.keras"
-    before = model.stat().st_mtime_ns
-    finished = []
+    model = tmp_path / "runs" / "C2-seed1" / "model.keras"
+    before, finished = model.stat().st_mtime_ns, []
     results = table3.ablate(
         recipe(),
         ["C1", "C2"],
-        tmp_path,
-        scale=32,
-        progress=False,
         on_row=lambda row, seed, result: finished.append((row, seed)),
+        **arguments,
     )
     assert finished == [("C1", 1), ("C2", 1)]
     assert model.stat().st_mtime_ns == before
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["row"] for row in rows] == ["C1", "C2"]
-    assert [row["N"] for row in rows] == ["2", "4"]
+    assert [(row["row"], row["N"]) for row in rows] == [("C1", "2"), ("C2", "4")]
     assert rows[0]["paper's BLEU"] == "23.7"
     # An embedding of 380 rows of 16. An encoder layer and a decoder layer together have
     # 4 + 8 square matrices, two feed-forward networks and 2 + 3 norms. C1 has two such
@@ -128,70 +140,38 @@ def test_ablate_trains_each_row_once(tmp_path):
     feed_forward = 2 * 16 * 64 + 64 + 16
     layer = 12 * 16**2 + 2 * feed_forward + 5 * 2 * 16
     assert int(rows[0]["parameters"]) == 380 * 16 + 2 * layer + 2 * 2 * 16
-    for row, result in zip(rows, results, strict=True):
+    for row, found in zip(rows, results, strict=True):
         stored = tmp_path / "runs" / f"{row['row']}-seed1" / "result.json"
-        assert json.loads(stored.read_text(encoding="utf-8")) == result
-        assert float(row["BLEU"]) == round(result["bleu"], 2)
-        assert result["perplexity"] > 1
+        assert json.loads(stored.read_text(encoding="utf-8")) == found
+        assert float(row["BLEU"]) == round(found["bleu"], 2)
+        assert found["perplexity"] > 1
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.count("\n| C") == 2 and "All widths are divided by 32." in text
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "error", "message"),
     [
-        ({"steps": 3}, r"training\.steps"),
-        ({"steps": 3, "beta_1": 0.5}, r"training\.beta_1, training\.steps"),
-        ({"steps": "x"}, "invalid keys"),
+        ({"steps": 3, "beta_1": 0.5}, RecipeError, "(training.beta_1, training.steps)"),
+        ({"steps": "x"}, RunError, "result.json: 'recipe.training.steps' is wrong"),
     ],
 )
-def test_ablate_names_the_changed_keys_of_a_stored_row(tmp_path, change, found):
-    stored = row_recipe(recipe(), "C1", 32).model_dump(mode="json")
-    stored["training"] |= change
-    result = {"row": "C1", "seed": 1, "parameters": 1, "perplexity": 2.0, "bleu": 3.0}
+def test_ablate_names_the_changed_keys_of_a_stored_row(
+    tmp_path, change, error, message
+):
+    stored = result("C1")
+    stored["recipe"]["training"] |= change
     path = tmp_path / "runs" / "C1-seed1" / "result.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({**result, "signature": "", "recipe": stored}))
-    with pytest.raises(RecipeError, match=rf"different recipe or scale \({found}\)"):
+    path.write_text(json.dumps(stored))
+    with pytest.raises(error, match=re.escape(message)):
         table3.ablate(recipe(), ["C1"], tmp_path, scale=32)
-
-
-@pytest.mark.slow
-def test_ablate_skips_rows_of_other_processes(tmp_path):
-    taken = tmp_path / "runs" / "C1-seed1"
-    run_folder.create(taken)
-    arguments = {"output": tmp_path, "scale": 32, "progress": False}
-    with run_folder.lock(taken, ".row.lock"):
-        found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
-        assert [result["row"] for result in found] == ["C2"]
-        with pytest.raises(RunBusy, match="C1-seed1: in use by another"):
-            table3.ablate(recipe(), ["C1"], **arguments)
-    assert not (taken / "result.json").exists()
-    with run_folder.lock(taken), pytest.raises(RunBusy):  # locked by `train` itself
-        table3.ablate(recipe(), ["C1"], **arguments)
-    # Results of older versions may lack a key.
-    path = tmp_path / "runs" / "C2-seed1" / "result.json"
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    del stored["recipe"]["training"]["guided_alignment"]
-    path.write_text(json.dumps(stored), encoding="utf-8")
-    found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
-    assert [result["row"] for result in found] == ["C1", "C2"]
-    text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert text.count("\n| C") == 2
 
 
 def write(folder, *results):
     """Writes the tables of `(row, perplexity, BLEU)` and returns the Markdown."""
-    common = {"seed": 1, "parameters": 1, "signature": ""}
-    rows = [
-        {
-            **{"row": row, "perplexity": perplexity, "bleu": bleu, **common},
-            "recipe": row_recipe(recipe(), row, 32).model_dump(mode="json"),
-        }
-        for row, perplexity, bleu in results
-    ]
-    write_table3(rows, folder, 32)
+    write_table3([result(*each) for each in results], folder, 32)
     return (folder / "table.md").read_text(encoding="utf-8")
 
 

@@ -1,13 +1,14 @@
-"""Signals to `repeat`, whose training processes must save a checkpoint and end."""
+"""Processes of `repeat`: signals, on which trainings save and end, and GPU memory."""
 
 import json
 import os
 import signal
-import subprocess
 import sys
 
+import prepared
 import psutil
 import pytest
+from phrases_run import DATA_AND_MODEL, SMALL
 from waiting import newest_step, wait_until
 
 from keras_transformer.machine import find_machine
@@ -31,39 +32,37 @@ time.sleep(600 if "hangs" in os.environ else 1)
 (folder / "saved").write_text(str(list(map(int, received))))
 sys.exit(143)
 """
-# The command line, with `sys.argv[1]` as the Python that trains. A shell may have
-# started the tests with signals ignored.
+# The command line in a process group of its own, like the foreground job of a terminal,
+# with `sys.argv[1]` as the Python that trains. A shell may have started the tests with
+# signals ignored.
 COMMAND = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import os, signal, sys
+os.setpgid(0, 0)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from keras_transformer.cli import main
 sys.executable = sys.argv.pop(1)
 main()
 """
-TINY = [
-    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
-    *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
-    *("model.key_dim=8", "model.value_dim=8", "training.steps=1000000"),
-    *("training.checkpoint_steps=1000000", "training.validation_steps=1000000"),
+ENDLESS = [
+    *(*DATA_AND_MODEL, "training.steps=1000000", "training.checkpoint_steps=1000000"),
+    "training.validation_steps=1000000",
 ]
 
 
 class Repeat:
-    """A `repeat` in its own process group, like the foreground job of a terminal."""
+    """A `repeat` in its own process group."""
 
     def __init__(self, folder, python, jobs, **environment):
         self.seeds = [folder / f"seed-{seed}" for seed in range(1, jobs + 1)]
-        command = [sys.executable, "-c", COMMAND, str(python), "repeat", "phrases"]
-        command += [f"--output={folder}", f"--jobs={jobs}", "--seeds=1,2"]
-        command += [word for each in TINY for word in ("--set", each)]
-        self.process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+        self.log = folder.with_name("log")
+        self.process = prepared.start(
+            COMMAND,
+            *(python, "repeat", "phrases", f"--output={folder}", f"--jobs={jobs}"),
+            *("--seeds=1,2", *(f"--set={each}" for each in ENDLESS)),
+            env=environment,
             cwd=folder.parent,
-            process_group=0,
+            stdout=os.devnull,
+            stderr=self.log,
         )
 
     def send(self, number):
@@ -72,8 +71,8 @@ class Repeat:
 
     def wait(self):
         """Returns the exit code and the output to standard error."""
-        _, log = self.process.communicate(timeout=120)
-        return self.process.returncode, log.decode()
+        self.process.join(120)
+        return self.process.exitcode, self.log.read_text()
 
     def trainings(self):
         """Waits until all trainings have started, and returns their processes."""
@@ -95,13 +94,17 @@ def start(tmp_path):
     python = tmp_path / "python"
     python.write_text(TRAINING.format(python=sys.executable))
     python.chmod(0o755)
+    started = []
 
     def start_repeat(jobs, python=python, **environment):
         if jobs > find_machine().cores:
             pytest.skip(f"needs {jobs} CPU cores")
-        return Repeat(tmp_path / "seeds", python, jobs, **environment)
+        started.append(Repeat(tmp_path / "seeds", python, jobs, **environment))
+        return started[-1]
 
     yield start_repeat
+    for each in started:
+        each.process.kill()
     for process in psutil.process_iter(["cmdline"]):
         if any(str(tmp_path) in word for word in process.info["cmdline"] or ()):
             process.kill()
@@ -144,7 +147,7 @@ def test_trainings_receive_one_signal_and_save(
         assert "interrupted; run the same command again to complete" in log
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # Two real trainings.
 def test_interrupted_trainings_save_checkpoints(start):
     repeat = start(2, python=sys.executable)
     repeat.wait_for("metrics.jsonl")
@@ -152,3 +155,45 @@ def test_interrupted_trainings_save_checkpoints(start):
     code, log = repeat.wait()
     assert code == 130, log
     assert all(newest_step(each / "checkpoints") > 0 for each in repeat.seeds)
+
+
+# On a simulated machine with two GPUs, prints each call of `set_memory_growth`, whether
+# TensorFlow can still be configured at that time, and the start of the training
+# process, which fails. TensorFlow fixes the setting at its first operation.
+GPUS = """
+import os, subprocess, sys
+import tensorflow as tf
+from keras_transformer.cli import main
+from keras_transformer import machine
+
+def can_be_configured():
+    try:
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+        return False
+    return True
+
+def set_memory_growth(gpu, enable):
+    print(gpu, enable, can_be_configured(), flush=True)
+
+machine._find_gpus = lambda: ()
+tf.config.list_physical_devices = {"GPU": ["gpu:0", "gpu:1"], "CPU": []}.get
+tf.config.experimental.set_memory_growth = set_memory_growth
+start = subprocess.Popen
+def start_process(command, **options):
+    print("training", flush=True)
+    return start(["false"])
+subprocess.Popen = start_process
+main()
+"""
+
+
+def test_repeat_leaves_gpu_memory_to_the_trainings(tmp_path):
+    command = ["repeat", "phrases", "--seeds=1", f"--output={tmp_path / 'seeds'}"]
+    command += [f"--set={each}" for each in SMALL]
+    found = prepared.run(GPUS, *command, folder=tmp_path)
+    assert found.stdout.splitlines() == [
+        "gpu:0 True True",
+        "gpu:1 True True",
+        "training",
+    ], found.stderr
