@@ -1,20 +1,11 @@
 """Estimates of the sizes, memory and time of training, for `train --dry-run`."""
 
 import itertools
-import operator
 import time
 from types import SimpleNamespace
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.runs.build import build_training_model
-from keras_transformer.runs.corpora import (
-    check_lengths,
-    load_pairs,
-    nonempty_pairs,
-)
 from keras_transformer.machine import (
     find_machine,
     format_bytes,
@@ -24,6 +15,12 @@ from keras_transformer.machine import (
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
 from keras_transformer.recipes.training_text import measure_training_text
+from keras_transformer.runs.build import build_training_model
+from keras_transformer.runs.corpora import (
+    check_lengths,
+    load_pairs,
+    nonempty_pairs,
+)
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import automatic_bfloat16, configure_threads
 
@@ -66,7 +63,7 @@ def plan_training(recipe):
     with automatic_bfloat16(settings.mixed_precision == "auto_bfloat16"):
         rate = _tokens_per_second(model, recipe, text, bool(machine.gpus))
     num_devices = max(1, len(machine.gpus))
-    seconds = _computed_tokens(recipe) / (rate * num_devices)
+    seconds = _computed_tokens(recipe.stages) / (rate * num_devices)
     vocabulary = f"{tokenizer.vocabulary_size:,}"
     if not tokenizer.shared:
         source_size = tokenizer.source_vocabulary_size
@@ -150,21 +147,10 @@ def _tokens_per_second(model, recipe, text, has_gpu):
     # Ids below 4 are special.
     source = rng.integers(4, source_size, shape, np.int32)
     target = rng.integers(4, target_size, shape, np.int32)
-    inputs = {"source_ids": source, "target_ids": target}
-    batch = tf.data.Dataset.from_tensors((inputs, target))
-    times = []
-
-    def on_step(step, logs):
-        float(logs["loss"])  # waits for the device
+    inputs, times = {"source_ids": source, "target_ids": target}, []
+    for _ in range(1 + _MEASURED_STEPS):
+        model.train_on_batch(inputs, target)  # waits for the device
         times.append(time.perf_counter())
-
-    model.fit(
-        batch.repeat(),
-        steps_per_epoch=1 + _MEASURED_STEPS,
-        shuffle=False,
-        verbose=0,
-        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=on_step)],
-    )
     # The first step compiles, so time runs from its end.
     return source.size / float(np.median(np.diff(times)))
 
@@ -189,21 +175,25 @@ def _describe_steps(recipe, text):
     for stage in stages:
         # An epoch in both directions has each pair twice.
         copies = 2 if stage.text_options.directions == "both" else 1
-        tokens = stage.settings.steps * stage.settings.batch_tokens
-        epochs += tokens * TOKEN_BYTES / (copies * text.bytes)
+        epochs += _tokens(stage) * TOKEN_BYTES / (copies * text.bytes)
     return f"{steps}, about {epochs:,.3g} epochs"
 
 
-def _computed_tokens(recipe):
+def _tokens(stage):
+    return stage.settings.steps * stage.settings.batch_tokens
+
+
+def _computed_tokens(stages):
     """Returns the tokens per side of a run, weighted by their computing time.
 
     A stage with consistency computes each batch twice. The weights are relative to the
     first stage, with which the speed is measured.
     """
-    stages = [stage.settings for stage in recipe.stages]
-    passes = [2 if each.consistency else 1 for each in stages]
-    tokens = (each.steps * each.batch_tokens for each in stages)
-    return sum(map(operator.mul, passes, tokens)) / passes[0]
+
+    def passes(stage):
+        return 2 if stage.settings.consistency else 1
+
+    return sum(passes(each) * _tokens(each) for each in stages) / passes(stages[0])
 
 
 def _describe_memory(memory, machine):
@@ -217,8 +207,9 @@ def _describe_memory(memory, machine):
 
 
 def _format_duration(seconds):
-    for unit, size, limit in (("s", 1, 90), ("min", 60, 90)):
-        if seconds < limit * size:
-            return f"{seconds / size:.0f} {unit}"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
     hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
