@@ -6,14 +6,9 @@ import pathlib
 import numpy as np
 
 from keras_transformer.files import replace_file
+from keras_transformer.saving.card import markdown_table as table  # noqa: F401
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-
-
-def table(head, rows):
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def write(path, text):
