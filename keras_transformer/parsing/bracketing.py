@@ -7,12 +7,13 @@ ADVP. Repeated constituents with the same label and span are counted separately.
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 
 # DELETE_LABEL and EQ_LABEL in COLLINS.prm.
-PUNCTUATION_TAGS = frozenset((",", ":", "``", "''", ".", "-NONE-"))
-UNCOUNTED_LABELS = frozenset(("TOP",))
-EQUAL_LABELS = {"PRT": "ADVP"}
+_PUNCTUATION_TAGS = {",", ":", "``", "''", ".", "-NONE-"}
+_UNCOUNTED_LABELS = {"TOP"}
+_EQUAL_LABELS = {"PRT": "ADVP"}
 # Sentences of at most this many words are also scored separately, as in EVALB.
 SHORT_LENGTH = 40
 
@@ -98,22 +99,19 @@ def bracketing_score(references, hypotheses, max_length=None):
                 f"Sentence {number}: the hypothesis must have the reference's words."
             )
         if max_length is None or len(reference.words) <= max_length:
-            total += score_sentence(reference, hypothesis)
+            total += _score_sentence(reference, hypothesis)
     return total
 
 
-def score_sentence(reference, hypothesis):
-    """Returns the `BracketingScore` of one pair of `Tree`s with the same words."""
-    is_counted = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
+def _score_sentence(reference, hypothesis):
+    is_counted = [tag not in _PUNCTUATION_TAGS for tag in reference.tags]
     # before[i] is the number of counted words among the first i words.
-    before = [0]
-    for counted in is_counted:
-        before.append(before[-1] + counted)
+    before = [0, *itertools.accumulate(is_counted)]
     expected, found = (
         Counter(
-            (EQUAL_LABELS.get(label, label), before[start], before[end])
+            (_EQUAL_LABELS.get(label, label), before[start], before[end])
             for label, start, end in tree.constituents
-            if label not in UNCOUNTED_LABELS and before[start] < before[end]
+            if label not in _UNCOUNTED_LABELS and before[start] < before[end]
         )
         for tree in (reference, hypothesis)
     )
@@ -125,10 +123,8 @@ def score_sentence(reference, hypothesis):
         complete=int(expected == found),
         words=before[-1],
         tagged=sum(
-            counted and tag == found_tag
-            for counted, tag, found_tag in zip(
-                is_counted, reference.tags, hypothesis.tags, strict=True
-            )
+            tag == found_tag and tag not in _PUNCTUATION_TAGS
+            for tag, found_tag in zip(reference.tags, hypothesis.tags, strict=True)
         ),
     )
 

@@ -14,6 +14,7 @@ closes everything inside its constituent: ``)NP)NP`` closes an NP, the PP around
 the NP around both. After the last word, no closing brackets are written.
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,8 +44,7 @@ REPAIRS = (
 )
 
 
-def check_words(words: str) -> None:
-    """Raises `ValueError` if the form of a word is unknown (see `linearize`)."""
+def _check_words(words):
     if words not in WORD_SYMBOLS:
         raise ValueError(
             f"`words` must be one of {', '.join(WORD_SYMBOLS)}. Received: {words!r}."
@@ -68,15 +68,9 @@ def source_text(
 ) -> str:
     """Returns the model's source for a sentence: its words, with numbers if needed.
 
-    Args:
-        words: Words of the sentence, in order.
-        symbols: Form of a word in the target (see the argument `words` of `linearize`).
-        first_number: Number of the first word.
-
-    Raises:
-        ValueError: If the form is unknown.
+    `symbols` is the form of a word in the target (the argument `words` of `linearize`).
     """
-    check_words(symbols)
+    _check_words(symbols)
     if symbols in _NUMBERED:
         numbered = enumerate(words, start=first_number)
         words = [f"{_number(place)} {word}" for place, word in numbered]
@@ -97,7 +91,7 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
     Raises:
         ValueError: If the form is unknown. If it contains tags, and one is a number.
     """
-    check_words(words)
+    _check_words(words)
     check_tags(tree, words)
     if words == "joined":
         joined = enumerate(_join_symbols(tree), start=first_number)
@@ -137,12 +131,7 @@ def _number(place) -> str:
 
 
 def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
-    """Returns all symbols in the sources and targets of trees, sorted.
-
-    Args:
-        trees: Trees whose symbols the vocabulary needs.
-        words: Form of a word in the target (see `linearize`).
-    """
+    """Returns all symbols in the sources and targets of trees, sorted."""
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
         used = {symbol for tree in trees for symbol in _join_symbols(tree)}
@@ -158,32 +147,21 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
 def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list]:
     """Returns which ids begin a source word, and which represent a word in the target.
 
-    Args:
-        pieces: The bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
-        words: Form of a word in the target (see `linearize`).
-
-    Returns:
-        Two lists of bool, one item per id. If words are numbered, the number begins the
-        source word.
+    `pieces` are the bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
+    The result is two lists of bool, one item per id. If words are numbered, the number
+    begins the source word.
     """
-    begins = [piece.startswith(b" ") for piece in pieces]
-    texts = [piece.decode("utf-8", "replace")[1:] for piece in pieces]
-    matches = [
-        _JOINED_SYMBOL.fullmatch(text) if begin else None
-        for begin, text in zip(begins, texts, strict=True)
-    ]
-    symbols = [match is not None for match in matches]
-    if words not in _NUMBERED:
-        return begins, symbols
-    numbers = [match is not None and _is_number(match[2]) for match in matches]
-    if words == "numbers":
-        return numbers, symbols
-    # In the target, a number precedes each tag symbol. Only the tag symbol represents
-    # the word.
-    completed = [
-        symbol and not number for symbol, number in zip(symbols, numbers, strict=True)
-    ]
-    return numbers, completed
+    begins, numbers, tags = [], [], []
+    for piece in pieces:
+        begins.append(piece.startswith(b" "))
+        text = piece.decode("utf-8", "replace")[1:]
+        match = begins[-1] and _JOINED_SYMBOL.fullmatch(text)
+        numbers.append(bool(match) and _is_number(match[2]))
+        tags.append(bool(match) and not numbers[-1])
+    # In the joined form, a number precedes each tag symbol in the target. Only the tag
+    # symbol represents the word.
+    symbols = tags if words == "joined" else [*map(operator.or_, numbers, tags)]
+    return numbers if words in _NUMBERED else begins, symbols
 
 
 def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
@@ -296,11 +274,8 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 def _num_skipped(number, place) -> int:
     """Returns how many words are missing before the word that has the given number.
 
-    The result is negative if the number is too low.
-
-    Args:
-        number: Number as decimal digits.
-        place: Position of the first word that is not in the tree yet.
+    `place` is the position of the first word that is not in the tree yet. The result is
+    negative if the number is too low.
     """
     # 10^9 is a multiple of `NUMBERS`, so higher digits do not matter.
     ahead = (int(number[-9:]) - place) % NUMBERS

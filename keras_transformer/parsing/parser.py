@@ -42,8 +42,7 @@ def parse_sentences(translator, sentences, symbols=None):
         ModelError: If `symbols` is `None` and the model has no recipe or was not
             trained on trees.
     """
-    if symbols is None:
-        symbols = _trained_symbols(translator)
+    symbols = symbols or _trained_symbols(translator)
     lines = [source_text(words, symbols) for words in sentences]
     return [
         _best_parse(words, outputs) if words else Parse(None, None, None)
@@ -66,13 +65,13 @@ def _trained_symbols(translator):
 
 
 def _best_parse(words, outputs):
-    parses = []
+    first = None
     for rank, output in enumerate(outputs, start=1):
         tree, repairs = delinearize(output.text, words)
-        parses.append(Parse(tree, rank, repairs))
         if not repairs:
-            return parses[-1]
-    return parses[0]
+            return Parse(tree, rank, repairs)
+        first = first or Parse(tree, rank, repairs)
+    return first
 
 
 def repair_report(parses):

@@ -97,10 +97,9 @@ class TreeFiles(Pairs):
         return (" ".join(tree.words) for tree in self.trees())
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns how often each tree occurs per epoch, or `None` if each occurs once.
+        """Returns how often trees occur per epoch, or `None` if each occurs once.
 
-        Args:
-            numbers: int array of the trees' positions, counted from 1.
+        `numbers` are the positions of the trees, counted from 1.
         """
         if all(weight == 1 for _, weight in self._files):
             return None

@@ -20,7 +20,7 @@ TRACE_TAG = "-NONE-"
 _PIECE = re.compile(r"[()]|[^() \t\n\v\f\r]+")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"[-=].*")
-_BRACKETS = {"(": "-LRB-", ")": "-RRB-"}
+_BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,24 +97,12 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
         DataError: If the file cannot be read, or if brackets or labels are invalid. The
             message names file and line.
     """
-    builder = None
-    for number, line in enumerate(read_lines(path), start=1):
-        for piece in _PIECE.findall(line):
-            if builder is None:
-                builder, first_line = _Builder(), number
-            problem = builder.add(piece)
-            if problem:
-                raise DataError(f"{path}:{number}: {problem}.")
-            if builder.depth == 0:
-                tree = builder.tree()
-                if tree is not None:
-                    yield first_line, tree
-                builder = None
-    if builder is not None:
-        raise DataError(
-            f"{path}:{first_line}: the tree that begins on this line needs "
-            f'{builder.depth} more ")".'
-        )
+    pieces = (
+        (number, piece)
+        for number, line in enumerate(read_lines(path), start=1)
+        for piece in _PIECE.findall(line)
+    )
+    yield from _parse(pieces, path)
 
 
 def parse_tree(text: str) -> Tree:
@@ -123,27 +111,39 @@ def parse_tree(text: str) -> Tree:
     Raises:
         DataError: If the text is not exactly one tree with words.
     """
+    pieces = ((1, piece) for piece in _PIECE.findall(text))
+    trees = [tree for _, tree in _parse(pieces, "not a tree")]
+    if len(trees) != 1:
+        raise DataError("not a tree: it must be exactly one tree, with a word.")
+    return trees[0]
+
+
+def _parse(pieces, name):
+    """Yields (first line, tree), given (line, bracket or label or word)."""
     builder = _Builder()
-    for piece in _PIECE.findall(text):
-        problem = builder.add(piece)
-        if problem:
-            raise DataError(f"not a tree: {problem}.")
-    tree = builder.tree() if builder.depth == 0 else None
-    if tree is None:
-        raise DataError('not a tree: it must contain a word, and a ")" for each "(".')
-    return tree
-
-
-def escape_brackets(word: str) -> str:
-    """Replaces parentheses with ``-LRB-`` and ``-RRB-``, as in treebanks."""
-    for bracket, name in _BRACKETS.items():
-        word = word.replace(bracket, name)
-    return word
+    for number, piece in pieces:
+        if builder.depth == 0:
+            builder, first_line = _Builder(), number
+        try:
+            builder.add(piece)
+        except ValueError as error:
+            raise DataError(f"{name}:{number}: {error}.") from None
+        tree = builder.tree() if builder.depth == 0 else None
+        if tree is not None:
+            yield first_line, tree
+    if builder.depth:
+        raise DataError(
+            f"{name}:{first_line}: the tree that begins on this line needs "
+            f'{builder.depth} more ")".'
+        )
 
 
 def split_words(line: str) -> tuple[str, ...]:
-    """Splits a line at ASCII whitespace and escapes parentheses, as in treebanks."""
-    return tuple(map(escape_brackets, _WORD.findall(line)))
+    """Splits a line at ASCII whitespace, and replaces parentheses as in treebanks.
+
+    They become ``-LRB-`` and ``-RRB-``.
+    """
+    return tuple(word.translate(_BRACKETS) for word in _WORD.findall(line))
 
 
 class _Builder:
@@ -159,74 +159,66 @@ class _Builder:
         self._words = []
         self._tags = []
         self._is_outer_unlabeled = False  # whether the outermost bracket has no label
-        self._finished = False  # whether the outermost bracket is closed
 
-    def add(self, piece: str) -> str | None:
-        """Adds the next piece. Returns a message if it is invalid, else `None`."""
-        if self._finished:
-            return "text after the tree"
+    def add(self, piece: str) -> None:
+        """Adds the next piece. Raises `ValueError` if it is invalid."""
         if piece == "(":
-            return self._open()
-        if piece == ")":
-            return self._close()
-        if self.depth == 0:
-            return f"{_quote(piece)} is outside all brackets"
-        if self._is_new and self._label is None:
+            self._open()
+        elif piece == ")":
+            self._close()
+        elif self.depth == 0:
+            raise ValueError(f"{_quote(piece)} is outside all brackets")
+        elif self._is_new and self._label is None:
             self._label = piece
-            return None
-        if self._label is None:
-            return f"{_quote(piece)} has no tag"
-        self._tagged.append(piece)
-        return None
+        elif self._label is None:
+            raise ValueError(f"{_quote(piece)} has no tag")
+        else:
+            self._tagged.append(piece)
 
     def _open(self):
         if self._tagged:
-            return f'"(" follows the word {_quote(self._tagged[-1])} inside its bracket'
+            word = _quote(self._tagged[-1])
+            raise ValueError(f'"(" follows the word {word} inside its bracket')
         if self._is_new:
             # A bracket that contains another bracket is a constituent.
             if self._label is None and self.depth > 1:
-                return "a bracket inside a tree has no label"
+                raise ValueError("a bracket inside a tree has no label")
             self._is_outer_unlabeled |= self._label is None
             self._stack.append(len(self._spans))
             label = ROOT_LABEL if self._label is None else base_label(self._label)
             self._spans.append([label, len(self._words), None])
         self.depth += 1
         self._is_new, self._label = True, None
-        return None
 
     def _close(self):
         if self.depth == 0:
-            return 'unmatched ")"'
-        if self._is_new:
-            if not self._tagged:
-                return "an empty bracket"
-            if self._label != TRACE_TAG:
-                self._words += self._tagged
-                self._tags += [base_label(self._label)] * len(self._tagged)
-            self._tagged = []
-        else:
+            raise ValueError('unmatched ")"')
+        if not self._is_new:
             self._spans[self._stack.pop()][2] = len(self._words)
+        elif not self._tagged:
+            raise ValueError("an empty bracket")
+        elif self._label != TRACE_TAG:
+            self._words += self._tagged
+            self._tags += [base_label(self._label)] * len(self._tagged)
+        self._tagged = []
         self._is_new, self._label = False, None
         self.depth -= 1
-        self._finished = self.depth == 0
-        return None
 
     def tree(self) -> Tree | None:
         """Returns the finished tree, or `None` if it has no word."""
         spans = [tuple(span) for span in self._spans if span[1] < span[2]]
         if not self._words:
             return None
-        if self._is_outer_unlabeled and _has_one_child(spans, len(self._words)):
+        # Whether the first span has one child: a word, or an equal span.
+        has_one_child = len(self._words) == 1 or (
+            len(spans) > 1 and spans[1][1:] == spans[0][1:]
+        )
+        if self._is_outer_unlabeled and has_one_child:
             spans = spans[1:]
         if not spans and len(self._words) > 1:
             # Several words under one tag need a root.
             spans = [(ROOT_LABEL, 0, len(self._words))]
         return Tree(tuple(self._words), tuple(self._tags), tuple(spans))
-
-
-def _has_one_child(spans, num_words) -> bool:
-    """Returns whether the first span has one child: a word, or an equal span."""
-    return num_words == 1 or (len(spans) > 1 and spans[1][1:] == spans[0][1:])
 
 
 def base_label(label: str) -> str:
