@@ -60,11 +60,9 @@ def patch_fit():
 def watch_workers(jobs, timeout_seconds, start_seconds):
     """Makes TensorFlow detect lost workers. To be called before creating the strategy.
 
-    Args:
-        jobs: Number of tasks by job name, with the chief's job first.
-        timeout_seconds: Seconds without a heartbeat after which a worker counts as
-            lost. Collective operations on the others then raise an error.
-        start_seconds: Seconds that a worker waits for the chief.
+    `jobs` has the number of tasks by job name, with the chief's job first. After
+    `timeout_seconds` without a heartbeat, collective operations on the others raise an
+    error. A worker waits `start_seconds` for the chief.
     """
     context.context().configure_coordination_service(
         service_type="standalone",

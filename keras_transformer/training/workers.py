@@ -5,22 +5,25 @@ worker, the chief, writes files. Collective operations keep the workers in step,
 of them must call `broadcast_from_chief`, `all_reduce_sum` and `fit` in the same order.
 """
 
+import concurrent.futures
 import contextlib
+import errno
 import faulthandler
+import itertools
 import json
 import logging
 import os
 import re
 import signal
+import socket
 import threading
-from itertools import chain
+import time
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import WorkerLost, WorkersError
 from keras_transformer.signals import handle_signals
-from keras_transformer.training.rendezvous import wait_for_workers
 from keras_transformer.training.replicas import default_strategy
 
 logger = logging.getLogger(__name__)
@@ -28,6 +31,9 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 600
 _JOBS = ("chief", "worker")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Seconds between two attempts to reach a worker, and seconds until one times out.
+_PAUSE = 0.2
+_ATTEMPT = 2.0
 
 
 class Workers:
@@ -67,7 +73,7 @@ class Workers:
             self.count,
             start_seconds,
         )
-        addresses = [*chain(*cluster.values())]
+        addresses = [*itertools.chain(*cluster.values())]
         try:
             missing = wait_for_workers(addresses, self.index, start_seconds)
         except OSError as error:
@@ -203,29 +209,77 @@ class Workers:
         return bytes(self.all_reduce_sum(values))
 
 
+def wait_for_workers(addresses, index, seconds):
+    """Waits until a process answers at each address. Returns the indices of the others.
+
+    While TensorFlow waits for workers, it holds the GIL, and the signal handler that it
+    installs ignores SIGTERM. Workers therefore wait here first, where signals end the
+    wait. This worker listens at its own address until all others have answered or the
+    `seconds` are over. TensorFlow's server then uses the same address, so slower
+    workers still get an answer.
+    """
+    missing = {*range(len(addresses))} - {index}
+    deadline = time.monotonic() + seconds
+    _, port = _host_and_port(addresses[index])
+    with _listen(port, deadline):
+        while True:
+            missing = {each for each in missing if not _is_reachable(addresses[each])}
+            if not missing or time.monotonic() > deadline:
+                return sorted(missing)
+            time.sleep(_PAUSE)
+
+
+def _listen(port, deadline):
+    """Returns a socket that listens on a port, over IPv4 and, if available, IPv6.
+
+    The kernel completes connections, although no code accepts them. The process of an
+    earlier run may still use the port, so the function retries until the deadline.
+    """
+    is_dual_stack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual_stack else socket.AF_INET
+    for attempt in itertools.count():
+        try:
+            return socket.create_server(
+                ("", port), family=family, backlog=128, dualstack_ipv6=is_dual_stack
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+        if attempt == 0:
+            logger.warning("port %s is in use; waiting for it", port)
+        time.sleep(_PAUSE)
+
+
+def _is_reachable(address):
+    try:
+        socket.create_connection(_host_and_port(address), _ATTEMPT).close()
+    except OSError:
+        return False
+    return True
+
+
+def _host_and_port(address):
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _call_interruptibly(function):
     """Calls a function that waits for other workers, and returns its result.
 
     Python handles signals in the main thread, but not while it waits inside TensorFlow.
     So another thread calls the function.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return function()
-    results = []
+    future = concurrent.futures.Future()
 
     def run():
         try:
-            results.append((function(), None))
+            future.set_result(function())
         except BaseException as error:
-            results.append((None, error))
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    ((result, error),) = results
-    if error is not None:
-        raise error
-    return result
+    # Unlike the threads of an executor, a daemon does not delay the end of the process.
+    threading.Thread(target=run, daemon=True).start()
+    return future.result()
 
 
 def _is_lost_worker(error):
@@ -260,7 +314,7 @@ def _cluster_and_index(text):
         addresses = {job: [*each] for job, each in sorted(cluster.items()) if each}
         if not addresses:
             return {}, 0
-        for address in chain(*addresses.values()):
+        for address in itertools.chain(*addresses.values()):
             host, _, port = address.rpartition(":")
             host.encode("idna")
             if not 0 < int(port) < 65_536:

@@ -5,9 +5,11 @@ A worker is one process of a multi-worker TensorFlow cluster, described by the v
 adds a test to the table in docs/results/reliability.md.
 """
 
+import contextlib
 import json
 import re
 import signal
+import socket
 import threading
 import time
 
@@ -18,13 +20,13 @@ from phrases_run import DATA_AND_MODEL
 from training_samples import steps_in
 from waiting import wait_until
 
-from keras_transformer.training import workers
-from keras_transformer.errors import WorkersError
+from keras_transformer.errors import WorkerLost, WorkersError
 from keras_transformer.pipelines import EncodedCorpus, batch_indices
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
 from keras_transformer.saving.load import load_model
-from keras_transformer.training.workers import Workers
+from keras_transformer.training import workers
+from keras_transformer.training.workers import Workers, wait_for_workers
 
 STEPS = 48
 # With this budget, one batch of the run has a single row.
@@ -209,6 +211,83 @@ def test_error_of_chief_stops_both_workers(tmp_path):
         assert "error: worker 1: worker 0 failed. The log" in both.text(1)
 
 
+def config(cluster, job="worker", index=0):
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
+def test_workers_meet_and_report_missing_ones():
+    """A worker that has met all others starts a server on its port, as TensorFlow does.
+
+    Slower workers then connect to this server and still meet all others.
+    """
+    addresses = worker_processes.cluster(3)
+    missing = {}
+    with contextlib.ExitStack() as servers:
+
+        def meet(index):
+            missing[index] = wait_for_workers(addresses, index, 30.0)
+            port = int(addresses[index].rpartition(":")[2])
+            servers.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        threads = [threading.Thread(target=meet, args=(index,)) for index in range(3)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+        for thread in threads:
+            thread.join()
+    assert missing == {0: [], 1: [], 2: []}
+    # The servers are closed now, so worker 1 is alone.
+    assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
+
+
+def test_workers_are_reached_over_ipv6():
+    """Host names have only IPv6 addresses in some Kubernetes clusters."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("needs IPv6")
+    here, there = worker_processes.cluster(2)
+    port = int(here.rpartition(":")[2])
+    # This worker's own address is a host name. The other one starts last.
+    addresses = [f"localhost:{port}", there]
+    waiting = threading.Thread(target=wait_for_workers, args=(addresses, 0, 60.0))
+    waiting.start()
+
+    def is_reachable():
+        with contextlib.suppress(OSError):
+            socket.create_connection(("::1", port)).close()
+            return True
+
+    wait_until(is_reachable, "the worker")
+    with socket.create_server(("127.0.0.1", int(there.rpartition(":")[2]))):
+        waiting.join()
+
+
+@pytest.mark.parametrize("job", ["worker", "chief"])
+def test_port_in_use_is_reported(monkeypatch, job):
+    here, there = worker_processes.cluster(2)
+    cluster = {"worker": [here, there]}
+    if job == "chief":  # The chief is worker 0 in any order.
+        cluster = {"worker": [there], "chief": [here]}
+    monkeypatch.setenv("TF_CONFIG", config(cluster, job))
+    host, _, port = here.rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(WorkerLost, match=rf"worker 0: cannot listen .*{port}: Address"),
+    ):
+        Workers(start_seconds=0.3)
+
+
+def test_port_that_becomes_free_is_used():
+    here, there = worker_processes.cluster(2)
+    other = socket.create_server(("127.0.0.1", int(here.rpartition(":")[2])))
+    threading.Timer(0.5, other.close).start()
+    second = socket.create_server(("127.0.0.1", int(there.rpartition(":")[2])))
+    with second:
+        assert wait_for_workers([here, there], 0, 30.0) == []
+    assert other.fileno() == -1
+
+
 def test_signals_interrupt_waiting_for_workers():
     """Ctrl-C ends the wait for a function that runs in another thread.
 
@@ -224,10 +303,6 @@ def test_signals_interrupt_waiting_for_workers():
     assert workers._call_interruptibly(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
         workers._call_interruptibly(lambda: 1 / 0)
-
-
-def config(cluster, job="worker", index=0):
-    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
 TWO = {"worker": ["a:1", "b:1"]}
