@@ -5,43 +5,6 @@ from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate schedule of the paper (equation 3).
-
-    The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. In
-    this formula, steps count from 1: the first update, for which Keras passes 0, has
-    step 1. The peak is at step `warmup_steps`.
-
-    Args:
-        d_model: Width of the model.
-        warmup_steps: Number of steps with linear growth.
-        scale: Factor by which the paper's rate is multiplied.
-
-    Raises:
-        ValueError: If `warmup_steps` is below 1.
-    """
-
-    def __init__(self, d_model, warmup_steps=4000, scale=1.0):
-        super().__init__()
-        _check_warmup(warmup_steps)
-        self.d_model = d_model
-        self.warmup_steps = warmup_steps
-        self.scale = scale
-
-    def __call__(self, step):
-        relative_rate = _warmup_then_inverse_sqrt(step, self.warmup_steps)
-        peak = self.scale * self.d_model**-0.5 * self.warmup_steps**-0.5
-        return relative_rate * peak
-
-    def get_config(self):
-        return {
-            "d_model": self.d_model,
-            "warmup_steps": self.warmup_steps,
-            "scale": self.scale,
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """Schedule with the shape of the paper's schedule and a given peak.
 
@@ -58,18 +21,55 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, learning_rate, warmup_steps=4000):
         super().__init__()
-        _check_warmup(warmup_steps)
+        if warmup_steps < 1:
+            raise ValueError(
+                f"`warmup_steps` must be at least 1. Received: {warmup_steps}."
+            )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
 
     def __call__(self, step):
-        relative_rate = _warmup_then_inverse_sqrt(step, self.warmup_steps)
+        # Keras counts from 0. Float32 represents every step up to 2^24 exactly.
+        step = ops.cast(step, "float32") + 1.0
+        warmup_steps = self.warmup_steps
+        relative_rate = ops.minimum(step / warmup_steps, ops.sqrt(warmup_steps / step))
         return relative_rate * self.learning_rate
 
     def get_config(self):
         return {
             "learning_rate": self.learning_rate,
             "warmup_steps": self.warmup_steps,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PaperSchedule(InverseSquareRoot):
+    """Learning rate schedule of the paper (equation 3).
+
+    The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. In
+    this formula, steps count from 1: the first update, for which Keras passes 0, has
+    step 1. The peak is at step `warmup_steps`.
+
+    Args:
+        d_model: Width of the model.
+        warmup_steps: Number of steps with linear growth.
+        scale: Factor by which the paper's rate is multiplied.
+
+    Raises:
+        ValueError: If `warmup_steps` is below 1.
+    """
+
+    def __init__(self, d_model, warmup_steps=4000, scale=1.0):
+        super().__init__(scale * d_model**-0.5, warmup_steps)
+        self.learning_rate *= warmup_steps**-0.5
+        self.d_model = d_model
+        self.scale = scale
+
+    def get_config(self):
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
         }
 
 
@@ -172,17 +172,3 @@ class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def from_config(cls, config):
         schedules = map(keras.saving.deserialize_keras_object, config["schedules"])
         return cls(list(schedules), config["steps"])
-
-
-def _check_warmup(warmup_steps):
-    if warmup_steps < 1:
-        raise ValueError(
-            f"`warmup_steps` must be at least 1. Received: {warmup_steps}."
-        )
-
-
-def _warmup_then_inverse_sqrt(step, warmup_steps):
-    """Returns the rate at `step`, which counts from 0, relative to the peak rate."""
-    # Float32 represents every step up to 2^24 exactly.
-    step = ops.cast(step, "float32") + 1.0
-    return ops.minimum(step / warmup_steps, ops.sqrt(warmup_steps / step))
