@@ -4,7 +4,6 @@ The state file is TensorFlow's `checkpoint`, which lists the checkpoints of a fo
 `fault_table.py` explains the marker `fault`.
 """
 
-import json
 import logging
 import os
 import pathlib
@@ -181,46 +180,35 @@ def test_failed_rewrite_keeps_the_checkpoint(model, saved, monkeypatch):
     assert_weights(model, weights[30])
 
 
+PRE = {"normalization": "pre"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("stored", "changes", "message"),
     [
-        ({"d_ff": 28}, r"ckpt-30: encoder/.*\(12, 20\) in the .* \(12, 28\)"),
-        ({"num_layers": 2}, r"ckpt-30: the checkpoint has no weight .*layer"),
-        (
-            {"normalization": "pre"},
-            "ckpt-30: the checkpoint has no weight .*final_norm",
-        ),
+        ({}, {"d_ff": 28}, r"encoder/.*\(12, 20\) in the .* \(12, 28\)"),
+        ({}, {"num_layers": 2}, "the checkpoint has no weight .*layer"),
+        ({}, PRE, "the checkpoint has no weight .*final_norm"),
+        (PRE, {}, r"the model has no weight \w+coder/final_norm"),
+        ({}, {"optimizer": "sgd"}, "does not match the model"),
+        ({}, {"optimizer": "adam"}, "does not match the model"),
     ],
 )
-def test_restore_names_mismatched_weight(saved, changes, named):
-    folder, _ = saved
+def test_restore_names_what_does_not_match(tmp_path, stored, changes, message):
+    save_checkpoints(tiny_training_model(**stored), tmp_path)
     model = tiny_training_model(**changes)
+    if changes == {"optimizer": "adam"}:
+        model.compile(keras.optimizers.Adam(training.PaperSchedule(12), amsgrad=True))
     before = weights_of(model)
-    with pytest.raises(CheckpointError, match=named) as error:
-        Checkpoints(model, folder).restore()
-    assert "\n" not in str(error.value)
-    with pytest.raises(CheckpointError, match=named):
-        average_checkpoints(model.transformer, folder)
-    assert_weights(model, before)
-
-
-def test_restore_names_a_weight_that_the_model_lacks(model, tmp_path):
-    save_checkpoints(tiny_training_model(normalization="pre"), tmp_path)
-    with pytest.raises(CheckpointError, match=r"has no weight \w+coder/final_norm"):
-        Checkpoints(model, tmp_path).restore()
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
-        lambda: keras.optimizers.Adam(training.PaperSchedule(12), amsgrad=True),
-    ],
-)
-def test_restore_rejects_other_optimizer(saved, optimizer):
-    folder, _ = saved
-    with pytest.raises(CheckpointError, match="ckpt-30: does not match the model"):
-        Checkpoints(tiny_training_model(optimizer()), folder).restore()
+    reads = [Checkpoints(model, tmp_path).restore]
+    if "optimizer" not in changes:  # an average does not need the optimizer
+        reads.append(lambda: average_checkpoints(model.transformer, tmp_path))
+    for read in reads:
+        with pytest.raises(CheckpointError, match=f"ckpt-30: {message}") as error:
+            read()
+        assert "\n" not in str(error.value)
+        if "optimizer" not in changes:
+            assert_weights(model, before)
 
 
 def test_restore_accepts_new_random_generators(saved):
@@ -248,7 +236,7 @@ def test_restore_ignores_model_names(tmp_path, name):
 @pytest.mark.parametrize(
     ("last", "damaged", "steps"),
     [
-        *((1, None, [30]), (2, None, [20, 30]), (20, None, [10, 20, 30])),
+        *((1, None, [30]), (20, None, [10, 20, 30])),
         *((2, "data cut off", [10, 30]), (2, "index empty", [10, 30])),
     ],
 )
@@ -316,21 +304,6 @@ def test_killed_rotation_is_finished_after_restoring(model, saved):
     assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
 
 
-def test_failed_save_keeps_old_model(model, tmp_path, monkeypatch):
-    trainer = training.Trainer(model, tmp_path)
-    before = trainer.save_model("best.keras").read_bytes()
-
-    def fail(path):
-        pathlib.Path(path).write_bytes(b"half a file")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(model.transformer, "save", fail)
-    with pytest.raises(OSError, match="no space left"):
-        trainer.save_model("best.keras")
-    assert (tmp_path / "best.keras").read_bytes() == before
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
 @pytest.mark.fault("F23", "a forged state file: no file elsewhere is deleted")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_forged_state_file_deletes_nothing_elsewhere(model, tmp_path, has_checkpoint):
@@ -361,14 +334,9 @@ def test_forged_state_file_deletes_nothing_elsewhere(model, tmp_path, has_checkp
     ("progress", "reason"),
     [
         ([], "the content is wrong"),
-        ({"step": "3"}, "'step' is wrong"),
-        ({"step": -3}, "'step' is wrong"),
         ({"step": True}, "'step' is wrong"),
-        ({"step": 1.5}, "'step' is wrong"),
         ({"step": 3, "replicas": 0}, "'replicas' is wrong"),
-        ({"step": 3, "text": 7}, "'text' is wrong"),
         ({"step": 3, "metrics": [1.0]}, "'metrics' is wrong: must have"),
-        ({"step": 3, "metrics": [[[1]]]}, "'metrics.0' is wrong"),
         ({"step": 10**30}, "cannot be read: the number"),
     ],
 )
@@ -408,25 +376,19 @@ def test_checkpoint_with_a_pipe_is_refused(model, tmp_path, name):
             read()
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"[1, 2]\n{}\n", ":1: the content is wrong"),
-        (b'{"split": "train", "step": 1}\n\xff\n{}\n', ":2: cannot be read"),
-        (b'{"split": "train", "step": -1}\n', ":1: 'step' is wrong"),
+def test_restore_names_the_damaged_line_of_the_log_or_removes_a_partial_one(
+    model, tmp_path
+):
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"split": "train", "step": 0, "seconds": 1.5}\n'
+    for content, reason in (
+        (line + b"\xff\n{}\n", ":2: cannot be read"),
         (b'{"split": "x", "step": 1, "bleu": "1"}\n', ":1: 'bleu' is wrong"),
-    ],
-)
-def test_restore_names_the_damaged_line_of_the_log(model, tmp_path, content, reason):
-    (tmp_path / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(RunError, match=f"metrics.jsonl{reason}"):
-        training.Trainer(model, tmp_path).restore()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == content
-
-
-def test_restore_removes_a_partial_line_of_the_log(model, tmp_path):
-    rows = [{"split": "train", "step": step, "seconds": 1.5} for step in (0, 7)]
-    lines = [json.dumps(row) for row in rows]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"split')
+    ):
+        path.write_bytes(content)
+        with pytest.raises(RunError, match=f"metrics.jsonl{reason}"):
+            training.Trainer(model, tmp_path).restore()
+        assert path.read_bytes() == content
+    path.write_bytes(line + b'{"split')
     assert training.Trainer(model, tmp_path).restore() == 0
-    assert (tmp_path / "metrics.jsonl").read_text() == lines[0] + "\n"
+    assert path.read_bytes() == line

@@ -79,18 +79,6 @@ def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
             training.GuidedAlignment(diagonal, **{name: -1})
 
 
-def guided_model(weight, parts=1, consistency=None, **changes):
-    model = training.TrainingModel(
-        tiny_transformer(**changes),
-        gradient_accumulation_steps=parts,
-        guided_alignment=training.GuidedAlignment(diagonal, weight, head=1),
-        consistency=consistency,
-    )
-    model.compile(keras.optimizers.SGD(0.5))
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return model
-
-
 @pytest.mark.parametrize(
     "consistency", [None, training.Consistency("simcut", weight=0.0, cutoff=0.5)]
 )
@@ -100,8 +88,12 @@ def test_train_step_adds_guided_alignment_loss(consistency):
     With SimCut and weight 0, the second pass adds nothing to the loss.
     """
     inputs, labels = batch(0)
-    model = guided_model(0.8, consistency=consistency, num_layers=3)
-    transformer = model.transformer
+    transformer = tiny_transformer(num_layers=3)
+    guided = training.GuidedAlignment(diagonal, 0.8, head=1)
+    model = training.TrainingModel(
+        transformer, guided_alignment=guided, consistency=consistency
+    )
+    model.compile(keras.optimizers.SGD(0.5), run_eagerly=True)
     scores = np.array(transformer.attention_scores(inputs)["cross"])[:, 1, 1]
     is_token = labels > 0
     aligned = (

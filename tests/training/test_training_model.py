@@ -4,6 +4,8 @@
 `fault_table.py` explains the marker `fault`.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ from training_samples import (
     dataset,
     log_softmax,
     paper_adam,
-    plain_model,
     tiny_training_model,
     tiny_transformer,
     weights_of,
@@ -25,16 +26,14 @@ from keras_transformer import training
 
 # Rows with different numbers of tokens. The number of rows is not a multiple of 3.
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
+# Without a graph to trace, a test of a few steps takes a fraction of the time.
+EAGER = {"run_eagerly": True}
 
 
-def fit(model, steps, lengths=SEVEN_ROWS, pad_id=0):
-    """Trains and returns the metrics of the epoch. Ids 0 and `pad_id` swap places."""
-    swapped = swap_rows(np.arange(VOCABULARY, dtype="int32"), pad_id)
-    batches = dataset(lengths=lengths).map(
-        lambda *parts: tf.nest.map_structure(lambda ids: tf.gather(swapped, ids), parts)
-    )
+def fit(model, steps, lengths=SEVEN_ROWS):
+    """Trains and returns the metrics of the epoch."""
     history = model.fit(
-        batches, steps_per_epoch=steps, shuffle=False, verbose=0
+        dataset(lengths=lengths), steps_per_epoch=steps, shuffle=False, verbose=0
     ).history
     return {name: values[0] for name, values in history.items()}
 
@@ -51,78 +50,95 @@ def sgd():
     return keras.optimizers.SGD(0.5)
 
 
-def assert_same_weights(model, other, rtol=1e-4, atol=1e-5):
-    for weight, expected in zip(weights_of(model), weights_of(other), strict=True):
-        np.testing.assert_allclose(weight, expected, rtol=rtol, atol=atol)
+def sample_weights(kind, labels, scale=1.0):
+    """Returns weights of tokens or sentences, or `None`. The fourth sentence has 0."""
+    if kind is None:
+        return None
+    shape = labels.shape if kind == "tokens" else len(labels)
+    weights = scale * np.random.default_rng(5).uniform(0, 2, shape).astype("float32")
+    weights[3:4] = 0
+    return weights
 
 
-@pytest.fixture(scope="module")
-def trained():
-    """A model after 5 steps of SGD, and its metrics."""
-    model = tiny_training_model(sgd())
-    return model, fit(model, 5)
+@functools.cache
+def plain_weights(smoothing, kind, has_bias, changes):
+    """Returns the weights after three steps of plain Keras, and the first loss."""
+    variations = {"logits_bias": True} if has_bias else None
+    model = tiny_transformer(variations=variations, **dict(changes))
+    loss = training.SmoothedCrossEntropy(smoothing)
+    model.compile(sgd(), loss=loss, **EAGER)
+    losses = [model.train_on_batch(*each) for each in batches(kind, model.num_outputs)]
+    return model.get_weights(), float(np.ravel(losses[0])[0])
 
 
-@pytest.fixture(scope="module")
-def plain():
-    """A transformer after the same 5 steps of plain Keras training, and its metrics."""
-    model = plain_model(sgd())
-    return model, fit(model, 5)
+def batches(kind, num_outputs, pad_id=0):
+    """Returns three batches with weights. Ids 0 and `pad_id` swap places.
 
-
-def test_train_step_matches_plain_compile(trained, plain):
-    assert_same_weights(trained[0], plain[0])
-    for name in ("perplexity", "accuracy"):
-        assert trained[1][name] == pytest.approx(plain[1][name], 1e-5)
-
-
-def test_train_step_matches_plain_compile_with_adam():
-    model, other = tiny_training_model(), tiny_transformer()
-    traces, step = [], model.train_step
-    model.train_step = lambda data: traces.append(data) or step(data)
-    adam = keras.optimizers.Adam.from_config(paper_adam().get_config())
-    other.compile(adam, loss=training.SmoothedCrossEntropy(0.1))
-    adam.build(other.trainable_variables)
-    fit(model, 5), fit(other, 5)
-    assert_same_weights(model, other, atol=1e-4)
-    # TensorFlow would trace the step twice if it created variables.
-    assert len(traces) == 1
-
-
-def sample_weights(kind, labels):
-    draw = np.random.default_rng(5)
-    if kind == "sentences":
-        return draw.uniform(0, 2, len(labels)).astype("float32")
-    return draw.uniform(0, 2, labels.shape).astype("float32")
-
-
-# The tests of `fit` cover batches without weights.
-@pytest.mark.parametrize("kind", ["sentences", "tokens"])
-def test_calls_on_batches_match_plain_compile(kind):
-    """In training, the sample weights sum to less than 1 and one sentence has none."""
-    model, in_parts = (tiny_training_model(sgd(), parts) for parts in (1, 3))
-    other = tiny_transformer()
-    other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))
-    for seed in (1, 2):
+    The weights sum to less than 1.
+    """
+    found = []
+    for seed in (1, 2, 3):
         inputs, labels = batch(seed, SEVEN_ROWS)
-        weights = 0.02 * sample_weights(kind, labels)
-        weights[3] = 0
-        for each in (model, in_parts, other):
-            each.train_on_batch(inputs, labels, weights)
-    assert_same_weights(model, other)
-    assert_same_weights(in_parts, other)
-    inputs, labels = batch(3, SEVEN_ROWS)
-    weights = sample_weights(kind, labels)
-    loss, perplexity, accuracy = model.test_on_batch(inputs, labels, weights)
-    log_probs = log_softmax(other(inputs))
-    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    mask = (labels > 0) * (weights if kind == "tokens" else weights[:, None])
-    nll = -np.sum(mask * picked) / mask.sum()
-    assert perplexity == pytest.approx(np.exp(nll), rel=1e-4)
-    smoothed = 0.9 * nll - 0.1 * np.sum(mask * log_probs.mean(-1)) / mask.sum()
-    assert loss == pytest.approx(smoothed, rel=1e-4)
-    best = np.sum(mask * (log_probs.argmax(-1) == labels)) / mask.sum()
-    assert accuracy == pytest.approx(best, abs=1e-5)
+        labels = np.minimum(labels, num_outputs - 1)
+        swapped = swap_rows(np.arange(VOCABULARY, dtype="int32"), pad_id)
+        ids = tf.nest.map_structure(lambda ids, to=swapped: to[ids], (inputs, labels))
+        found.append((*ids, sample_weights(kind, labels, 0.02)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parts", "parallel_parts", "changes", "kind", "compiled"),
+    [
+        (1, 1, {}, None, {}),
+        (1, 1, {}, "tokens", EAGER),
+        (3, 1, {}, "tokens", EAGER),
+        (2, 3, {}, "sentences", {}),
+        (11, 1, {"pad_id": VOCABULARY - 1}, None, {}),
+        (1, 2, {"smoothing": 0.2, "output_size": 20}, None, EAGER),
+        *((parts, 1, {"dtype": "float64"}, None, EAGER) for parts in (1, 3)),
+        *((parts, 1, {"dtype": "bfloat16"}, None, EAGER) for parts in (1, 3)),
+        (1, 1, {}, None, {"jit_compile": True}),
+        pytest.param(*(3, 1, {}, None, {"jit_compile": True}), marks=pytest.mark.slow),
+    ],
+)
+def test_train_step_matches_plain_keras(parts, parallel_parts, changes, kind, compiled):
+    """7 rows are divided into up to 11 parts with different numbers of tokens.
+
+    Another padding id changes nothing, except that ids 0 and `pad_id` swap places.
+    """
+    pad_id, dtype = changes.get("pad_id", 0), changes.get("dtype", "float32")
+    has_bias = not pad_id
+    model = tiny_training_model(
+        *(sgd(), parts),
+        parallel_parts=parallel_parts,
+        variations={"logits_bias": True} if has_bias else None,
+        **changes,
+    )
+    model.compile(sgd(), **compiled)
+    same = {key: changes[key] for key in changes if key not in ("smoothing", "pad_id")}
+    expected, first_loss = plain_weights(
+        changes.get("smoothing", 0.1), kind, has_bias, tuple(same.items())
+    )
+    embeddings = model.transformer.token_embedding.embeddings
+    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
+    losses, num_tokens, traces, step = [], 0, [], model.train_step
+    model.train_step = lambda data: traces.append(data) or step(data)
+    for data in batches(kind, model.transformer.num_outputs, pad_id):
+        losses.append(model.train_on_batch(*data)[0])
+        num_tokens += np.count_nonzero(data[1] != pad_id)
+    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
+    tolerance = {"rtol": 1e-4, "atol": 1e-5}
+    if dtype != "float32":
+        tolerance = {"rtol": 0, "atol": 1e-5 if dtype == "float64" else 0.02}
+    for weight, right in zip(model.transformer.weights, expected, strict=True):
+        assert weight.dtype == dtype
+        found = weight.numpy().astype("float32")
+        np.testing.assert_allclose(found, right.astype("float32"), **tolerance)
+    assert losses[0] == pytest.approx(first_loss, max(1e-5, tolerance["atol"]))
+    assert int(model.token_counter.result()) == num_tokens
+    assert int(model.optimizer.iterations) == 3
+    # TensorFlow would trace the step twice if it created variables.
+    assert len(traces) == (3 if compiled is EAGER else 1)
 
 
 @pytest.mark.parametrize(
@@ -139,109 +155,42 @@ def test_training_model_rejects_invalid_arguments(name, value):
         training.TrainingModel(tiny_transformer(), **{name: value})
 
 
-def test_means_do_not_depend_on_the_scale_of_weights():
-    inputs, labels = batch(1, SEVEN_ROWS)
-    model = tiny_training_model(keras.optimizers.SGD(0.0))
-    expected = model.evaluate(inputs, labels, 7, verbose=0)
-    weights = np.full(7, 1e-4, "float32")
-    found = model.evaluate(inputs, labels, 7, verbose=0, sample_weight=weights)
-    assert found == pytest.approx(expected, rel=1e-5)
-    fitted = model.fit(inputs, labels, 7, verbose=0, sample_weight=weights)
-    values = [fitted.history[name][0] for name in ("loss", "perplexity", "accuracy")]
-    assert values == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize("kind", [None, "sentences", "tokens"])
+def test_metrics_are_means_over_the_tokens_of_an_epoch(kind):
+    """The batches have 19, 3 and 0 tokens. With rate 0, the weights do not change.
 
-
-@pytest.mark.parametrize(("output_size", "smoothing"), [(None, 0.2), (20, 0.1)])
-def test_train_step_loss_and_gradient_match_loss_class(output_size, smoothing):
-    """A step of SGD with rate 1 subtracts the gradient."""
-    inputs, labels = batch(0, SEVEN_ROWS)
-    labels = np.minimum(labels, (output_size or 99) - 1)
-    model = tiny_training_model(
-        keras.optimizers.SGD(1.0), smoothing=smoothing, output_size=output_size
-    )
-    transformer = model.transformer
-    variables = [variable.value for variable in transformer.trainable_variables]
-    with tf.GradientTape() as tape:
-        loss = training.SmoothedCrossEntropy(smoothing)(labels, transformer(inputs))
-    gradients = [
-        tf.convert_to_tensor(gradient).numpy()
-        for gradient in tape.gradient(loss, variables)
-    ]
-    before = [variable.numpy() for variable in variables]
-    one_batch = tf.data.Dataset.from_tensors((inputs, labels))
-    history = model.fit(one_batch, shuffle=False, verbose=0).history
-    assert history["loss"][0] == pytest.approx(float(loss), 1e-5)
-    for variable, start, gradient in zip(variables, before, gradients, strict=True):
-        np.testing.assert_allclose(start - variable.numpy(), gradient, atol=2e-6)
-
-
-def test_epoch_metrics_weight_tokens():
-    """The batches have 19, 3 and 0 tokens. With rate 0, the weights do not change."""
-    batches = [
-        batch(seed, lengths)
-        for seed, lengths in enumerate([((3, 9), (2, 10)), ((4, 3),), ((0, 0), (2, 0))])
-    ]
-    model = tiny_training_model(keras.optimizers.SGD(0.0))
-    nll = smoothed = correct = tokens = 0.0
-    for inputs, labels in batches:
-        log_probs = log_softmax(model.transformer(inputs))
-        for label, row in zip(labels[labels > 0], log_probs[labels > 0], strict=True):
-            nll -= row[label]
-            smoothed -= 0.9 * row[label] + 0.1 * np.mean(row)
-            correct += np.argmax(row) == label
-            tokens += 1
-    assert tokens == 22
-    expected = {
-        "loss": smoothed / 22,
-        "perplexity": np.exp(nll / 22),
-        "accuracy": correct / 22,
-    }
-    rows = tf.data.Dataset.from_generator(
-        lambda: iter(batches),
-        output_signature=(
-            {
-                "source_ids": tf.TensorSpec([None, None], tf.int32),
-                "target_ids": tf.TensorSpec([None, None], tf.int32),
-            },
-            tf.TensorSpec([None, None], tf.int32),
-        ),
-    )
-    history = model.fit(
-        rows.repeat(), steps_per_epoch=3, shuffle=False, verbose=0
-    ).history
-    evaluated = model.evaluate(rows, steps=3, return_dict=True, verbose=0)
-    for name, value in expected.items():
-        assert history[name][0] == pytest.approx(value, 1e-5), name
-        assert evaluated[name] == pytest.approx(value, 1e-5), name
-    assert int(model.token_counter.result()) == 22
-
-
-@pytest.mark.parametrize(
-    ("parts", "parallel_parts", "pad_id"),
-    [
-        pytest.param(3, 1, 0, marks=pytest.mark.slow),
-        (11, 1, VOCABULARY - 1),
-        pytest.param(1, 2, 0, marks=pytest.mark.slow),
-        (2, 3, 0),
-    ],
-)
-def test_parts_match_whole_batch(trained, parts, parallel_parts, pad_id):
-    """7 rows are divided into 3, 11, 2 and 6 parts with different numbers of tokens.
-
-    Another padding id changes nothing, except that ids 0 and `pad_id` swap places.
+    The scale of the weights does not matter.
     """
-    model = tiny_training_model(
-        sgd(), parts, parallel_parts=parallel_parts, pad_id=pad_id
+    lengths = [((3, 9), (2, 10), (2, 0)), ((4, 3),), ((0, 0), (2, 0))]
+    model = tiny_training_model(keras.optimizers.SGD(0.0))
+    model.compile(keras.optimizers.SGD(0.0), **EAGER)
+    data, totals, num_tokens = [], np.zeros(4), 0
+    for seed, each in enumerate(lengths):
+        inputs, labels = batch(seed, each)
+        weights = sample_weights(kind, labels, 1e-4)
+        data.append((inputs, labels) if kind is None else (inputs, labels, weights))
+        mask = (labels > 0) * np.float64(1)
+        if kind is not None:
+            mask *= weights if kind == "tokens" else weights[:, None]
+        log_probs = log_softmax(model.transformer(inputs))
+        nll = -np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+        smoothed = 0.9 * nll - 0.1 * log_probs.mean(-1)
+        values = (smoothed, nll, log_probs.argmax(-1) == labels, np.ones_like(nll))
+        totals += [np.sum(mask * value) for value in values]
+        num_tokens += np.count_nonzero(labels)
+    loss, nll, accuracy = totals[:3] / totals[3]
+    expected = {"loss": loss, "perplexity": np.exp(nll), "accuracy": accuracy}
+    history = model.fit(
+        (each for each in data), steps_per_epoch=3, shuffle=False, verbose=0
+    ).history
+    assert {name: value[0] for name, value in history.items()} == pytest.approx(
+        expected, 1e-4
     )
-    embeddings = model.transformer.token_embedding.embeddings
-    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
-    metrics = fit(model, 5, pad_id=pad_id)
-    embeddings.assign(swap_rows(np.array(embeddings), pad_id))
-    assert_same_weights(model, trained[0])
-    tokens = sum(target_length for _, target_length in SEVEN_ROWS)
-    assert int(model.token_counter.result()) == 5 * tokens
-    assert metrics == pytest.approx(trained[1], 1e-4)
-    assert int(model.optimizer.iterations) == 5
+    assert int(model.token_counter.result()) == num_tokens == 22
+    evaluated = model.evaluate(
+        (each for each in data), steps=3, return_dict=True, verbose=0
+    )
+    assert evaluated == pytest.approx(expected, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +214,10 @@ def test_parallel_parts_match_sequential_parts(at_once, num_layers):
         metrics.append(fit(model, 8))
     for model, found in zip(models[1:], metrics[1:], strict=True):
         assert found == metrics[0]
-        assert_same_weights(model, models[0], rtol=0, atol=0)
+        for weight, expected in zip(
+            weights_of(model), weights_of(models[0]), strict=True
+        ):
+            np.testing.assert_array_equal(weight, expected)
 
 
 def losses_over_three_passes(**changes):
@@ -302,25 +254,6 @@ def test_mixed_precision_learns(exact_losses, precision, parts):
     assert {weight.dtype for weight in model.transformer.weights} == {"float32"}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float64", 1e-5), ("bfloat16", 0.02)]
-)
-def test_other_dtypes_match_plain_compile(dtype, tolerance):
-    options = {"dtype": dtype, "variations": {"logits_bias": True}}
-    model, in_parts = (tiny_training_model(sgd(), parts, **options) for parts in (1, 3))
-    other = tiny_transformer(**options)
-    other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))
-    for each in (model, in_parts, other):
-        each.train_on_batch(*batch(1, SEVEN_ROWS))
-    for each in (model, in_parts):
-        assert {weight.dtype for weight in each.transformer.weights} == {dtype}
-        for weight, expected in zip(
-            each.transformer.weights, other.weights, strict=True
-        ):
-            difference = np.abs(np.subtract(weight, expected, dtype="float32"))
-            assert difference.max() < tolerance
-
-
 @pytest.mark.fault(
     "F11", "the scale halves, no update, `iterations` unchanged; training continues"
 )
@@ -344,20 +277,20 @@ def test_float16_overflow_skips_update():
     assert min(moved) > 0 and np.all(np.isfinite(moved))
 
 
-@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_xla_step_matches_plain_step(trained, parts):
-    model = tiny_training_model(sgd(), parts)
-    model.compile(sgd(), jit_compile=True)
-    metrics = fit(model, 5)
-    assert_same_weights(model, trained[0])
-    assert metrics == pytest.approx(trained[1], 1e-4)
-
-
-@pytest.mark.parametrize("name", ["loss", "metrics", "weighted_metrics"])
-def test_compile_rejects_losses_and_metrics(name):
+def test_training_model_names_the_alternatives(tmp_path):
     model = tiny_training_model()
-    with pytest.raises(ValueError, match=f"its own loss and metrics.*: {name}"):
-        model.compile("adam", **{name: ["mse"]})
+    for name in ("loss", "metrics", "weighted_metrics"):
+        with pytest.raises(ValueError, match=f"its own loss and metrics.*: {name}"):
+            model.compile("adam", **{name: ["mse"]})
+    with pytest.raises(NotImplementedError, match="Save its `transformer`, or save"):
+        model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    inputs, labels = batch(1)
+    with pytest.raises(ValueError, match=r"must be a dict .*Received: list\.$"):
+        model.train_step((list(inputs.values()), labels))
+    model.transformer.trainable = False
+    with pytest.raises(ValueError, match=r"all of its layers are frozen. Set `train"):
+        model.train_step((inputs, labels))
 
 
 def add_regularizer(transformer):
@@ -382,26 +315,6 @@ def test_fit_rejects_losses_of_the_transformer(add, parts):
     transformer = kt.Transformer(23, num_layers=1, d_model=12, d_ff=20, num_heads=2)
     add(transformer)
     model = training.TrainingModel(transformer, gradient_accumulation_steps=parts)
-    model.compile("adam")
+    model.compile("adam", **EAGER)
     with pytest.raises(ValueError, match="does not support regularizers or `add_loss`"):
         model.fit(*batch(1), verbose=0)
-
-
-def test_saving_names_the_alternatives(tmp_path):
-    model = tiny_training_model()
-    with pytest.raises(NotImplementedError, match="Save its `transformer`, or save"):
-        model.save(tmp_path / "model.keras")
-    model.save_weights(tmp_path / "model.weights.h5")
-
-
-def test_fit_rejects_a_model_of_which_everything_is_frozen():
-    model = tiny_training_model()
-    model.transformer.trainable = False
-    with pytest.raises(ValueError, match=r"all of its layers are frozen. Set `train"):
-        model.train_step(batch(1))
-
-
-def test_fit_rejects_inputs_that_are_no_dict():
-    inputs, labels = batch(1)
-    with pytest.raises(ValueError, match=r"must be a dict .*Received: list\.$"):
-        tiny_training_model().train_step((list(inputs.values()), labels))
