@@ -83,7 +83,7 @@ setup(
         "ruamel.yaml>=0.18",
         "filelock>=3.20.1",
         "psutil>=5",
-        "typer>=0.15",
+        "typer>=0.19",
         "rich>=13",
         "Babel>=2.14",
         "matplotlib>=3.8",

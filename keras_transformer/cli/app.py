@@ -39,12 +39,15 @@ COMMANDS = {
 }
 # Commands without --device.
 _LOCAL = {"init", "plot", "info", "models", "compare"}
-# Module and attribute of each command that is not the function `NAME` in `NAME.py`.
-_LOCATIONS = {
-    "update-vocabulary": ("update_vocabulary", "update_vocabulary"),
-    "import": ("import_model", "import_model"),
-    "corpus": ("corpus", "app"),
+# Modules of the commands that have no module of their own name.
+_MODULES = {
+    **dict.fromkeys(("demo", "init"), "train"),
+    **dict.fromkeys(("plot", "average", "repeat", "ablate"), "runs"),
+    **dict.fromkeys(("export", "info", "update-vocabulary", "import"), "models"),
+    "score": "evaluate",
 }
+# Attributes of the modules that are not named after the command.
+_ATTRIBUTES = {"import": "import_model", "corpus": "app"}
 
 
 class Commands(TyperGroup):
@@ -68,9 +71,9 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
     """Imports a command's module and returns the command with its parameters."""
     from keras_transformer.cli.command import Command, LocalCommand
 
-    module, attribute = _LOCATIONS.get(name, (name, name))
+    module = _MODULES.get(name, name)
     module = importlib.import_module(f"keras_transformer.cli.{module}")
-    command = getattr(module, attribute)
+    command = getattr(module, _ATTRIBUTES.get(name, name.replace("-", "_")))
     if not isinstance(command, typer.Typer):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(name, cls=LocalCommand if name in _LOCAL else Command)(command)

@@ -14,7 +14,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand
 
-from keras_transformer.cli import common, console
+from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 from keras_transformer.signals import exit_on_signals
 
@@ -30,6 +30,7 @@ _FILE_ERRORS = {
 }
 # Lines of an error in a `tf.function` that precede the reason.
 _LOCATION = re.compile(r"$|\s|Graph execution error:|Detected at node ")
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 _common_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,7 +50,7 @@ def _common_options(
         ),
     ] = None,
 ):
-    """The options of all commands, whose values are `common.Settings`."""
+    """The options of all commands, whose values are `console.Settings`."""
 
 
 COMMON_OPTIONS = typer.main.get_command(_common_app).params
@@ -79,17 +80,15 @@ class Command(TyperCommand):
 
     def invoke(self, ctx):
         names = {each.name for each in COMMON_OPTIONS} & ctx.params.keys()
-        settings = common.Settings(**{name: ctx.params.pop(name) for name in names})
+        settings = console.Settings(**{name: ctx.params.pop(name) for name in names})
+        console.settings = settings
         # File names need not be UTF-8, and commands print them.
         with contextlib.suppress(AttributeError, ValueError):
             sys.stdout.reconfigure(errors="surrogateescape")
         try:
             _check_values(ctx.params)
-            with (
-                exit_on_signals(),
-                common.apply_settings(settings),
-                console.print_library_log(),
-            ):
+            _set_environment(settings)
+            with exit_on_signals(), console.print_library_log():
                 result = super().invoke(ctx)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -127,6 +126,40 @@ def _refuse_extra_argument(ctx):
         f"{text!r}: give text on standard input, as in `echo {quoted} | "
         f"{ctx.command_path} {model}`, or a file with --input"
     )
+
+
+def _set_environment(settings):
+    """Sets variables that TensorFlow reads when it is loaded."""
+    if settings.quiet and settings.verbose:
+        raise UserError("--quiet and --verbose cannot be used together")
+    os.environ.setdefault(console.LOG_LEVEL, "3")
+    if settings.verbose:
+        os.environ[console.LOG_LEVEL] = "0"
+    if settings.device is not None:
+        _select_gpus(settings.device)
+
+
+def _select_gpus(device):
+    """Makes only the GPUs of --device visible."""
+    if not re.fullmatch(r"cpu|gpu(:\d+(,\d+)*)?", device):
+        raise UserError(
+            f"--device {device}: must be cpu, gpu, or GPU numbers such as gpu:0,1"
+        )
+    if device == "cpu":
+        os.environ[_VISIBLE_GPUS] = "-1"
+    if ":" not in device:
+        return
+    names = device.partition(":")[2].split(",")
+    if (visible := os.environ.get(_VISIBLE_GPUS)) is not None:
+        # The numbers are indices into the GPUs that the environment makes visible.
+        known = [name for name in visible.split(",") if name not in ("", "-1")]
+        if max(map(int, names)) >= len(known):
+            raise UserError(
+                f"--device {device}: {_VISIBLE_GPUS}={visible} makes only {len(known)} "
+                "GPU(s) visible"
+            )
+        names = [known[int(number)] for number in names]
+    os.environ[_VISIBLE_GPUS] = ",".join(names)
 
 
 def _check_values(arguments):

@@ -3,32 +3,19 @@
 import enum
 import json
 import pathlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import console, options
+from keras_transformer.cli.evaluate import check_scoring_options, complete_scoring
 from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.values import check_scoring_options, complete_scoring
 from keras_transformer.errors import UserError
 
-
-class CorpusMetric(enum.StrEnum):
-    bleu = "bleu"
-    chrf = "chrf"
-    ter = "ter"
-
-
-class Test(enum.StrEnum):
-    BOOTSTRAP = "bootstrap"
-    RANDOMIZATION = "randomization"
-
-
+CorpusMetric = enum.StrEnum("CorpusMetric", "bleu chrf ter")
 # Fewer sentences are too few for a resampling test.
 _MIN_SENTENCES = 30
-# Options that override keys of the recipe's section `evaluation`, for messages.
-_OVERRIDES = {"tokenize": "--tokenize", "lowercase": "--lowercase or --no-lowercase"}
 
 
 def compare(
@@ -53,8 +40,9 @@ def compare(
         Option("--metric", "-m", help="Metric to compare. Repeatable."),
     ] = (CorpusMetric.bleu,),
     test: Annotated[
-        Test, Option(help="Paired bootstrap or approximate randomization test.")
-    ] = Test.BOOTSTRAP,
+        Literal["bootstrap", "randomization"],
+        Option(help="Paired bootstrap or approximate randomization test."),
+    ] = "bootstrap",
     samples: Annotated[
         int | None,
         Option(
@@ -101,22 +89,22 @@ def compare(
         raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(*reference, *systems)
     check_scoring_options(metric, tokenize, lowercase)
-    bootstrap = {"num_samples": samples, "seed": seed}
     given = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):
-        if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
+        if reference or test != "bootstrap" or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
                 "folders written by the `repeat` command contain references and are "
                 "compared by BLEU with the bootstrap. Remove --reference, --metric and "
                 "--test"
             )
-        results = [_compare_folders(systems, given, **bootstrap)]
+        results = [_compare_folders(systems, given, samples or 1000, seed)]
     elif not reference:
         raise UserError("--reference is required to compare translation files")
     else:
         metrics = [each.value for each in dict.fromkeys(metric)]
-        options = {"metrics": metrics, "test": test.value, **bootstrap}
-        results = _compare_files(systems, reference, given, options)
+        settings = {"metrics": metrics, "test": test}
+        settings |= {"num_samples": samples, "seed": seed}
+        results = _compare_files(systems, reference, given, settings)
     if as_json:
         report = [result._asdict() for result in results]
         for entry in report:
@@ -130,7 +118,7 @@ def compare(
             typer.echo(f"{system.name:{width}}  {_describe(system)}")
 
 
-def _compare_files(systems, references, given, options):
+def _compare_files(systems, references, given, settings):
     from keras_transformer.recipes.schema import EvaluationSettings
 
     scoring = complete_scoring(given, EvaluationSettings().model_dump())
@@ -141,7 +129,7 @@ def _compare_files(systems, references, given, options):
         from keras_transformer.evaluation import compare_systems
 
         named = dict(zip(map(str, systems), hypotheses, strict=True))
-        return compare_systems(named, references, **scoring, **options)
+        return compare_systems(named, references, **scoring, **settings)
 
 
 def _compare_folders(folders, given, num_samples, seed):
@@ -166,16 +154,17 @@ def _compare_folders(folders, given, num_samples, seed):
                 )
             references = others
         _warn_of_few_sentences(references)
-        bootstrap = {"num_samples": num_samples or 1000, "seed": seed}
         signature = bleu(systems[str(folders[0])][0], references, **scoring).signature
         # As in sacreBLEU, the bootstrap follows the number of references.
         start, rest = signature.split("|", 1)
-        signature = f"{start}|bs:{bootstrap['num_samples']}|seed:{seed}|{rest}"
+        signature = f"{start}|bs:{num_samples}|seed:{seed}|{rest}"
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(
             "BLEU",
             f"{signature}  mean over seeds (number per system: {num_seeds})",
-            compare_seeds(systems, references, **scoring, **bootstrap),
+            compare_seeds(
+                systems, references, **scoring, num_samples=num_samples, seed=seed
+            ),
         )
 
 
@@ -188,11 +177,7 @@ def _warn_of_few_sentences(references):
 
 
 def _stored_scoring(folders, given):
-    """Returns the settings of BLEU that the recipes of all folders share.
-
-    Settings in `given` may differ between the recipes, and if all are given, no recipe
-    is read.
-    """
+    """Returns the settings of BLEU that all recipes share, apart from those given."""
     from keras_transformer.runs.repeat import read_evaluation_settings
 
     missing = [name for name, value in given.items() if value is None]
@@ -205,10 +190,11 @@ def _stored_scoring(folders, given):
         for name in missing:
             if other[name] != settings[name]:
                 values = json.dumps(settings[name]), json.dumps(other[name])
+                choice = " or --no-lowercase" if name == "lowercase" else ""
                 raise UserError(
                     f"{first} and {folder}: their recipes have different values of "
                     f"evaluation.{name}, {' and '.join(values)}. Choose one with "
-                    f"{_OVERRIDES[name]}"
+                    f"--{name}{choice}"
                 )
     return settings
 

@@ -1,6 +1,7 @@
 """Messages, path checks and opening of models, shared by all commands."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import logging
@@ -12,26 +13,37 @@ import traceback
 
 import typer
 
-from keras_transformer.cli import common
 from keras_transformer.errors import UserError, install_hint
 from keras_transformer.native_output import hide_native_output
 from keras_transformer.untrusted import escape_controls
 
+# TensorFlow's minimum log level: 0 shows all, 3 what it cannot hide.
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # Exit code: 128 plus the number of a signal, as in a shell.
 INTERRUPTED = 130
 
 
-def print_status(message: str) -> None:
-    """Prints a line to standard error, except with --quiet.
+@dataclasses.dataclass
+class Settings:
+    """Values of the options that all commands share."""
 
-    Characters that can control the terminal are escaped.
-    """
-    if not common.current.quiet:
+    quiet: bool = False
+    verbose: bool = False
+    device: str | None = None
+
+
+# Of the command that runs, for all its threads.
+settings = Settings()
+
+
+def print_status(message: str) -> None:
+    """Prints a line to standard error, except with --quiet."""
+    if not settings.quiet:
         print_error(message)
 
 
 def print_error(message: str) -> None:
-    """Like `print_status`, but also with --quiet."""
+    """Like `print_status`, but also with --quiet. Escapes control characters."""
     # A closed terminal or pipe must not stop the command.
     with contextlib.suppress(OSError):
         typer.echo(escape_controls(message), err=True)
@@ -44,10 +56,7 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def print_library_log():
-    """Prints the messages that the package logs in the context to standard error.
-
-    Warnings and errors begin with their level. Other messages are hidden by --quiet.
-    """
+    """Prints what the package logs, with the level of warnings and errors."""
     logger = logging.getLogger("keras_transformer")
     handler, level, propagate = _Handler(), logger.level, logger.propagate
     logger.addHandler(handler)
@@ -92,15 +101,17 @@ def json_text(value, indent=2) -> str:
     return json.dumps(replace_nonfinite(value), indent=indent)
 
 
+# The functions below raise a `UserError` unless their condition holds.
+
+
 def require_exists(*paths: pathlib.Path | None) -> None:
-    """Raises `UserError` unless each path exists; skips `None` and "-"."""
+    """Requires that each path exists; skips `None` and "-"."""
     for path in paths:
         if path is not None and str(path) != "-" and not path.exists():
             raise UserError(f"{path}: no such file or folder")
 
 
 def require_run(path: pathlib.Path) -> None:
-    """Raises `UserError` unless a path is a run folder."""
     require_exists(path)
     if not (path / "config.yaml").is_file():
         is_inside = (path.parent / "config.yaml").is_file()
@@ -116,23 +127,20 @@ def find_model(path):
 
 
 def warn_unsafe(*models):
-    """Warns that models are opened with --allow-unsafe, except for presets.
-
-    Presets are always checked.
-    """
+    """Warns that models other than presets are not checked (--allow-unsafe)."""
     for source in map(find_model, models):
         if source.kind != "preset":
             warn(f"{source}: not checked, so it can run any code (--allow-unsafe)")
 
 
 def require_parent(path: pathlib.Path) -> None:
-    """Raises `UserError` unless the parent folder of an output path exists."""
+    """Requires that the parent folder of an output path exists."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
 def require_folder_path(path: pathlib.Path) -> None:
-    """Raises `UserError` if an output folder's path, or a parent of it, is a file."""
+    """Requires that neither an output folder's path nor a parent of it is a file."""
     for each in (path, *path.parents):
         if each.exists() and not each.is_dir():
             prefix = "" if each == path else f"{path}: "
@@ -140,7 +148,7 @@ def require_folder_path(path: pathlib.Path) -> None:
 
 
 def require_writable(path: pathlib.Path | None) -> None:
-    """Raises `UserError` if `path` cannot be an output file; skips `None`."""
+    """Requires that `path` can be an output file; skips `None`."""
     if path is None:
         return
     if path.suffix == ".gz":
@@ -151,24 +159,24 @@ def require_writable(path: pathlib.Path | None) -> None:
 
 
 def require_extra(extra, *packages):
-    """Raises `UserError` unless the packages of an optional extra are installed."""
+    """Requires that the packages of an optional extra are installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"{package} is not installed: {install_hint(extra)}")
 
 
 def refuse_workers(name):
-    """Raises `UserError` if `TF_CONFIG`, which lists several workers, is set."""
+    """Requires that `TF_CONFIG`, which lists several workers, is not set."""
     if os.environ.get("TF_CONFIG"):
         raise UserError(f"TF_CONFIG is set, but {name} does not support it; unset it")
 
 
 def quiet_libraries():
-    """Hides what native libraries print, unless --verbose shows it.
+    """Hides what native libraries print, unless their messages are asked for.
 
     TensorFlow logs a description of the machine while it loads, at every log level.
     """
-    if common.current.shows_libraries:
+    if os.environ.get(LOG_LEVEL, "3") in ("0", "1", "2"):
         return contextlib.nullcontext()
     return hide_native_output()
 
@@ -176,9 +184,17 @@ def quiet_libraries():
 def load_tensorflow() -> None:
     """Imports TensorFlow and checks --device. Takes seconds: do other checks first."""
     with quiet_libraries():
-        import tensorflow  # noqa: F401
+        import tensorflow as tf
 
-        common.check_device()
+        if settings.device in (None, "cpu"):
+            return
+        expected = settings.device.count(",") + 1
+        found = len(tf.config.list_physical_devices("GPU"))
+    if found < expected:
+        raise UserError(
+            f"--device {settings.device}: TensorFlow finds {found} GPU(s). "
+            f"Check `nvidia-smi`, and install CUDA: {install_hint('gpu')}"
+        )
 
 
 @contextlib.contextmanager
@@ -194,12 +210,8 @@ def resume_hint(hint):
 class LineWarnings:
     """Callback that prints a translator's warnings with line numbers.
 
-    Args:
-        prefix: Text before the line number.
-
-    Attributes:
-        numbers: Sequence with the line number of each text that the translator is
-            processing. Set it before each call of the translator.
+    `numbers` has the line number of each text that the translator is processing. Set it
+    before each call of the translator.
     """
 
     def __init__(self, prefix="line"):
@@ -236,13 +248,10 @@ def open_translator(
     """Returns an opened model that prints its warnings: a `Translator`, or an export.
 
     `needs` are keys of `_ABILITIES` that the command requires. `search` is a dict of
-    arguments for `Translator.with_search`, of which `None` is ignored.
+    arguments for `Translator.with_search`.
     """
     source = find_model(path)
-    changes = {
-        name: value for name, value in (search or {}).items() if value is not None
-    }
-    for need in [*needs, *(["search"] if changes else [])]:
+    for need in [*needs, *(["search"] if search else [])]:
         phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
         if source.kind == "export" and not is_in_exports:
             raise UserError(
@@ -266,4 +275,4 @@ def open_translator(
             parallel_parts=parallel_parts,
             warn=warnings or LineWarnings(),
         )
-    return opened.with_search(**changes) if changes else opened
+    return opened.with_search(**search) if search else opened

@@ -18,10 +18,6 @@ app = typer.Typer(
     help="Prepare, translate or score a corpus with Apache Beam.",
 )
 
-TokenizerModel = Annotated[
-    pathlib.Path,
-    Argument(metavar="MODEL", help="Run folder or tokenizer folder."),
-]
 Export = Annotated[pathlib.Path, Argument(metavar="MODEL", help="SavedModel folder.")]
 Sources = Annotated[
     list[str],
@@ -39,21 +35,6 @@ Targets = Annotated[
 OutputFolder = Annotated[
     str, Option("--output", "-o", metavar="DIR", help="Output folder.")
 ]
-NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
-MaxLength = Annotated[
-    int, Option(min=1, help="Maximum subwords per side, including the end id.")
-]
-MaxRatio = Annotated[
-    float | None,
-    Option(
-        min=1,
-        help="Maximum ratio of the longer to the shorter side, in subwords "
-        "(default: none).",
-    ),
-]
-Deduplicate = Annotated[
-    bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
-]
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
@@ -66,14 +47,28 @@ BeamOptions = Annotated[
 
 @app.command("prepare", cls=Command)
 def prepare_corpus(
-    model: TokenizerModel,
+    model: Annotated[
+        pathlib.Path,
+        Argument(metavar="MODEL", help="Run folder or tokenizer folder."),
+    ],
     source: Sources,
     target: Targets,
     output: OutputFolder,
-    num_shards: NumShards = 16,
-    max_length: MaxLength = 256,
-    max_ratio: MaxRatio = None,
-    deduplicate: Deduplicate = False,
+    num_shards: Annotated[int, Option(min=1, help="Number of files to write.")] = 16,
+    max_length: Annotated[
+        int, Option(min=1, help="Maximum subwords per side, including the end id.")
+    ] = 256,
+    max_ratio: Annotated[
+        float | None,
+        Option(
+            min=1,
+            help="Maximum ratio of the longer to the shorter side, in subwords "
+            "(default: none).",
+        ),
+    ] = None,
+    deduplicate: Annotated[
+        bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
+    ] = False,
     beam_option: BeamOptions = (),
 ):
     """Tokenize, filter and shard a corpus with Apache Beam.
@@ -123,8 +118,7 @@ def translate_corpus(
       -s a.en -s b.en --beam-option direct_num_workers=2 \\
       --beam-option direct_running_mode=multi_processing
     """
-    files = (source, [], output)
-    _run("translate", model, files, batch_size, beam_option, allow_unsafe)
+    _run("translate", model, source, [], output, batch_size, beam_option, allow_unsafe)
 
 
 @app.command("score", cls=Command)
@@ -145,12 +139,10 @@ def score_pairs(
     keras-transformer corpus score saved_models/mine --output scores \\
       -s a.en -t a.de
     """
-    files = (source, target, output)
-    _run("score", model, files, batch_size, beam_option, allow_unsafe)
+    _run("score", model, source, target, output, batch_size, beam_option, allow_unsafe)
 
 
-def _run(task, model, files, batch_size, beam_option, allow_unsafe=False):
-    source, target, output = files
+def _run(task, model, source, target, output, batch_size, beam_option, allow_unsafe):
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
     from keras_transformer.beam import inference

@@ -1,4 +1,4 @@
-"""keras-transformer evaluate"""
+"""keras-transformer evaluate and score"""
 
 import contextlib
 import enum
@@ -14,27 +14,14 @@ from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
     in_chunks,
+    open_output,
     read_parallel_lines,
+    require_output,
     score_in_chunks,
 )
-from keras_transformer.cli.output import open_output, require_output
-from keras_transformer.cli.values import (
-    check_moses_language,
-    check_scoring_options,
-    complete_scoring,
-)
-from keras_transformer.errors import DataError, UserError
+from keras_transformer.errors import DataError, UserError, install_hint
 
-
-class Metric(enum.StrEnum):
-    bleu = "bleu"
-    compound_bleu = "compound_bleu"
-    chrf = "chrf"
-    ter = "ter"
-    perplexity = "perplexity"
-    f1 = "f1"
-
-
+Metric = enum.StrEnum("Metric", "bleu compound_bleu chrf ter perplexity f1")
 _F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
 
@@ -111,11 +98,13 @@ def evaluate(
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
     check_scoring_options(metrics, tokenize, lowercase)
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search["patience"] = patience
+    search = options.search(beam_size, length_penalty, patience)
     is_translating = output is not None or metrics != [Metric.perplexity]
-    if not is_translating:
-        _refuse_search(search)
+    if search and not is_translating:
+        raise UserError(
+            f"{options.flag(next(iter(search)))}: --metric perplexity translates "
+            "nothing. Remove the option, or add --output or another metric"
+        )
     if is_parsing:
         sources, references = _read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: sentence"
@@ -173,6 +162,44 @@ def _scoring(model, given, metrics):
     return complete_scoring(given, stored.model_dump(), metrics)
 
 
+def complete_scoring(given, defaults, metrics=("bleu",)):
+    """Returns the scoring settings in `given`, with `defaults` in place of `None`.
+
+    Raises `UserError` unless sacreBLEU has the tokenizer of BLEU and its dependencies.
+    """
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_EXTRAS, BLEU_TOKENIZERS
+
+    scoring = {
+        name: defaults[name] if value is None else value
+        for name, value in given.items()
+    }
+    if "bleu" not in metrics:
+        return scoring
+    name = scoring["tokenize"]
+    label = "evaluation.tokenize=" if given["tokenize"] is None else "--tokenize "
+    if name not in BLEU_TOKENIZERS:
+        raise UserError(f"{label}{name}: must be one of {', '.join(BLEU_TOKENIZERS)}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, OSError) as error:
+        # A package is missing, or sacreBLEU could not download a file.
+        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
+        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        raise UserError(f"{label}{name}: {reason}") from None
+    return scoring
+
+
+def check_scoring_options(metrics, tokenize, lowercase):
+    """Raises `UserError` for options that none of the metrics uses."""
+    if tokenize is not None and "bleu" not in metrics:
+        raise UserError("--tokenize needs --metric bleu")
+    if lowercase is not None and {"bleu", "chrf"}.isdisjoint(metrics):
+        option = "--lowercase" if lowercase else "--no-lowercase"
+        raise UserError(f"{option} needs --metric bleu or chrf")
+
+
 def _check_metrics(metrics, references, language):
     if Metric.f1 in metrics and len(metrics) > 1:
         raise UserError(
@@ -184,23 +211,17 @@ def _check_metrics(metrics, references, language):
     if language is not None:
         if Metric.compound_bleu not in metrics:
             raise UserError("--language needs --metric compound_bleu")
-        check_moses_language(language)
+        with console.quiet_libraries():
+            from keras_transformer.evaluation.compound_split import moses_languages
 
-
-def _refuse_search(search):
-    for name, value in search.items():
-        if value is not None:
-            option = "--" + name.replace("_", "-")
-            raise UserError(
-                f"{option}: --metric perplexity translates nothing. Remove the option, "
-                "or add --output or another metric"
-            )
+        if language not in moses_languages():
+            known = ", ".join(moses_languages())
+            raise UserError(f"--language {language}: must be one of {known}")
 
 
 def _translate(translator, sources, warnings):
     hypotheses = []
-    for start, chunk in in_chunks(sources, CHUNK_SIZE, "translating"):
-        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+    for _, chunk in in_chunks(sources, CHUNK_SIZE, "translating", warnings):
         hypotheses += translator.translate(chunk)
     return hypotheses
 
@@ -272,8 +293,8 @@ def _parse(translator, sentences, warnings):
     from keras_transformer.parsing.parser import parse_sentences, repair_report
 
     parses = []
-    for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
-        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+    chunks = in_chunks(sentences, CHUNK_SIZE, "parsing", warnings, unit="sentences")
+    for _, chunk in chunks:
         parses += parse_sentences(translator, chunk)
     console.print_status(repair_report(parses))
     repairs = {
@@ -315,3 +336,41 @@ def _format_f1(result):
         f"complete match {result['complete_match']:.2f}, "
         f"tags {result['tagging_accuracy']:.2f}  {result['signature']}"
     )
+
+
+def score(
+    model: options.Model,
+    source: options.Source,
+    target: options.Target,
+    ensemble: options.OtherModels = (),
+    output: options.OutputPath = None,
+    allow_unsafe: options.AllowUnsafe = False,
+    as_json: options.Json = False,
+):
+    """Print the natural log-probability of given translations.
+
+    \b
+    keras-transformer score runs/mine --source test.en --target test.de
+    """
+    model, *ensemble = map(console.find_model, [model, *ensemble])
+    console.require_exists(source, target)
+    require_output(output, source, target)
+
+    pairs = list(zip(*read_parallel_lines(source, target), strict=True))
+    scores = []
+    warnings = console.LineWarnings(f"{source}: line")
+    with open_output(output) as write_line:
+        translator = console.open_translator(
+            model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
+        )
+        from keras_transformer.evaluation.perplexity import perplexity_of
+
+        for pair in score_in_chunks(translator, pairs, warnings):
+            if not as_json:
+                write_line(f"{pair.log_prob:.6f}")
+            scores.append(pair)
+        if as_json:
+            report = {"model": str(model), "perplexity": perplexity_of(scores)}
+            report["pairs"] = [pair._asdict() for pair in scores]
+            write_line(console.json_text(report, indent=None))
+    console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")

@@ -1,14 +1,20 @@
 """keras-transformer filter"""
 
+import os
 import pathlib
+import stat
 from typing import Annotated
 
 import typer
 from typer import Option
 
 from keras_transformer.cli import console, options
-from keras_transformer.cli.lines import CHUNK_SIZE, in_chunks, measure
-from keras_transformer.cli.output import open_binary_output, sync_output
+from keras_transformer.cli.lines import (
+    CHUNK_SIZE,
+    in_chunks,
+    measure,
+    open_binary_output,
+)
 from keras_transformer.errors import UserError
 
 # Default of --max-length for models without a recipe.
@@ -31,7 +37,10 @@ def filter(
     ] = None,
     keep_fraction: Annotated[
         float | None,
-        Option(help="Keep this fraction of the scored pairs, best first, e.g. 0.8."),
+        Option(
+            callback=options.fraction,
+            help="Keep this fraction of the scored pairs, best first, e.g. 0.8.",
+        ),
     ] = None,
     max_ratio: Annotated[
         float,
@@ -65,10 +74,6 @@ def filter(
     """
     if (min_score is None) == (keep_fraction is None):
         raise UserError("pass exactly one of --min-score and --keep-fraction")
-    if keep_fraction is not None and not 0 < keep_fraction <= 1:
-        raise UserError(
-            f"--keep-fraction {keep_fraction}: must be above 0 and at most 1"
-        )
     model = console.find_model(model)
     console.require_exists(source, target)
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
@@ -81,7 +86,10 @@ def filter(
     from keras_transformer.evaluation.pair_filter import FILTER_REASONS, PairFilter
     from keras_transformer.pipelines import TextFiles
 
-    pairs = TextFiles(source, target)
+    def in_pairs(description):
+        pairs = TextFiles(source, target)
+        return in_chunks(pairs, CHUNK_SIZE, description, total=total, unit="pairs")
+
     if max_length is None:
         # A recipe's limit also counts the end id.
         max_length = translator.data.max_length - 1 if translator.data else MAX_LENGTH
@@ -90,14 +98,14 @@ def filter(
     # --keep-fraction needs the scores of all pairs, so a first pass computes them.
     if keep_fraction is not None:
         scores = np.empty(total, "float32")
-        for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):
+        for start, chunk in in_pairs("scoring"):
             scores[start:][: len(chunk)] = pair_filter.score(chunk)
         passed, min_score = pair_filter.select_best(scores, keep_fraction)
     with (
         open_binary_output(output_source) as source_file,
         open_binary_output(output_target) as target_file,
     ):
-        for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
+        for start, chunk in in_pairs("filtering"):
             if passed is None:
                 kept = pair_filter.select_above(pair_filter.score(chunk), min_score)
             else:
@@ -108,7 +116,9 @@ def filter(
                     target_file.write(pair[1].encode() + b"\n")
         # With both files on disk, little time passes between the two renames.
         for file in (source_file, target_file):
-            sync_output(file)
+            file.flush()
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fsync(file.fileno())
     if as_json:
         report = {"model": str(model), "pairs": total, "kept": pair_filter.num_kept}
         report["min_score"] = None if min_score is None else float(min_score)

@@ -1,11 +1,29 @@
-"""Input readers: single lines, chunks with a progress bar, and two aligned files."""
+"""Text of commands: input lines, chunks with a progress bar, and output lines.
+
+Output that a killed command can resume is written to `OUTPUT.part`, which is renamed to
+`OUTPUT` at the end. The file `.OUTPUT.made.json` records everything that determines the
+lines, such as the model. A command resumes only an output with the same record.
+"""
 
 import contextlib
+import fcntl
 import itertools
+import json
+import os
+import pathlib
+import re
 import sys
+from typing import Any
 
-from keras_transformer.cli import common
+from keras_transformer.cli import console
 from keras_transformer.errors import DataError, UserError
+from keras_transformer.files import (
+    convert_disk_full_errors,
+    is_hard_link,
+    replace_file,
+    sync,
+)
+from keras_transformer.untrusted import read_json
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 # Chunks of 2,000 lines are not faster, and those of 250 are 5% slower.
@@ -27,8 +45,7 @@ def require_one_stdin(input_path, *others):
 
     For `input_path`, `None` is also standard input.
     """
-    readers = [path for path in (input_path or "-", *others) if str(path) == "-"]
-    if len(readers) > 1:
+    if [str(input_path or "-"), *map(str, others)].count("-") > 1:
         raise UserError("standard input can be read only once; give files instead")
 
 
@@ -67,46 +84,35 @@ def chunk_size(path, size):
     return 1 if is_typed else size
 
 
-@contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "lines", done: int = 0):
-    """Shows progress on standard error, except with --quiet.
+def in_chunks(
+    items, size, description, warnings=None, total=None, unit="lines", skip=0
+):
+    """Yields (index of the first item, list of `size` items), and shows progress.
 
-    Yields a function to call with the number of units just done.
+    `warnings` is a `LineWarnings` that receives the numbers of each chunk's items.
     """
-    if common.current.quiet:
-        yield lambda count: None
-        return
-    from keras_transformer.progress import ProgressBar
-
-    bar = ProgressBar(description, total, done, unit, transient=True)
-
-    def advance(count):
-        nonlocal done
-        done += count
-        if bar.is_due(done):
-            of_total = "" if total is None else f" of {total:,}"
-            bar.show(done, unit, f"{description}: {done:,}{of_total} {unit}")
-
-    with bar:
-        yield advance
-
-
-def in_chunks(items, size, description, total=None, unit="lines", skip=0):
-    """Yields (index of the first item, list of `size` items), and shows progress."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)
     items = itertools.islice(items, skip, None)
-    with progress(description, total, unit, skip) as advance:
+    bar = None
+    if not console.settings.quiet:
+        from keras_transformer.progress import ProgressBar
+
+        bar = ProgressBar(description, total, skip, unit, transient=True)
+    with bar or contextlib.nullcontext():
         while chunk := list(itertools.islice(items, size)):
+            if warnings is not None:
+                warnings.numbers = range(skip + 1, skip + 1 + len(chunk))
             yield skip, chunk
             skip += len(chunk)
-            advance(len(chunk))
+            if bar and bar.is_due(skip):
+                of_total = "" if total is None else f" of {total:,}"
+                bar.show(skip, unit, f"{description}: {skip:,}{of_total} {unit}")
 
 
 def score_in_chunks(translator, pairs, warnings):
     """Yields a `PairScore` per (source, target) pair, with a progress bar."""
-    for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", warnings):
         yield from translator.score(*map(list, zip(*chunk, strict=True)))
 
 
@@ -124,3 +130,162 @@ def read_parallel_lines(*paths):
                 f"{len(texts[0])} and {len(lines)}"
             )
     return texts
+
+
+def require_output(output, *inputs):
+    """Raises `UserError` unless a file can be written that is none of the inputs.
+
+    `None` is skipped.
+    """
+    if output is not None and _descriptor(output) is None:
+        console.require_writable(output)
+    if output is None or not output.is_file():
+        return
+    if any(output.samefile(path) for path in inputs if path and path.exists()):
+        raise UserError(f"--output {output}: must not be an input file")
+
+
+@contextlib.contextmanager
+def open_output(path: pathlib.Path | None, line_end=b"\n"):
+    """Yields a function that writes a line of UTF-8 to a file or standard output.
+
+    A line end inside a line becomes a space.
+    """
+    with open_binary_output(path) as file:
+        yield line_writer(file, line_end)
+
+
+@contextlib.contextmanager
+def open_binary_output(path: pathlib.Path | None):
+    """Opens a binary file, or standard output if `path` is `None`.
+
+    A file appears under its name only when it is complete. Devices and pipes are
+    written to directly.
+    """
+    if path is None:
+        if sys.stdout is None:
+            raise UserError("standard output is closed; give a file with --output")
+        yield sys.stdout.buffer
+        return
+    descriptor = _descriptor(path)
+    if descriptor is not None or (path.exists() and not path.is_file()):
+        target = path if descriptor is None else descriptor
+        with (
+            convert_disk_full_errors(path),
+            open(target, "wb", closefd=descriptor is None) as file,
+        ):
+            yield file
+        return
+    path = os.path.realpath(path)  # so that a link is kept and its target is replaced
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
+        yield file
+
+
+def _descriptor(path):
+    """Returns the number of an open descriptor that `path` names, or `None`.
+
+    Opening such a path again would truncate a file to which output is redirected.
+    """
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
+    found = re.fullmatch(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)", str(path))
+    return int(found[1] or found[2]) if found else named.get(str(path))
+
+
+def line_writer(file, line_end=b"\n"):
+    """Returns a function that writes and flushes a line of UTF-8 to a binary file."""
+
+    def write_line(text: str) -> None:
+        # A model can generate a line end byte by byte, but a line must stay one line.
+        one_line = text.replace("\r", " ").replace("\n", " ")
+        file.write(one_line.encode("utf-8", "replace") + line_end)
+        file.flush()
+
+    return write_line
+
+
+@contextlib.contextmanager
+def resumable_output(output, record, num_inputs, numbered, line_end=b"\n"):
+    """Writes an output file or continues an interrupted one.
+
+    Yields a function that writes a line, and the number of input lines whose output is
+    complete.
+    """
+    part = _part(output)
+    # Opening a named pipe would block until another process reads from it.
+    if part.exists() and not part.is_file():
+        raise UserError(f"{part}: must be a regular file; remove it to start over")
+    if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
+        raise UserError(f"{part}: must not be a link; remove it to start over")
+    with convert_disk_full_errors(part), open(part, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{part}: another process is writing to it") from None
+        num_done = 0
+        if file.tell():
+            _check_record(part, output, record)
+            length, num_done = _complete_lines(part, numbered)
+            if num_done > num_inputs:
+                raise UserError(
+                    f"{part}: contains the output of {num_done} input lines, but the "
+                    f"input has only {num_inputs}; remove it to start over"
+                )
+            file.truncate(length)
+        else:
+            with replace_file(_record_file(output)) as temporary:
+                temporary.write_text(json.dumps(record), encoding="utf-8")
+        yield line_writer(file, line_end), num_done
+        file.flush()
+        sync(part)
+        part.replace(output)
+        sync(output.parent)
+
+
+def is_finished(output, record):
+    """Returns whether an output with the same record is complete."""
+    if not output.exists() or _part(output).exists():
+        return False
+    _check_record(output, output, record)
+    return True
+
+
+def _part(output):
+    return output.with_name(f"{output.name}.part")
+
+
+def _record_file(output):
+    return output.with_name(f".{output.name}.made.json")
+
+
+def _check_record(path, output, record):
+    """Raises `UserError` unless an output was made with this record."""
+    file = _record_file(output)
+    try:
+        known = read_json(file, dict[str, Any])
+    except UserError:
+        raise UserError(
+            f"{path}: its record {file.name} is missing or damaged. Delete both to "
+            "start over"
+        ) from None
+    for name, value in record.items():
+        if known.get(name) != value:
+            raise UserError(
+                f"{path}: was made with a different {name}; remove it to start over"
+            )
+
+
+def _complete_lines(part, numbered):
+    """Returns the bytes of an output's complete lines, and their input lines."""
+    length = num_inputs = 0
+    last, last_start = None, 0
+    with open(part, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            number = line.partition(b"\t")[0] if numbered else num_inputs + 1
+            if number != last:
+                last, last_start = number, length
+                num_inputs += 1
+            length += len(line)
+    # The last input may lack some of its numbered lines, so it is translated again.
+    return (last_start, max(num_inputs - 1, 0)) if numbered else (length, num_inputs)

@@ -1,6 +1,72 @@
-"""keras-transformer models"""
+"""keras-transformer info, models, export, import and update-vocabulary"""
+
+import itertools
+import json
+import pathlib
+from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
+
+from keras_transformer.cli import console, options
+from keras_transformer.errors import UserError
+from keras_transformer.untrusted import escape_controls
+
+
+def info(model: options.Model, as_json: options.Json = False):
+    """Describe a model: size, training, scores and files.
+
+    \b
+    keras-transformer info runs/mine
+    keras-transformer info saved_models/mine --json
+    """
+    model = console.find_model(model)
+    from keras_transformer.saving.info import model_info
+
+    # Describing a run that has only checkpoints loads TensorFlow.
+    with console.quiet_libraries():
+        description = model_info(model)
+    if as_json:
+        # The JSON is ASCII, because untrusted names could control a terminal.
+        typer.echo(json.dumps(description, indent=2))
+        return
+    description["size"] = _format_size(description.pop("bytes"))
+    sizes = description["files"].items()
+    description["files"] = {file: _format_size(size) for file, size in sizes}
+    description["scores"] = {
+        f"{each['name']} ({each['how']})": each["score"]
+        for each in description["scores"]
+    }
+    for line in _lines(description):
+        typer.echo(escape_controls(line))
+
+
+def _lines(values, indent=""):
+    """Yields the lines of a nested mapping, without values that are `None` or empty."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            inner = [*_lines(value, f"{indent}  ")]
+            if inner:
+                yield f"{indent}{name}:"
+                yield from inner
+        elif value not in (None, {}, []):
+            yield f"{indent}{name}: {_format(value)}"
+
+
+def _format(value):
+    if isinstance(value, list):
+        return ", ".join(map(_format, value))
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _format_size(size):
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def models():
@@ -20,3 +86,387 @@ def models():
     width = max(map(len, found), default=0)
     for name, folder in found.items():
         typer.echo(f"{name:{width}}  {read_metadata(folder).description}")
+
+
+_WITH_CARD = ("saved_model", "preset", "huggingface", "marian")
+# Options that only some formats accept.
+_FORMATS_OF = {
+    "quantization": ("ctranslate2", "preset", "huggingface"),
+    "scores": _WITH_CARD,
+    "license": _WITH_CARD,
+    "tokenizer_ops": ("saved_model",),
+    "parallel_parts": ("saved_model",),
+    "jit_compile": ("saved_model",),
+}
+
+
+def export(
+    model: options.WeightsModel,
+    folder: Annotated[
+        pathlib.Path,
+        Argument(metavar="FOLDER", help="Output folder, e.g. saved_models/NAME."),
+    ],
+    format: Annotated[
+        Literal["saved_model", "ctranslate2", "preset", "huggingface", "marian"],
+        Option(
+            help="Output format: a SavedModel for TF-Serving, a preset, or a model for "
+            "CTranslate2, Hugging Face transformers or Marian."
+        ),
+    ] = "saved_model",
+    quantization: Annotated[
+        str | None,
+        Option(
+            help="Type of the weights. CTranslate2: none, int8, int8_float32, int16, "
+            "float16 or bfloat16. Presets and transformers: none or float16."
+        ),
+    ] = None,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    patience: options.Patience = None,
+    tokenizer_ops: Annotated[
+        Literal["text", "core"],
+        Option(help="Tokenizer operations: tensorflow-text or core TensorFlow."),
+    ] = "text",
+    parallel_parts: Annotated[
+        int,
+        Option(
+            min=1,
+            max=1_000,
+            metavar="N",
+            help="Number of parts into which a batch is split, to be translated in "
+            "parallel.",
+        ),
+    ] = 1,
+    jit_compile: Annotated[
+        bool,
+        Option(
+            "--jit-compile",
+            help="Compile beam search with XLA for requests of a single text.",
+        ),
+    ] = False,
+    scores: Annotated[
+        pathlib.Path | None,
+        Option(help="Output of `evaluate --json`, to include in MODEL_CARD.md."),
+    ] = None,
+    license: Annotated[
+        str | None, Option("--license", help="License to name in MODEL_CARD.md.")
+    ] = None,
+    allow_unsafe: options.AllowUnsafe = False,
+):
+    """Export a model as a SavedModel or in another format.
+
+    By default, the command writes a SavedModel that takes and returns text, to FOLDER/1
+    or the next free number. The other formats are written to FOLDER itself.
+    CTranslate2 receives its search options with each call. Load a preset with
+    `open_model` or `Transformer.from_preset`. Load the format `huggingface` in
+    transformers with `AutoModelForSeq2SeqLM.from_pretrained` and
+    `MarianTokenizer.from_pretrained`: a post-norm model becomes a Marian model, a
+    pre-norm model a Pegasus model. The format `marian` requires a post-norm model that
+    was trained with `model.start: zeros` and `model.position_rates: tensor2tensor`.
+
+    With --tokenizer-ops core, the export needs no tensorflow-text. It returns the same
+    ids, but is slower and supports BPE only.
+    TF-Serving cannot run exports with --jit-compile.
+
+    \b
+    keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
+    keras-transformer export runs/mine saved_models/fast --format ctranslate2 \\
+      --quantization int8
+    keras-transformer export runs/mine presets/mine --format preset \\
+      --quantization float16
+    """
+    model = console.find_model(model)
+    console.require_folder_path(folder)
+    given = {
+        "quantization": quantization,
+        "scores": scores,
+        "license": license,
+        "tokenizer_ops": tokenizer_ops if tokenizer_ops != "text" else None,
+        "parallel_parts": parallel_parts if parallel_parts != 1 else None,
+        "jit_compile": jit_compile or None,
+    }
+    given = {name: each for name, each in given.items() if each is not None}
+    for name in given:
+        if format not in _FORMATS_OF[name]:
+            formats = " or ".join(_FORMATS_OF[name])
+            raise UserError(f"{options.flag(name)} needs --format {formats}")
+    search = options.search(beam_size, length_penalty, patience)
+    if search and format == "ctranslate2":
+        raise UserError(
+            "--beam-size, --length-penalty and --patience are arguments of "
+            "CTranslate2's translate_batch; pass them there"
+        )
+    if scores is not None:
+        given["scores"] = _read_scores(scores)
+    if format != "ctranslate2" and given.pop("quantization", "none") != "none":
+        if quantization != "float16":
+            raise UserError(
+                f"--quantization {quantization}: must be none or float16 for {format}"
+            )
+        given["dtype"] = quantization
+    translator = console.open_translator(
+        model, ["export"], search=search, allow_unsafe=allow_unsafe
+    )
+    from keras_transformer import export as exports
+    from keras_transformer import interop
+
+    if format == "ctranslate2":
+        path = interop.export_ctranslate2(
+            translator.model, translator.tokenizer, folder, **given
+        )
+    elif format == "saved_model":
+        path = exports.export_translator(translator, folder, **given)
+    else:
+        room = exports if format == "preset" else interop
+        path = getattr(room, f"export_{format}")(translator, folder, **given)
+    if format == "huggingface":
+        console.print_status(
+            "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"
+        )
+    typer.echo(path)
+
+
+def _read_scores(path):
+    """Returns the name, signature and score of each result of `evaluate --json`."""
+    from pydantic import create_model
+
+    from keras_transformer.untrusted import read_json
+
+    console.require_exists(path)
+    optional = (int | None, None)
+    result = create_model(
+        "Result", name=str, signature=str, score=float | None, max_words=optional
+    )
+    output = create_model("Output", results=list[result])
+    try:
+        results = read_json(path, output).results
+    except UserError as error:
+        raise UserError(f"{error}; not an output of `evaluate --json`") from None
+    return [
+        {"name": _result_name(each), "signature": each.signature, "score": each.score}
+        for each in results
+        if each.score is not None  # `null` stands for an infinite perplexity
+    ]
+
+
+def _result_name(result):
+    """Returns a result's name, with the maximum sentence length if there is one."""
+    limit = result.max_words
+    return result.name + (f", at most {limit} words" if limit is not None else "")
+
+
+# Files to download from a Hugging Face repository.
+_PATTERNS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "README.md",
+)
+# Files to download if the repository has no safetensors.
+_TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
+
+
+def import_model(
+    path: Annotated[
+        str,
+        Argument(
+            metavar="PATH",
+            help="Folder of a Marian or Hugging Face model, or hf://OWNER/NAME.",
+        ),
+    ],
+    output: Annotated[
+        pathlib.Path, Argument(metavar="OUTPUT", help="Folder to create.")
+    ],
+    engine: Annotated[
+        Literal["marian", "huggingface"] | None,
+        Option(
+            help="Toolkit whose results to match (default: the toolkit of the folder's "
+            "format)."
+        ),
+    ] = None,
+    target_language: Annotated[
+        str | None,
+        Option(metavar="CODE", help="Target language of a multilingual model."),
+    ] = None,
+    normalize: Annotated[
+        Literal["opus"] | None,
+        Option(help="Normalize punctuation and control characters as OPUS-MT did."),
+    ] = None,
+):
+    """Import a Marian, OPUS-MT or Hugging Face model.
+
+    Commands such as translate, score, export and train --from accept OUTPUT like a run
+    folder.
+
+    \b
+    keras-transformer import opus-mt-en-de models/en-de
+    keras-transformer import hf://Helsinki-NLP/opus-mt-en-fr models/en-fr
+    """
+    if output.exists():
+        raise UserError(f"{output}: already exists")
+    console.require_folder_path(output)
+    folder = _local_folder(path)
+
+    console.load_tensorflow()
+    from keras_transformer.interop.from_huggingface import (
+        import_huggingface,
+        is_huggingface_folder,
+    )
+    from keras_transformer.interop.from_marian import import_marian
+    from keras_transformer.interop.imported import write_imported
+    from keras_transformer.pipelines.tokenizers.marian import languages
+    from keras_transformer.saving.names import is_hub_name
+
+    is_huggingface = is_huggingface_folder(folder)
+    read = import_huggingface if is_huggingface else import_marian
+    with console.quiet_libraries():
+        imported = read(folder, engine, target_language, normalize)
+    if is_hub_name(path):
+        # huggingface_hub names the downloaded folder after the commit.
+        imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
+    write_imported(imported, output)
+    for name, value in imported.card_rows.items():
+        console.print_status(f"{name}: {value}")
+    known = languages(imported.tokenizer.pieces())
+    if known and target_language is None:
+        console.print_status(
+            f"target languages: {', '.join(known)}. Begin texts with >>{known[0]}<<, "
+            "or import with --target-language"
+        )
+    if folder.is_file():  # decoder.yml
+        folder = folder.parent
+    if normalize is None and (folder / "preprocess.sh").is_file():
+        console.print_status(
+            "the folder's preprocess.sh is not used. Import with --normalize opus to "
+            "normalize texts as OPUS-MT did"
+        )
+    typer.echo(output)
+
+
+def _local_folder(path):
+    """Returns the model's folder, downloaded if `path` is `hf://OWNER/NAME`."""
+    from keras_transformer.saving.names import is_hub_name
+
+    if not is_hub_name(path):
+        folder = pathlib.Path(path)
+        console.require_exists(folder)
+        return folder
+    from keras_transformer.saving.hub import download
+
+    folder = download(path, _PATTERNS)
+    if not any(folder.glob("*.safetensors")):
+        folder = download(path, _TORCH_PATTERNS)
+    return folder
+
+
+_NUM_SHOWN = 10
+
+
+def update_vocabulary(
+    model: options.WeightsModel,
+    output: Annotated[
+        pathlib.Path, Option("--output", "-o", metavar="NEW", help="Folder to create.")
+    ],
+    size: Annotated[
+        int, Option(min=1, help="Maximum number of subwords to add per vocabulary.")
+    ],
+    source: Annotated[
+        list[pathlib.Path],
+        Option("--source", "-s", metavar="F", help="New text in the source language."),
+    ] = (),
+    target: Annotated[
+        list[pathlib.Path],
+        Option("--target", "-t", metavar="F", help="New text in the target language."),
+    ] = (),
+    text: Annotated[
+        list[pathlib.Path], Option(metavar="F", help="New text in either language.")
+    ] = (),
+    allow_unsafe: options.AllowUnsafe = False,
+):
+    """Add subwords from new text to a model's vocabulary.
+
+    Existing subwords keep their ids and weights. A new subword is either a merge of
+    existing subwords or a character that used to be encoded as bytes. Its weights
+    start as the mean of the weights of its parts. Train the new model with
+    `train --from NEW`.
+
+    --source, --target and --text are repeatable. If source and target have separate
+    vocabularies, --source extends the source's and --target the target's.
+
+    \b
+    keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
+      --size 500 --output grown
+    """
+    model = console.find_model(model)
+    paths = [*source, *target, *text]
+    if not paths:
+        raise UserError("give at least one of --source, --target and --text")
+    console.require_exists(*paths)
+    if output.exists():
+        raise UserError(f"{output}: already exists")
+    console.require_folder_path(output)
+
+    if allow_unsafe:
+        console.warn_unsafe(model)
+    console.load_tensorflow()
+    from keras_transformer.pipelines import read_lines
+    from keras_transformer.runs import vocabulary
+    from keras_transformer.saving.load import load_model
+    from keras_transformer.saving.names import MODEL
+
+    with console.quiet_libraries():
+        _, tokenizer, old = load_model(model, allow_unsafe)
+    is_shared = tokenizer.target is tokenizer
+    if text and tokenizer.kind == "bpe" and not is_shared:
+        raise UserError(
+            f"{model}: has separate vocabularies. Give --source and --target instead "
+            "of --text"
+        )
+    # A shared vocabulary is extended through `target_lines`, with text from all files.
+    target_lines, source_lines = (
+        itertools.chain.from_iterable(map(read_lines, files))
+        for files in ((paths, ()) if is_shared else (target, source))
+    )
+    new, extended_tokenizer = vocabulary.update_vocabulary(
+        old, tokenizer, target_lines, size, source_lines
+    )
+    _save(new, extended_tokenizer, output)
+    if not is_shared:
+        _print_added(tokenizer.source, extended_tokenizer.source, "source ")
+    _print_added(
+        tokenizer.target, extended_tokenizer.target, "" if is_shared else "target "
+    )
+    console.print_status(
+        f"run train --from {output}, so that the model learns to use the new subwords"
+    )
+    typer.echo(output / MODEL)
+
+
+def _print_added(tokenizer, extended_tokenizer, side):
+    """Prints the subwords that were added to one vocabulary."""
+    added = extended_tokenizer.pieces()[tokenizer.vocabulary_size :]
+    more = ", ..." if len(added) > _NUM_SHOWN else ""
+    console.print_status(
+        f"{len(added)} {side}subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
+    )
+    console.print_status(
+        f"{extended_tokenizer.vocabulary_size} {side}subwords in total"
+    )
+
+
+def _save(model, tokenizer, output):
+    from keras_transformer.files import replace_folder
+    from keras_transformer.saving.keras_file import store_fingerprint
+    from keras_transformer.saving.names import MODEL, TOKENIZER
+
+    with replace_folder(output, must_be_new=True) as temporary:
+        tokenizer.save(temporary / TOKENIZER)
+        model.save(temporary / MODEL)
+        store_fingerprint(temporary / MODEL, tokenizer.fingerprint())

@@ -23,10 +23,31 @@ def complete_recipe_keys(incomplete: str):
     return [f"{key}=" for key in dotted_recipe_keys()]
 
 
-def _check_patience(value):
-    if value is not None and not value > 0:
-        raise typer.BadParameter(f"{value}: must be above 0")
-    return value
+def flag(name: str) -> str:
+    """Returns the option of a parameter or of a field of the library."""
+    return f"--{name.replace('_', '-')}"
+
+
+def search(beam_size, length_penalty, patience):
+    """Returns the given ones of the search options, by their names in `BeamSearch`."""
+    values = {"beam_size": beam_size, "length_penalty": length_penalty}
+    values["patience"] = patience
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def require(is_valid, rule):
+    """Returns a callback of typer that refuses other values; `rule` is their name."""
+
+    def check(value):
+        if value is not None and not is_valid(value):
+            raise typer.BadParameter(f"{value}: must be {rule}")
+        return value
+
+    return check
+
+
+above_0 = require(lambda value: value > 0, "above 0")
+fraction = require(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
 Model = Annotated[
@@ -99,7 +120,7 @@ LengthPenalty = Annotated[
 Patience = Annotated[
     float | None,
     Option(
-        callback=_check_patience,
+        callback=above_0,
         help="Stop when patience x beam size hypotheses have finished (default: the "
         "model's setting, else search until no better hypothesis is possible).",
     ),

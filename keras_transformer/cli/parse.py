@@ -6,8 +6,14 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.cli import console, options
-from keras_transformer.cli.lines import CHUNK_SIZE, chunk_size, in_chunks, input_lines
-from keras_transformer.cli.output import open_output, require_output
+from keras_transformer.cli.lines import (
+    CHUNK_SIZE,
+    chunk_size,
+    in_chunks,
+    input_lines,
+    open_output,
+    require_output,
+)
 
 
 def parse(
@@ -41,8 +47,7 @@ def parse(
     console.require_exists(input_path)
     require_output(output, input_path)
     tokenize = penn_tokenizer() if split_words else str
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search["patience"] = patience
+    search = options.search(beam_size, length_penalty, patience)
     warnings = console.LineWarnings()
     parses = []
     with open_output(output) as write_line:
@@ -54,9 +59,8 @@ def parse(
         from keras_transformer.parsing.parser import parse_sentences, repair_report
 
         size = chunk_size(input_path, CHUNK_SIZE)
-        for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
+        for _, chunk in in_chunks(input_lines(input_path), size, "parsing", warnings):
             sentences = [trees.split_words(tokenize(line)) for line in chunk]
-            warnings.numbers = range(start + 1, start + 1 + len(chunk))
             parsed = parse_sentences(translator, sentences)
             for each in parsed:
                 write_line("" if each.tree is None else str(each.tree))
@@ -67,10 +71,7 @@ def parse(
 
 
 def penn_tokenizer():
-    """Returns a function that puts spaces between the words of a sentence.
-
-    Words are split as in the Penn Treebank, for example "don't" into "do n't".
-    """
+    """Returns a function that splits words like the Penn Treebank: "do n't"."""
     console.require_extra("parse", "nltk")
     from nltk.tokenize import TreebankWordTokenizer
 

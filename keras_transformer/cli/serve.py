@@ -85,8 +85,7 @@ def serve(
     curl --json '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
-    preset_name = _hub_name(model)
-    model = console.find_model(model)
+    path, model = model, console.find_model(model)
     console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
         max_texts = min(256, queue_size)
@@ -121,36 +120,29 @@ def serve(
         if allow_unsafe:
             console.warn_unsafe(model)
         console.load_tensorflow()
-        with _export_if_preset(model, preset_name) as folder:
+        with _export_if_preset(model, path) as folder:
             with console.quiet_libraries():
                 served = serving.ServedModel(folder, name, allow_unsafe)
             serving.serve(served, host, port, limits, report_url, allow_host, listening)
     console.print_status("stopped")
 
 
-def _hub_name(model):
-    """Returns `NAME` if the model is `hf://OWNER/NAME`, else `None`."""
-    from keras_transformer.saving.names import is_hub_name
-
-    if not is_hub_name(model):
-        return None
-    from keras_transformer.saving.hub import repository_name
-
-    return repository_name(model)
-
-
 @contextlib.contextmanager
-def _export_if_preset(model, name=None):
+def _export_if_preset(model, path):
     """Yields a SavedModel's folder: `model`, or a temporary export of a preset.
 
-    The folder of an export is named `name`. If `None`, the name of the preset's folder
-    is used.
+    The folder of an export has the name of the preset's folder, or, if `path` is
+    `hf://OWNER/NAME`, of the repository.
     """
     if model.kind != "preset":
         yield model.path
         return
+    from keras_transformer.saving.hub import repository_name
+    from keras_transformer.saving.names import is_hub_name
+
     # Unlike `resolve`, `abspath` keeps the name of a symbolic link. "." has no name.
-    name = name or pathlib.Path(os.path.abspath(model.path)).name
+    folder = pathlib.Path(os.path.abspath(model.path))
+    name = repository_name(path) if is_hub_name(path) else folder.name
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     from keras_transformer.export import export_translator

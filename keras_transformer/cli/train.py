@@ -1,16 +1,21 @@
-"""keras-transformer train"""
+"""keras-transformer train, init and demo"""
 
 import pathlib
+import resource
 import shlex
+import sys
+import time
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 import keras_transformer
-from keras_transformer.cli import common, console, options
-from keras_transformer.cli.recipes import AdaptiveRecipe
+from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
+
+# Number of translations that `demo` prints.
+_NUM_SHOWN = 5
 
 
 def train(
@@ -77,6 +82,10 @@ def train(
         for name, description in descriptions.items():
             typer.echo(f"{name:{width}}  {description}")
         return
+    if output is None and not dry_run:
+        raise UserError("give the run's folder with --output RUN")
+    if output is not None:
+        console.require_folder_path(output)
     if deterministic:
         overrides = [*overrides, "training.deterministic=true"]
     keys = {}
@@ -90,14 +99,7 @@ def train(
         keys = recipe_keys(found, allow_unsafe)
         weights = found.weights or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
-    run = None if restart else output
-    adaptive = AdaptiveRecipe(recipe, overrides, keys, run)
-    if output is None and not dry_run:
-        raise UserError("give the run's folder with --output RUN")
-    if output is not None:
-        console.require_folder_path(output)
-
-    loaded = adaptive.adapt()
+    loaded = load_adapted_recipe(recipe, overrides, keys, None if restart else output)
     if dry_run:
         from keras_transformer.runs.plan import plan_training
 
@@ -116,7 +118,7 @@ def train(
             restart=restart,
             worker_timeout=worker_timeout,
             allow_unsafe=allow_unsafe,
-            progress=not common.current.quiet,
+            progress=not console.settings.quiet,
         )
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
@@ -185,3 +187,160 @@ def _shell_path(path):
     """Returns a path for a shell, relative if it is inside the current folder."""
     path, here = pathlib.Path(path), pathlib.Path.cwd()
     return shlex.quote(str(path.relative_to(here) if here in path.parents else path))
+
+
+def load_adapted_recipe(*arguments):
+    """Checks a recipe, then loads TensorFlow and adapts the recipe to the machine.
+
+    `arguments` are those of `load_recipe`. The chosen settings are printed.
+    """
+    from keras_transformer.machine import find_machine
+    from keras_transformer.recipes import load_recipe
+
+    chosen = []  # a line per setting
+    recipe = load_recipe(*arguments, report=chosen.append)
+    console.load_tensorflow()
+    # The values of keys that are `auto` depend on the GPUs, which are found only after
+    # TensorFlow has loaded.
+    if chosen and find_machine().gpus:
+        chosen.clear()
+        recipe = load_recipe(*arguments, report=chosen.append)
+    for line in chosen:
+        console.print_status(line)
+    return recipe
+
+
+def init(
+    path: Annotated[
+        pathlib.Path, Argument(metavar="FILE", help="Recipe to write.")
+    ] = pathlib.Path("recipe.yaml"),
+    recipe: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            autocompletion=options.complete_recipe_names,
+            help="Name of the shipped recipe to copy.",
+        ),
+    ] = "files",
+    source: Annotated[
+        str | None,
+        Option("--source", "-s", metavar="FILE", help="Source text to train on."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        Option(
+            *("--target", "-t"),
+            metavar="FILE",
+            help="Translations, one per source line.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Overwrite the file if it exists.")
+    ] = False,
+):
+    """Write a commented recipe to edit.
+
+    \b
+    keras-transformer init my.yaml --source train.en --target train.de
+    keras-transformer train my.yaml --output runs/mine
+    """
+    from keras_transformer.files import replace_file
+    from keras_transformer.recipes import recipe_template
+
+    console.require_parent(path)
+    if path.suffix not in (".yaml", ".yml"):
+        raise UserError(f"{path}: the name of a recipe must end in .yaml or .yml")
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder. Choose another name")
+    if path.exists() and not force:
+        raise UserError(f"{path}: already exists. Choose another name, or pass --force")
+    if (source is None) != (target is None):
+        raise UserError("--source and --target: give both or neither")
+    train = None if source is None else {"source": source, "target": target}
+    text = recipe_template(recipe, path, train)
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    typer.echo(path)
+    lacks_text = recipe == "files" and train is None
+    begin = "edit data.train, then" if lacks_text else "next"
+    recipe_path = shlex.quote(str(path))
+    console.print_status(
+        f"{begin}: keras-transformer train {recipe_path} --output runs/mine"
+    )
+
+
+def demo(
+    output: Annotated[
+        pathlib.Path, Option("--output", "-o", metavar="RUN", help="Run folder.")
+    ] = pathlib.Path("runs/demo"),
+    saved_model: Annotated[
+        pathlib.Path, Option("--export", help="Folder for the SavedModel.")
+    ] = pathlib.Path("saved_models/demo"),
+    overrides: options.Overrides = (),
+):
+    """Train, evaluate and export a model in a few minutes.
+
+    The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
+    amounts of money, measurements and names. The Babel package includes them, so no
+    network is needed.
+
+    \b
+    keras-transformer demo
+    keras-transformer demo --set data.target_locale=fr --output runs/demo_fr \\
+      --export saved_models/demo_fr
+    """
+    from keras_transformer.recipes import load_recipe
+
+    console.refuse_workers("demo")
+    for folder in (output, saved_model):
+        console.require_folder_path(folder)
+    recipe = load_recipe("phrases", overrides)
+    started = time.monotonic()
+
+    def begin_stage(number, text):
+        seconds = time.monotonic() - started
+        console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
+
+    console.print_status("The demo takes a few minutes on two CPU cores.")
+    if (output / "config.yaml").exists():
+        console.print_status(
+            f"resuming the run in {output}; --output selects another folder"
+        )
+    begin_stage(1, f'training for {recipe.training.steps} steps (recipe "phrases")')
+
+    console.load_tensorflow()
+    from keras_transformer import evaluation
+    from keras_transformer.export import export_translator
+    from keras_transformer.runs.corpora import load_scored_pairs
+
+    with console.resume_hint("resume"):
+        keras_transformer.train(recipe, output, progress=not console.settings.quiet)
+
+    sources, references = load_scored_pairs(recipe, "test")
+    begin_stage(2, f"translating {len(sources)} held-out phrases")
+    translator = console.open_translator(output)
+    hypotheses = translator.translate(sources)
+    exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
+    bleu = evaluation.bleu(hypotheses, references)
+
+    begin_stage(3, "exporting")
+    exported = export_translator(translator, saved_model)
+    begin_stage(4, "translating with the exported model")
+    shown = sources[-_NUM_SHOWN:]
+    served = console.open_translator(exported).translate(shown)
+
+    width = max(map(len, shown))
+    for source, translation in zip(shown, served, strict=True):
+        typer.echo(f"{source:{width}}  ->  {translation}")
+    # macOS reports bytes instead of KiB.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    typer.echo(
+        f"\nexact matches: {exact:.1f}% of {len(sources)} held-out phrases\n"
+        f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
+        f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
+        f"run: {output} (model, tokenizer, checkpoints, logs)\n"
+        f"SavedModel: {exported} "
+        "(translates text; can be served without this package)\n"
+        f'try: echo "{shown[0]}" | keras-transformer translate {exported}'
+    )

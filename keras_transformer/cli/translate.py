@@ -13,16 +13,16 @@ from keras_transformer.cli.lines import (
     chunk_size,
     in_chunks,
     input_lines,
+    is_finished,
     is_seekable_file,
     measure,
+    open_output,
     require_one_stdin,
+    require_output,
+    resumable_output,
 )
-from keras_transformer.cli.output import open_output, require_output
-from keras_transformer.cli.resumable import is_finished, resumable_lines
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
-
-SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
 
 
 def translate(
@@ -65,14 +65,24 @@ def translate(
         ),
     ] = False,
     temperature: Annotated[
-        float | None, Option(help="Sampling temperature (default: 1).")
+        float | None,
+        Option(
+            callback=options.require(
+                lambda value: MIN_TEMPERATURE <= value <= MAX_TEMPERATURE,
+                f"above 0, from {MIN_TEMPERATURE} to {MAX_TEMPERATURE}",
+            ),
+            help="Sampling temperature (default: 1).",
+        ),
     ] = None,
     top_k: Annotated[
         int | None, Option(min=1, help="Sample from the k likeliest tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        Option(help="Sample from the likeliest tokens with this total probability."),
+        Option(
+            callback=options.fraction,
+            help="Sample from the likeliest tokens with this total probability.",
+        ),
     ] = None,
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
@@ -115,12 +125,14 @@ def translate(
         )
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give only one of them")
-    sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    sampling_options["seed"] = seed
-    search_options = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search_options["patience"] = patience
-    parts = {"parallel_parts": parallel_parts if parallel_parts > 1 else None}
-    _check_settings(sampling, sampling_options, {**search_options, **parts})
+    sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    sampled["seed"] = seed
+    sampled = {name: value for name, value in sampled.items() if value is not None}
+    search = options.search(beam_size, length_penalty, patience)
+    parts = {"parallel_parts": parallel_parts} if parallel_parts > 1 else {}
+    if unsuited := [*search, *parts] if sampling else [*sampled]:
+        reason = "cannot be used with" if sampling else "needs"
+        raise UserError(f"{options.flag(unsuited[0])}: {reason} --sampling")
     require_output(output, prefix_file, forbid_file, input_path)
     if resume:
         output = _resumable_output(input_path, output)
@@ -140,11 +152,11 @@ def translate(
         [need for need in needs if needs[need]],
         ensemble,
         parallel_parts,
-        {**search_options, "forbidden": forbidden or None},
+        {**search, "forbidden": forbidden} if forbidden else search,
         warnings,
         allow_unsafe,
     )
-    sampled = _with_defaults(sampling_options) if sampling else None
+    sampled = {"seed": 1, **sampled} if sampling else None
     job = _Job(translator, warnings, n_best, sampled, scores, alignments, as_json)
 
     def write_all(write_line, num_done):
@@ -158,12 +170,12 @@ def translate(
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
-    record = _record(job, search_options, extra, input_path, prefix_file)
+    record = _record(job, {**search, **extra}, input_path, prefix_file)
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
     hint = console.resume_hint(f"continue {output}.part")
-    lines = resumable_lines(output, record, total, job.is_numbered, end)
+    lines = resumable_output(output, record, total, job.is_numbered, end)
     with hint, lines as (write_line, num_done):
         write_all(write_line, num_done)
 
@@ -196,16 +208,15 @@ class _Job:
         would change the last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
-        for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
+        chunks = in_chunks(pairs, size, "translating", self.warnings, total, skip=skip)
+        for start, chunk in chunks:
             lines, prefixes = map(list, zip(*chunk, strict=True))
-            numbers = range(start + 1, start + 1 + len(lines))
-            self.warnings.numbers = numbers
             ranked = self._candidates(start, lines, prefixes)
             yield from self._format(
                 [
                     (number, line, candidate)
-                    for number, line, candidates in zip(
-                        numbers, lines, ranked, strict=True
+                    for number, (line, candidates) in enumerate(
+                        zip(lines, ranked, strict=True), start + 1
                     )
                     for candidate in candidates
                     if number > num_done
@@ -266,34 +277,6 @@ def _json_lines(found, aligned):
         yield console.json_text(record, indent=None)
 
 
-def _check_settings(sampling, sampling_options, search_options):
-    """Raises `UserError` for values out of range and for options that do not apply.
-
-    Search options cannot be used with sampling, and sampling options require it.
-    """
-    for name, value in (search_options if sampling else sampling_options).items():
-        if value is not None:
-            reason = "cannot be used with" if sampling else "needs"
-            raise UserError(f"--{name.replace('_', '-')}: {reason} --sampling")
-    temperature, top_p = sampling_options["temperature"], sampling_options["top_p"]
-    if temperature is not None and not (
-        MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
-    ):
-        raise UserError(
-            f"--temperature {temperature}: must be above 0, from {MIN_TEMPERATURE} to "
-            f"{MAX_TEMPERATURE}"
-        )
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
-
-
-def _with_defaults(sampling_options):
-    given = {
-        name: value for name, value in sampling_options.items() if value is not None
-    }
-    return {**SAMPLING_DEFAULTS, **given}
-
-
 def _resumable_output(input_path, output):
     """Returns the path to write with --resume, which is the target of a link."""
     if output is None or not is_seekable_file(input_path):
@@ -303,12 +286,12 @@ def _resumable_output(input_path, output):
     return output.resolve() if output.is_symlink() else output
 
 
-def _record(job, search_options, extra, input_path, prefix_file):
-    """Returns everything that determines the output, for `resumable_lines`."""
+def _record(job, given, input_path, prefix_file):
+    """Returns everything that determines the output, for `resumable_output`."""
     from keras_transformer.pipelines.lines import content_hash
 
     translator = job.translator
-    options_used = {**(job.sampling_options or search_options), **extra}
+    options_used = {**given, **(job.sampling_options or {})}
     # A SavedModel has these settings in its graph, which its fingerprint covers.
     if hasattr(translator, "search"):
         options_used |= dataclasses.asdict(translator.search)

@@ -1,21 +1,14 @@
 """keras-transformer visualize"""
 
-import enum
 import pathlib
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
 
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
-
-
-class Kind(enum.StrEnum):
-    CROSS = "cross"
-    ENCODER = "encoder"
-    DECODER = "decoder"
 
 
 def visualize(
@@ -29,12 +22,12 @@ def visualize(
         Option("--output", "-o", help="Path of the two files, without .png and .html."),
     ] = pathlib.Path("attention"),
     kind: Annotated[
-        Kind,
+        Literal["cross", "encoder", "decoder"],
         Option(
             help="Attention that the PNG file shows: cross-attention, or "
             "self-attention of the encoder or decoder. The HTML file shows all three."
         ),
-    ] = Kind.CROSS,
+    ] = "cross",
     layer: Annotated[
         int | None, Option(min=1, help="Layer to draw in the PNG file (default: all).")
     ] = None,
@@ -93,7 +86,7 @@ def visualize(
             limit + opened.search.extra_length,
         )
     for suffix, write in (
-        (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
+        (".png", lambda path: write_figure(attention, path, kind, layer, head)),
         (".html", lambda path: write_page(attention, path)),
     ):
         path = output.with_name(output.name + suffix)

@@ -1,6 +1,8 @@
 """Fixtures for tests of commands: a stand-in for models, and a runner."""
 
+import os
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -24,9 +26,9 @@ class ReversingTranslator:
     -n and n + 1 tokens, where n is the number of characters of the target. Words are
     aligned in reverse order. Lines of more than 20 characters cause a warning.
 
-    `searches` receives the arguments of each call of `with_search`. The fixture
-    `translator` sets `warn` when a command opens the model, and adds the other options
-    of `open_model` to `opened`.
+    `searches` receives the arguments of each call of `with_search`, and `calls` the
+    other arguments of `n_best` and `sample`. The fixture `translator` sets `warn` when
+    a command opens the model, and adds the other options of `open_model` to `opened`.
     """
 
     max_source_length = 256
@@ -35,6 +37,7 @@ class ReversingTranslator:
     def __init__(self):
         self.opened = []
         self.searches = []
+        self.calls = []
         self.warn = None
 
     def with_search(self, **changes):
@@ -44,7 +47,15 @@ class ReversingTranslator:
     def translate(self, lines):
         return [best.text for best, *_ in self.n_best(lines)]
 
-    def n_best(self, lines, n=1):
+    def fingerprint(self):
+        return "weights"
+
+    def sample(self, lines, sampling, **options):
+        self.calls.append((sampling, options))
+        return self.n_best(lines, sampling.num_samples)
+
+    def n_best(self, lines, n=1, **options):
+        self.calls.append(options)
         for index, line in enumerate(lines):
             if len(line) > 20:
                 self.warn(index, "too long")
@@ -65,6 +76,13 @@ class ReversingTranslator:
                 self.warn(index, "too long to align")
         counts = [len(target.split()) for target in targets]
         return [[(count - 1 - j, j) for j in range(count)] for count in counts]
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    """Restores the variables that the options of commands set."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.runs import table3
-from keras_transformer.runs.report import PAPER
 from keras_transformer.saving.names import CONFIG
 
 
@@ -48,12 +47,6 @@ def test_ablate_trains_the_chosen_rows(ablate, tmp_path):
         "16 of 18 runs are missing from the table, because other processes are still "
         "training them",
     ]
-
-
-def test_ablate_trains_each_row_once_by_default(ablate, tmp_path):
-    result, ((_, *arguments),) = ablate()
-    assert result.exit_code == 0, result.stderr
-    assert arguments == [[*PAPER], tmp_path, 1, 1]
 
 
 def test_ablate_names_an_unknown_row(ablate):

@@ -102,8 +102,9 @@ def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
 
 @pytest.mark.fault("F16", "score reports file, line and byte; train drops the line")
 def test_score_names_the_invalid_byte(files, run_command, model_path):
-    good = files / "good"
-    result = run_command("score", model_path, "-s", good, "-t", files / "latin")
+    result = run_command(
+        "score", model_path, "-s", files / "good", "-t", files / "latin"
+    )
     place = "latin:2: not UTF-8 (byte 0xef at position 3"
     assert_one_line_error(result, place, "not UTF-8")
 

@@ -87,33 +87,31 @@ def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path)
     assert "run: not a SavedModel" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["translate", "score"])
-def test_corpus_commands_pass_allow_unsafe(run_command, called, tmp_path, name):
+def test_corpus_score_passes_allow_unsafe(run_command, called, tmp_path):
     model = tmp_path / "model"
-    files = ["-s", "a", "-o", "out"] + (["-t", "b"] if name == "score" else [])
-    result = run_command("corpus", name, model, *files, "--allow-unsafe")
+    files = ["-s", "a", "-o", "out", "-t", "b"]
+    result = run_command("corpus", "score", model, *files, "--allow-unsafe")
     assert result.stderr == (
         f"warning: {model}: not checked, so it can run any code (--allow-unsafe)\n"
     )
     assert called[0][1]["allow_unsafe"] is True
 
 
-def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
-    files = ["-s", "a", "-t", "b", "-o", "out"]
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("none", [], "none: no such file or folder"),
+        (".", [], "apache_beam is not installed: pip install"),
+        *(
+            (".", ["--beam-option", each], f"--beam-option {each}: must have the form ")
+            for each in ("=", "", "-x", "two words=1")
+        ),
+    ],
+)
+def test_corpus_rejects_invalid_arguments(
+    run_command, tmp_path, monkeypatch, model, options, message
+):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for command, message in (
-        (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
-        (["corpus", "prepare", tmp_path], "apache_beam is not installed: pip install"),
-    ):
-        result = run_command(*command, *files)
-        assert result.exit_code == 2
-        assert message in result.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("option", ["=", "", "-x", "two words=1"])
-def test_beam_options_must_be_names_with_values(run_command, tmp_path, option):
-    arguments = ("-s", "a", "-t", "b", "-o", tmp_path / "out", "--beam-option", option)
-    result = run_command("corpus", "prepare", tmp_path, *arguments)
-    assert result.exit_code == 2
-    message = f"error: --beam-option {option}: must have the form NAME or NAME=VALUE"
-    assert message in result.stderr
+    files = ["-s", "a", "-t", "b", "-o", "out"]
+    result = run_command("corpus", "prepare", tmp_path / model, *files, *options)
+    assert result.exit_code == 2 and message in result.stderr.splitlines()[-1]

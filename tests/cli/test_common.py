@@ -1,5 +1,6 @@
-"""Options of all commands, shell completion, versions and short help texts."""
+"""Options of all commands, help texts, messages, completion and versions."""
 
+import contextlib
 import importlib.metadata
 import json
 import logging
@@ -11,7 +12,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from keras_transformer.cli import common, console
+from keras_transformer.cli import console
 from keras_transformer.cli.app import COMMANDS, app, load_command
 from keras_transformer.errors import UserError
 
@@ -77,14 +78,14 @@ def test_verbose_prints_the_traceback_of_an_error(run_command):
         ("gpu:1,0", "GPU-a,GPU-b", "GPU-b,GPU-a"),
     ],
 )
-def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
+def test_device_selects_visible_gpus(
+    run_command, monkeypatch, device, visible, expected
+):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with common.apply_settings(common.Settings(device=device)):
-        assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
-    assert common.current == common.Settings()
+    run_command("train", "--device", device)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
 @pytest.mark.parametrize(
@@ -107,19 +108,21 @@ def test_common_options_reject_values(
     assert result.exit_code == 2 and message in result.stderr
 
 
-@pytest.mark.parametrize(("device", "found"), [("gpu", 0), ("gpu:0,1", 1)])
-def test_device_must_be_found_by_tensorflow(monkeypatch, device, found):
+@pytest.mark.parametrize(
+    ("device", "found", "is_enough"),
+    [("gpu", 0, False), ("gpu:0,1", 1, False), ("gpu:0,1", 2, True), ("cpu", 0, True)],
+)
+def test_device_must_be_found_by_tensorflow(monkeypatch, device, found, is_enough):
     import tensorflow as tf
 
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [None] * found)
+    monkeypatch.setattr(console, "settings", console.Settings(device=device))
     with (
-        common.apply_settings(common.Settings(device=device)),
-        pytest.raises(UserError, match="finds"),
+        contextlib.nullcontext()
+        if is_enough
+        else pytest.raises(UserError, match="finds")
     ):
-        common.check_device()
-    with common.apply_settings(common.Settings(device="cpu")):
-        common.check_device()
+        console.load_tensorflow()
 
 
 def test_version_names_the_libraries(run_command, monkeypatch, tmp_path):
@@ -179,16 +182,9 @@ def test_python_m_completes_the_command_keras_transformer():
 @pytest.mark.parametrize(
     ("level", "expected"), [(None, False), ("0", True), ("2", True), ("3", False)]
 )
-def test_log_level_of_tensorflow_selects_its_messages(level, expected):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": level}
-    if level is None:
-        del environment["TF_CPP_MIN_LOG_LEVEL"]
-    code = "from keras_transformer.cli import common; print(common.current."
-    result = subprocess.run(
-        [sys.executable, "-c", f"{code}shows_libraries)"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == f"{expected}\n"
+def test_log_level_of_tensorflow_selects_its_messages(monkeypatch, level, expected):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    if level is not None:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    shows = isinstance(console.quiet_libraries(), contextlib.nullcontext)
+    assert shows == expected

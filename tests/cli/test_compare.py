@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -50,7 +49,6 @@ def compare(files, run_command):
 @pytest.mark.parametrize(
     ("test", "ours", "theirs", "others"),
     [
-        pytest.param("bs", [], [], "", marks=pytest.mark.slow),
         ("bs", ["--seed", "7", "--samples", "300"], ["--paired-bs-n", "300"], ""),
         ("bs", ["--samples", "300"], ["--paired-bs-n", "300"], "d"),
         (
@@ -99,20 +97,6 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs, others):
             assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])
-
-
-def test_compare_reads_a_reference_from_a_pipe(files, compare, run_command, tmp_path):
-    """A pipe can be read only once."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    write = threading.Thread(
-        target=lambda: pipe.write_bytes((files / "ref").read_bytes()), daemon=True
-    )
-    write.start()
-    systems = [files / name for name in "abc"]
-    options = ["--samples", "100"]
-    result = run_command("compare", "-r", pipe, *systems, *options)
-    assert result.stdout == compare(*options).stdout != ""
 
 
 def test_compare_prints_a_line_per_system(compare, files):

@@ -15,7 +15,6 @@ import urllib.error
 import pytest
 
 from keras_transformer import evaluation
-from keras_transformer.cli import console
 
 SOURCES = ["eniL eno", "owt senil dna", "eerht"]
 REFERENCES = ["one Line", "and lines too", "three"]
@@ -144,27 +143,6 @@ def test_evaluate_reports_mistakes_before_it_opens_the_model(
     assert translator.warn is None
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"one\ntwo\n", "must have the same number of lines. Received: 3 and 2"),
-        (b"", "reference: the file is empty"),
-        (b"one\n\xff\nthree\n", "reference:2: not UTF-8"),
-    ],
-)
-def test_evaluate_names_wrong_files(evaluate, files, content, message):
-    files[3].write_bytes(content)
-    result = evaluate()
-    assert result.exit_code == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_search_options_change_the_output_of_perplexity(evaluate, translator, tmp_path):
-    options = ("-m", "perplexity", "--beam-size", "2", "-o", tmp_path / "out")
-    assert evaluate(*options).exit_code == 0
-    assert translator.searches == [{"beam_size": 2}]
-
-
 def test_evaluate_checks_the_tokenizer_only_for_bleu(evaluate, model_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     install = 'first run pip install "keras-transformer-seq2seq[ja]"\n'
@@ -206,9 +184,3 @@ def test_score_prints_log_probabilities(run_command, model_path, files):
             {"log_prob": -5.0, "num_tokens": 6},
         ],
     }
-
-
-def test_json_has_null_for_numbers_that_are_not_finite():
-    value = {"a": [math.inf, 1.5, "inf", None], "b": {"c": math.nan}}
-    expected = {"a": [None, 1.5, "inf", None], "b": {"c": None}}
-    assert json.loads(console.json_text(value)) == expected

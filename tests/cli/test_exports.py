@@ -1,72 +1,8 @@
-"""Commands on a SavedModel give the results of a `Translator` with the same model."""
+"""Options of `export`, and what commands refuse to do with a SavedModel."""
 
 import pytest
-from tiny_export import TEXTS
-
-from keras_transformer.decoding import format_pharaoh
-from keras_transformer.evaluation.perplexity import perplexity_of
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
-LINES = [text.replace("\t", " ") for text in TEXTS]
-TARGETS = LINES[::-1]
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_translator):
-    return tiny_translator
-
-
-@pytest.fixture
-def pair(tmp_path):
-    """Paths of a source file and of a target file with the same lines reversed."""
-    for name, lines in (("source", LINES), ("target", TARGETS)):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    return tmp_path / "source", tmp_path / "target"
-
-
-def one_line(text):
-    return text.replace("\r", " ").replace("\n", " ")
-
-
-def test_translate_prints_n_best_lists_and_alignments(
-    tiny_export, translator, run_command
-):
-    stdin = "".join(f"{line}\n" for line in LINES)
-    options = ["--n-best", "2", "--scores", "--alignments"]
-    result = run_command("translate", tiny_export, *options, stdin=stdin)
-    assert result.exit_code == 0, result.stderr
-    found = [line.split("\t") for line in result.stdout.split("\n")[:-1]]
-    expected = [
-        (number, each, line)
-        for number, (line, ranked) in enumerate(
-            zip(LINES, translator.n_best(LINES, 2), strict=True), 1
-        )
-        for each in ranked
-    ]
-    texts = [each.text for _, each, _ in expected]
-    aligned = translator.align([line for *_, line in expected], texts)
-    assert len(found) == len(expected) > len(LINES)
-    for row, (number, each, _), pairs in zip(found, expected, aligned, strict=True):
-        assert row[0] == str(number)
-        assert float(row[1]) == pytest.approx(each.score, abs=1e-3)
-        # The model has random weights, so a translation may itself contain tabs.
-        assert "\t".join(row[2:-1]) == one_line(each.text)
-        assert row[-1] == format_pharaoh(pairs)
-
-
-def test_score_and_perplexity_match_the_translator(
-    tiny_export, translator, run_command, pair
-):
-    expected = translator.score(LINES, TARGETS)
-    result = run_command("score", tiny_export, "-s", pair[0], "-t", pair[1])
-    assert result.exit_code == 0, result.stderr
-    found = [float(line) for line in result.stdout.split()]
-    assert found == pytest.approx([each.log_prob for each in expected], rel=1e-4)
-    options = ["--source", pair[0], "--reference", pair[1], "--metric", "perplexity"]
-    result = run_command("evaluate", tiny_export, *options)
-    assert result.exit_code == 0, result.stderr
-    perplexity = float(result.stdout.split()[2])
-    assert perplexity == pytest.approx(perplexity_of(expected), abs=0.01)
 
 
 def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
@@ -90,6 +26,14 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
         ("translate", ["--sampling"], "a SavedModel cannot sample translations"),
         ("translate", ["--ensemble", "{}"], "is a SavedModel, whose weights"),
         ("export", ["other"], "a SavedModel cannot be exported"),
+        (
+            "filter",
+            [
+                *("-s", "{}", "-t", "{}", "--min-score", "1"),
+                *("--output-source", "a", "--output-target", "b"),
+            ],
+            "cannot filter pairs",
+        ),
         ("update-vocabulary", ["--text", "{}", "--size", "1", "-o", "x"], "is a Saved"),
     ],
 )

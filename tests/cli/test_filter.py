@@ -43,9 +43,10 @@ def files(tmp_path):
 
 @pytest.fixture
 def run_filter(files, tiny_model_file, run_command):
-    def run(*arguments, source=files / "source"):
+    def run(*arguments):
         return run_command(
-            *["filter", tiny_model_file, "-s", source, "-t", files / "target"],
+            *["filter", tiny_model_file, "-s", files / "source"],
+            *["-t", files / "target"],
             *["--output-source", files / "out.s", "--output-target", files / "out.t"],
             *["--max-length", "40", *arguments],
         )
@@ -89,25 +90,19 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     ]
 
 
-def test_filter_reports_as_json(run_filter, scores):
-    report = json.loads(run_filter("--keep-fraction", "0.5", "--json").stdout)
-    assert report["min_score"] == pytest.approx(sorted(scores.values())[-2])
-    assert (report["pairs"], report["kept"]) == (10, 2)
-    assert report["dropped"] == {
-        **{"invalid_utf8": 1, "empty": 2, "copy": 1, "too_long": 1},
-        **{"length_ratio": 1, "improbable": 2},
-    }
-
-
-@pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4), ("0.2", 1)])
+@pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4)])
 def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, count):
-    result = run_filter("--keep-fraction", fraction)
+    result = run_filter("--keep-fraction", fraction, "--json")
     assert result.exit_code == 0, result.stderr
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
     assert kept(files) == sorted(best)
-    assert result.stdout.startswith(
-        f"{count} of 10 pairs kept with a score of at least {scores[best[-1]]:.4f}\n"
-    )
+    report = json.loads(result.stdout)
+    assert report["min_score"] == pytest.approx(scores[best[-1]])
+    assert (report["pairs"], report["kept"]) == (10, count)
+    assert report["dropped"] == {
+        **{"invalid_utf8": 1, "empty": 2, "copy": 1, "too_long": 1},
+        **{"length_ratio": 1, "improbable": 4 - count},
+    }
 
 
 def test_filter_options_relax_its_rules(files, run_filter):
@@ -153,12 +148,6 @@ def test_filter_syncs_both_outputs_before_it_renames_one(
     assert run_filter("--min-score", "-99").exit_code == 0
     assert synced and not unsynced
     assert kept(files) == GOOD
-
-
-def test_filter_writes_to_devices(files, run_filter):
-    result = run_filter("--min-score", "-99", "--output-source", "/dev/null")
-    assert result.exit_code == 0, result.stderr
-    assert len((files / "out.t").read_bytes().splitlines()) == len(GOOD)
 
 
 def test_default_limit_drops_what_training_drops(
@@ -250,33 +239,24 @@ def test_pair_filter_counts_nan_scores_as_improbable():
     assert (passed.tolist(), least) == ([False], None)
 
 
-def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_export):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "pass exactly one of --min-score and --keep-fraction"),
+        (
+            "--keep-fraction 1.5",
+            "'--keep-fraction': 1.5: must be above 0 and at most 1",
+        ),
+        ("--min-score 1 --output-target source", "source: must not be the file of --s"),
+        ("--min-score 1 --output-source a/b", "a/b: the folder a does not exist"),
+        ("--min-score 1 --source short", "the same number of lines. Received: 1 and"),
+    ],
+)
+def test_filter_rejects_invalid_arguments(
+    files, run_filter, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(files)
     (files / "short").write_text("x\n")
-    for arguments, message in (
-        ([], "pass exactly one of --min-score and --keep-fraction"),
-        (
-            ["--keep-fraction", "1.5"],
-            "--keep-fraction 1.5: must be above 0 and at most 1",
-        ),
-        (
-            ["--keep-fraction", "1", "--output-target", files / "source"],
-            f"--output-target {files / 'source'}: must not be the file of --source",
-        ),
-        (
-            ["--keep-fraction", "1", "--output-source", files / "nowhere" / "a"],
-            f"{files / 'nowhere' / 'a'}: the folder {files / 'nowhere'} does not exist",
-        ),
-    ):
-        result = run_filter(*arguments)
-        assert result.exit_code == 2
-        assert message in result.stderr and result.stderr.count("\n") == 1
-    result = run_filter("--keep-fraction", "1", source=files / "short")
-    assert result.exit_code == 2
-    assert "must have the same number of lines. Received: 1 and " in result.stderr
+    result = run_filter(*arguments.split())
+    assert result.exit_code == 2 and message in result.stderr
     assert not (files / "out.s").exists()
-    result = run_command(
-        *["filter", tiny_export, "-s", files / "source", "-t", files / "target"],
-        *["--output-source", files / "a", "--output-target", files / "b"],
-        *["--keep-fraction", "1"],
-    )
-    assert result.exit_code == 2 and "cannot filter pairs" in result.stderr

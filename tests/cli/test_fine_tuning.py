@@ -61,33 +61,37 @@ def train_from(run_command):
 def fine_tuning(initial_run, train_from, tmp_path_factory):
     """Folder of a run that starts from the initial one, and the command's result."""
     folder = tmp_path_factory.mktemp("fine_tuned") / "run"
-    return folder, train_from(initial_run, folder)
-
-
-@pytest.fixture(scope="module")
-def fine_tuned_run(fine_tuning):
-    """Folder of the run that starts from the initial one."""
-    folder, result = fine_tuning
+    result = train_from(initial_run, folder)
     assert result.exit_code == 0, result.stderr
-    return folder
+    return folder, result
 
 
 def test_fine_tuning_starts_from_the_averaged_weights(initial_run, tmp_path):
+    """Settings may differ that do not affect the shapes of weights."""
     # A tiny learning rate keeps the weights almost unchanged.
-    changes = ("training.schedule=paper", "training.learning_rate=null")
-    recipe = recipe_from(initial_run, *NEW, *changes, "training.steps=1")
+    changes = ["training.schedule=paper", "training.learning_rate=null"]
+    changes += ["training.steps=1", "model.dropout=0.47", "model.start=zeros"]
+    recipe = recipe_from(initial_run, *NEW, *changes)
     recipe.training.learning_rate_scale = 1e-12
     train(recipe, tmp_path, progress=False)
     expected = weights(initial_run / "model.keras")
     for mine, one in zip(weights(tmp_path / "model.keras"), expected, strict=True):
         np.testing.assert_allclose(mine, one, atol=1e-7)
+    stored = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert stored.dropout == 0.47
+    start = stored.token_embedding(np.array([[2]]))
+    assert not keras.ops.convert_to_numpy(start).any()
+    # The step count is the first variable of an optimizer, which starts anew.
+    checkpoint = tf.train.load_checkpoint(str(tmp_path / "checkpoints" / "ckpt-1"))
+    assert checkpoint.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 1
     # The averaged weights differ from those of the last checkpoint.
     path, _ = average_run(initial_run, last=1, output=tmp_path / "last.keras")
     last = weights(path)
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
 
 
-def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuned_run):
+def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuning):
+    fine_tuned_run, _ = fine_tuning
     files = [
         run / "tokenizer" / "tokenizer.model" for run in (initial_run, fine_tuned_run)
     ]
@@ -101,20 +105,11 @@ def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuned_run):
         assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]
 
 
-def test_fine_tuning_resets_optimizer_and_steps(fine_tuned_run):
-    names = sorted(
-        p.name for p in (fine_tuned_run / "checkpoints").glob("ckpt-*.index")
-    )
-    assert names == ["ckpt-3.index", "ckpt-4.index"]
-    stored = tf.train.load_checkpoint(str(fine_tuned_run / "checkpoints" / "ckpt-4"))
-    # The first variable of a Keras optimizer is its step count.
-    assert stored.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 4
-
-
 @pytest.mark.slow
 def test_fine_tuning_resumes_without_the_first_model(
-    initial_run, fine_tuned_run, tmp_path
+    initial_run, fine_tuning, tmp_path
 ):
+    fine_tuned_run, _ = fine_tuning
     again = tmp_path / "again"
     shutil.copytree(fine_tuned_run, again)
     recipe = recipe_from(initial_run, *NEW, "training.steps=6")
@@ -132,50 +127,15 @@ def test_fine_tuning_resumes_without_the_first_model(
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.fixture
-def file(initial_run, tmp_path):
-    """Path of a model's file with its tokenizer next to it, but no recipe."""
+def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, tmp_path):
     shutil.copy(initial_run / "tokenizer" / "tokenizer.model", tmp_path)
-    return shutil.copy(initial_run / "model.keras", tmp_path)
-
-
-def test_recipe_keys_come_from_a_file_without_a_recipe(initial_run, file):
+    file = shutil.copy(initial_run / "model.keras", tmp_path)
     keys = recipe_keys(file)
     assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
     recipe, of_run = (recipe_from(path, *NEW) for path in (file, initial_run))
-    # The file gives all sizes but no preset, so the recipe has the default preset.
+    # The file gives each size but no name of sizes, so the recipe has the default one.
     assert recipe.model.size == "base"
-    assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
-
-
-@pytest.mark.slow
-def test_fine_tuning_starts_from_checkpoints_with_another_dropout(
-    initial_run, tmp_path
-):
-    """Settings that do not affect the shapes of weights may differ."""
-    unfinished = tmp_path / "unfinished"
-    shutil.copytree(initial_run, unfinished)
-    (unfinished / "model.keras").unlink()
-    changes = ("model.dropout=0.47", "training.steps=1")
-    run = tmp_path / "run"
-    train(recipe_from(unfinished, *NEW, *changes), run, progress=False)
-    stored = keras.saving.load_model(run / "model.keras", compile=False)
-    assert stored.dropout == 0.47
-
-
-def test_fine_tuning_changes_variations_without_weights(initial_run, tmp_path):
-    changes = ("model.start=zeros", "model.position_rates=tensor2tensor")
-    run = tmp_path / "run"
-    recipe = recipe_from(initial_run, *NEW, *changes, "training.steps=1")
-    recipe.training.learning_rate = 1e-12
-    train(recipe, run, progress=False)
-    stored = keras.saving.load_model(run / "model.keras", compile=False)
-    assert stored.variations.position_rates == "tensor2tensor"
-    start = stored.token_embedding(np.array([[2]]))
-    assert not keras.ops.convert_to_numpy(start).any()
-    expected = weights(initial_run / "model.keras")
-    for mine, one in zip(stored.get_weights(), expected, strict=True):
-        np.testing.assert_allclose(mine, one, atol=1e-7)
+    assert recipe.model.model_dump() | {"size": "tiny"} == of_run.model.model_dump()
 
 
 def test_fine_tuning_rejects_another_shape_or_vocabulary(initial_run, tmp_path):
@@ -192,22 +152,16 @@ def test_fine_tuning_rejects_another_shape_or_vocabulary(initial_run, tmp_path):
     assert not (tmp_path / "model.keras").exists()
 
 
-@pytest.fixture
-def finished(initial_run, tmp_path):
-    """Folder with a model but no checkpoints, which training must not overwrite."""
-    shutil.copy(initial_run / "model.keras", tmp_path)
+def test_train_does_not_overwrite_a_model_without_checkpoints(initial_run, tmp_path):
+    for name in ("model.keras", "config.yaml"):
+        shutil.copy(initial_run / name, tmp_path)
     shutil.copytree(initial_run / "tokenizer", tmp_path / "tokenizer")
-    shutil.copy(initial_run / "config.yaml", tmp_path)
-    return tmp_path
-
-
-def test_train_does_not_overwrite_a_finished_model(initial_run, finished):
-    before = {path: path.read_bytes() for path in finished.glob("*.*")}
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(
         RunError, match=r"model\.keras: the checkpoints of this model are missing"
     ) as error:
-        train(recipe_from(initial_run, *NEW), finished, progress=False)
-    assert f"--from {finished}" in str(error.value)
+        train(recipe_from(initial_run, *NEW), tmp_path, progress=False)
+    assert f"--from {tmp_path}" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -215,7 +169,6 @@ def test_train_from_takes_settings_of_the_initial_model(
     initial_run, fine_tuning, train_from, tmp_path
 ):
     run, result = fine_tuning
-    assert result.exit_code == 0, result.stderr
     assert f"using the weights of {initial_run / 'model.keras'}\n" in result.stderr
     assert f"initial model: {initial_run}\n" in result.stdout
     recipe = load_recipe(run / "config.yaml")

@@ -107,11 +107,9 @@ def outcomes(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-def test_all_commands_are_checked():
+def test_commands_load_tensorflow_quietly(outcomes):
     assert sorted(command_names()) == sorted(ARGUMENTS)
-
-
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_command_loads_tensorflow_quietly(outcomes, name):
-    expected = "no TensorFlow" if name in WITHOUT_TENSORFLOW else "quiet"
-    assert outcomes[name] == expected
+    assert outcomes == {
+        name: "no TensorFlow" if name in WITHOUT_TENSORFLOW else "quiet"
+        for name in ARGUMENTS
+    }

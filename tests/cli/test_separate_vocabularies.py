@@ -28,9 +28,9 @@ from keras_transformer.saving.keras_file import check_vocabularies
 from keras_transformer.saving.load import check_matches_recipe, recipe_keys
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
+TEXTS = ["7 May 2024", "", "Monday, 12 June", "two hours"]
 SEPARATE = """tokenizer={kind: bpe, split_digits: true, shared: false,
   vocabulary_size: 380, source_vocabulary_size: 370}"""
-TEXTS = ["7 May 2024", "", "Monday, 12 June", "two hours"]
 # Worked out by hand for one pre-norm layer per stack, with d_model 16 and d_ff 24.
 NUM_PARAMETERS = (
     (370 + 380) * 16  # embeddings of both sides; no separate output matrix
@@ -135,25 +135,6 @@ def test_saved_model_matches_the_run(translator, version):
     assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
 
 
-def test_commands_evaluate_and_describe_the_run(run, run_command, tmp_path):
-    source, target = tmp_path / "a.en", tmp_path / "a.de"
-    source.write_text("7 May\ntwo hours\n")
-    target.write_text("7. Mai\nzwei Stunden\n")
-    files = ("--source", source, "--reference", target)
-    result = run_command("evaluate", run, *files, "--metric", "perplexity", "--json")
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["results"][0]["score"] > 1
-    text = run_command("info", run).stdout
-    assert "  size: 380\n  source_size: 370\n" in text
-    # `info` also finds both tokenizers next to a `.keras` file outside a run.
-    shutil.copy(run / "model.keras", tmp_path)
-    shutil.copytree(run / "tokenizer" / "source", tmp_path / "source")
-    shutil.copytree(run / "tokenizer" / "target", tmp_path / "target")
-    info = model_info(tmp_path / "model.keras")
-    assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
-    assert set(info["files"]) == {"model.keras", "source/", "target/"}
-
-
 def test_average_and_preset_keep_both_vocabularies(run, translator, preset, tmp_path):
     path, _ = average_run(run, last=1, output=run / "last.keras")
     fingerprint = translator.tokenizer.fingerprint()
@@ -161,8 +142,13 @@ def test_average_and_preset_keep_both_vocabularies(run, translator, preset, tmp_
     opened = open_model(preset)
     assert opened.tokenizer.fingerprint() == fingerprint
     assert opened.fingerprint() == translator.fingerprint()
-    info = model_info(preset)
-    assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
+    # `info` also finds both tokenizers next to a `.keras` file outside a run.
+    shutil.copy(run / "model.keras", tmp_path)
+    shutil.copytree(run / "tokenizer", tmp_path, dirs_exist_ok=True)
+    for found in (preset, tmp_path / "model.keras"):
+        vocabulary = {"kind": "bpe", "size": 380, "source_size": 370}
+        assert model_info(found)["vocabulary"] == vocabulary
+    assert {*model_info(found)["files"]} == {"model.keras", "source/", "target/"}
     model = kt.Transformer.from_preset(preset)
     with pytest.raises(ModelError, match="has 370 source and 380 target subwords, but"):
         model.save_to_preset(tmp_path / "x", translator.tokenizer.target)

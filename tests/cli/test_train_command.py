@@ -11,7 +11,7 @@ from keras_transformer.runs import plan
 
 @pytest.fixture
 def trained():
-    """List that receives the options of each training."""
+    """List that receives the recipe and the options of each training."""
     return []
 
 
@@ -20,7 +20,7 @@ def train(run_command, monkeypatch, tmp_path, trained):
     """Function that runs `train` in an empty folder, without any training."""
 
     def run(recipe, folder, **options):
-        trained.append(options)
+        trained.append((recipe, options))
         return {"steps": 7}
 
     monkeypatch.chdir(tmp_path)
@@ -88,21 +88,34 @@ def test_train_warns_of_a_warmup_that_does_not_end(train):
     assert found.count("\n") == 1
 
 
-def test_train_without_a_recipe_refuses_other_options(train):
-    assert "phrases" in train().stdout
-    result = train("--output", "run", "--set", "training.steps=1")
-    assert result.exit_code == 2
-    assert (
-        result.stderr.splitlines()[-1] == "error: give the name or the file of a RECIPE"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "run"], "give the name or the file of a RECIPE"),
+        (["phrases"], "give the run's folder with --output RUN"),
+        (
+            ["phrases", "--set", "training.warmup_step=3", "--output", "run"],
+            "phrases: unknown key training.warmup_step; did you mean "
+            "training.warmup_steps?",
+        ),
+    ],
+)
+def test_train_names_a_mistake(train, tmp_path, arguments, message):
+    result = train(*arguments)
+    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_train_without_a_recipe_lists_recipes(train):
+    names = [line.split()[0] for line in train().stdout.splitlines()]
+    assert {"phrases", "multi30k_en_de", "wmt14_en_fr_big", "files"} <= {*names}
 
 
 def test_train_options_reach_the_training(train, trained):
-    train("phrases", "--output", "run")
     expected = {"allow_changes": False, "restart": False, "worker_timeout": 30.0}
     expected |= {"allow_unsafe": False, "progress": True}
-    assert trained == [expected]
     for option, change in {
+        "--device=cpu": {},
         "--allow-changes": {"allow_changes": True},
         "--restart": {"restart": True},
         "--worker-timeout=5": {"worker_timeout": 5.0},
@@ -110,7 +123,20 @@ def test_train_options_reach_the_training(train, trained):
         "--quiet": {"progress": False},
     }.items():
         assert train("phrases", "--output", "run", option).exit_code == 0
-        assert trained.pop() == {**expected, **change}
+        assert trained.pop()[1] == {**expected, **change}
+    train("phrases", "-o", "run", "--set", "training.steps=7", "--deterministic")
+    ((recipe, _),) = trained
+    assert (recipe.training.steps, recipe.training.deterministic) == (7, True)
+
+
+def test_train_explains_how_to_resume(train, monkeypatch):
+    def run(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["keras_transformer.runs.train"], "train", run)
+    result = train("phrases", "--output", "run")
+    assert result.exit_code == 130
+    assert "run the same command again to resume the run in run" in result.stderr
 
 
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])

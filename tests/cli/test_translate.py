@@ -1,8 +1,10 @@
 """The command `translate` with `ReversingTranslator` in place of a model."""
 
 import gzip
+import importlib
 import json
 import os
+import pathlib
 import signal
 import sys
 from concurrent import futures
@@ -11,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from keras_transformer import opening as models
-from keras_transformer.cli.lines import chunk_size, input_lines
-from keras_transformer.cli.output import open_output
+from keras_transformer.cli.lines import chunk_size, input_lines, open_output
 from keras_transformer.errors import UserError
 
 # Options, standard input and output.
@@ -80,9 +81,9 @@ def test_translate_prints_a_line_of_json_per_line(run_command, model_path):
         (["--seed", "9" * 20], "--seed 99999999999999999999: must be below 9223372"),
         (["--top-k", "3"], "--top-k: needs --sampling"),
         (["--sampling", "--beam-size", "3"], "--beam-size: cannot be used with --samp"),
-        (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
-        (["--sampling", "--temperature", "1e-40"], "--temperature 1e-40: must be abo"),
-        (["--sampling", "--top-p", "1.5"], "--top-p 1.5: must be above 0 and at most"),
+        (["--sampling", "--parallel-parts", "2"], "--parallel-parts: cannot be used "),
+        (["--prefix-file", "nine"], "nine: must have one prefix per line of five. Rec"),
+        (["--ensemble", "run", "--alignments"], "run: an ensemble cannot align words"),
         (["--prefix", "a", "--prefix-file", "."], "--prefix and --prefix-file: give"),
         (["--ensemble", "nowhere"], "nowhere: no such file"),
         (["--resume"], "--resume: needs --output, and a regular file as --input"),
@@ -95,17 +96,85 @@ def test_translate_refuses_before_it_opens_the_model(
         raise AssertionError("the model is opened before the value is checked")
 
     monkeypatch.setattr(models, "open_model", never)
-    result = run_command("translate", model_path, *arguments, stdin="x\n")
+    monkeypatch.chdir(pathlib.Path(model_path).parent)
+    for name, count in (("five", 5), ("nine", 9)):
+        pathlib.Path(name).write_text("x\n" * count)
+    if "nine" in arguments:
+        arguments = [*arguments, "--input", "five"]
+    result = run_command("translate", "run", *arguments, stdin="x\n")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("patience", ["0", "-1", "nan"])
-def test_patience_must_be_positive(run_command, model_path, patience):
-    result = run_command("translate", model_path, "--patience", patience, stdin="x\n")
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        *(("--patience", value, "above 0") for value in ("0", "-1", "nan")),
+        *(("--top-p", value, "above 0 and at most 1") for value in ("0", "1.5")),
+        *(("--temperature", value, "above 0, from 1e-30 ") for value in ("0", "1e-40")),
+    ],
+)
+def test_translate_names_an_option_out_of_range(
+    run_command, model_path, option, value, rule
+):
+    result = run_command("translate", model_path, option, value, stdin="x\n")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"'--patience': {float(patience)}: must be above 0" in result.stderr
+    assert f"'{option}': {float(value)}: must be {rule}" in result.stderr
+
+
+def test_prefixes_and_forbidden_words_reach_the_model(
+    run_command, model_path, translator, tmp_path
+):
+    def calls(*options):
+        translator.searches.clear()
+        translator.calls.clear()
+        command = ("translate", model_path, *options)
+        result = run_command(*command, stdin="a\n\nb\n")
+        return result, translator.searches, translator.calls
+
+    (tmp_path / "words").write_text("x*\n\ny z\n")
+    (tmp_path / "prefixes").write_text("c\n\nd\n")
+    options = ("--forbid", "w", "--forbid-file", tmp_path / "words", "--prefix", "ein")
+    _, *found = calls(*options)
+    assert found == [[{"forbidden": ["w", "x*", "y z"]}], [{"prefixes": ["ein"] * 3}]]
+    _, *found = calls("--prefix-file", tmp_path / "prefixes")
+    assert found == [[], [{"prefixes": ["c", "", "d"]}]]
+    for text, message in (
+        ("a\n", "fewer lines than the input (line 2)"),
+        ("a\n" * 9, "more lines than the input (line 4)"),
+    ):
+        (tmp_path / "prefixes").write_text(text)
+        result, *_ = calls("--prefix-file", tmp_path / "prefixes")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+
+
+def test_sampling_uses_a_seed_per_chunk(
+    run_command, model_path, translator, monkeypatch, tmp_path
+):
+    """Chunks of equal lines have different samples, also if the output is resumable."""
+    module = importlib.import_module("keras_transformer.cli.translate")
+    monkeypatch.setattr(module, "CHUNK_SIZE", 2)
+    (tmp_path / "in").write_text("a\n" * 6)
+    files = ("-i", tmp_path / "in", "-o", tmp_path / "out")
+
+    def samplings(*options):
+        translator.calls.clear()
+        (tmp_path / "out").unlink(missing_ok=True)
+        command = ("translate", model_path, *files, "--sampling", *options)
+        assert run_command(*command).exit_code == 0
+        return [call[0] for call in translator.calls if isinstance(call, tuple)]
+
+    found = samplings("--n-best", "3", "--top-k", "9", "--top-p", "0.5")
+    values = [(each.num_samples, each.top_k, each.top_p) for each in found]
+    assert values == [(3, 9, 0.5)] * 3
+    assert all(each.temperature == 1 for each in found)
+    default = samplings("--temperature", "0.5")
+    assert default == samplings("--temperature", "0.5", "--seed", "1", "--resume")
+    assert all(each.temperature == 0.5 for each in default)
+    seeds = [each.seed for each in [*default, *samplings("--seed", "2")]]
+    assert len({*seeds}) == len(seeds) == 6
 
 
 def test_translate_reads_and_writes_files(run_command, model_path, tmp_path):

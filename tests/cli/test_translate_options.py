@@ -1,8 +1,5 @@
 """`translate` with a real model gives what the library gives for the same options."""
 
-import importlib
-import re
-
 import numpy as np
 import pytest
 import tiny_export
@@ -58,8 +55,11 @@ def test_search_options_give_the_results_of_the_library(translate, folders):
     opened = models.open_model(folders[0])
     both = models.open_model(folders[0], ensemble=[folders[1]])
     prefixed = opened.n_best(SOURCES, 1, prefixes=["ein Hund"] * len(SOURCES))
+    free = opened.translate(SOURCES)
+    word = free[0].split()[0]
     expected = {
-        (): opened.translate(SOURCES),
+        (): free,
+        ("--forbid", word): opened.with_search(forbidden=[word]).translate(SOURCES),
         ("--beam-size", "1"): opened.with_search(beam_size=1).translate(SOURCES),
         ("--prefix", "ein Hund"): [best.text for (best,) in prefixed],
         ("--ensemble", str(folders[1])): both.translate(SOURCES),
@@ -67,82 +67,6 @@ def test_search_options_give_the_results_of_the_library(translate, folders):
     found = {options: lines(translate(*options)) for options in expected}
     assert found == expected
     assert len(set(map(tuple, found.values()))) == len(expected)
-
-
-def test_parallel_parts_decode_in_parallel(translate, parallel_counts):
-    assert lines(translate("--parallel-parts", "2")) == lines(translate())
-    assert 2 in parallel_counts
-    refused = translate("--sampling", "--parallel-parts", "2")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--parallel-parts: cannot be used with --sampling" in refused.stderr
-
-
-def test_prefix_file_has_a_prefix_per_line(translate, tmp_path):
-    path, free = tmp_path / "prefixes", lines(translate())
-    path.write_text("Hund\nx\n\nnoch ein\n\n", encoding="utf-8")
-    found = lines(translate("--prefix-file", path))
-    assert found[1] == "" and found[2] == free[2] and found[4] == free[4]
-    assert found[0].startswith("Hund") and found[3].startswith("noch ein")
-    for text, message in (
-        ("a\n", "fewer lines than the input (line 2)"),
-        ("a\n" * 9, "more lines than the input (line 6)"),
-    ):
-        path.write_text(text)
-        result = translate("--prefix-file", path)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert message in result.stderr
-    # Two files are compared before the translation.
-    (tmp_path / "source").write_text("a\nb\n")
-    result = translate("--input", tmp_path / "source", "--prefix-file", path)
-    assert result.exit_code == 2
-    assert f"one prefix per line of {tmp_path}/source. Received: 9 and" in result.stderr
-
-
-def words(texts):
-    """Returns the set of words. U+FFFD, an invalid byte, does not separate words."""
-    return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
-
-
-def test_forbidden_words_are_absent(translate, tmp_path):
-    used = sorted(words(lines(translate())))
-    (tmp_path / "forbidden").write_text("".join(f"{each}*\n\n" for each in used))
-    found = lines(translate("--forbid-file", tmp_path / "forbidden", "--forbid", "x"))
-    assert not any(each.startswith(tuple(used)) for each in words(found))
-    assert all([found[0], *found[2:]])
-    # 20 samples for each of four texts, and one empty translation for the blank text.
-    drawn = lines(translate("--forbid", used[-1], "--sampling", "--n-best", "20"))
-    assert len(drawn) == 81 and used[-1] not in words(drawn)
-    result = translate("--forbid", " * ")
-    assert result.exit_code == 2
-    assert "' * ' is not a phrase that can be forbidden" in result.stderr
-
-
-def test_sampling_is_reproducible(translate):
-    options = ["--sampling", "--temperature", "0.9", "--top-k", "20", "--top-p", "0.95"]
-    found = lines(translate(*options, "--seed", "3"))
-    assert found == lines(translate(*options, "--seed", "3"))
-    assert found != lines(translate(*options, "--seed", "4"))
-    default = lines(translate("--sampling"))
-    assert default == lines(translate("--sampling", "--seed", "1"))
-    several = lines(translate("--sampling", "--n-best", "3", "--scores"))
-    rows = [line.split("\t") for line in several]
-    assert [row[0] for row in rows] == list("1112333444555")
-    assert all(float(row[1]) < 0 for row in rows if row[0] != "2")
-    first = lines(translate("--sampling", "--top-k", "1"))
-    assert first == lines(translate("--beam-size", "1"))
-
-
-def test_sampling_uses_a_seed_per_chunk(run_command, folders, monkeypatch, tmp_path):
-    """Chunks of equal lines have different samples, also if the output is resumable."""
-    module = importlib.import_module("keras_transformer.cli.translate")
-    monkeypatch.setattr(module, "CHUNK_SIZE", 2)
-    text = "".join(f"{SOURCES[0]}\n" for _ in range(6))
-    found = lines(run_command("translate", folders[0], "--sampling", stdin=text))
-    assert len({tuple(found[i : i + 2]) for i in (0, 2, 4)}) == 3
-    (tmp_path / "in").write_text(text)
-    options = ["-i", tmp_path / "in", "-o", tmp_path / "out", "--sampling", "--resume"]
-    assert run_command("translate", folders[0], *options).exit_code == 0
-    assert (tmp_path / "out").read_text().split("\n")[:-1] == found
 
 
 def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):

@@ -2,7 +2,6 @@
 
 import fcntl
 import importlib
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from waiting import wait_until
 
 from keras_transformer import opening as models
 from keras_transformer import progress as progress_bar
+from keras_transformer.decoding import BeamSearch
 
 LINES = [f"line {number}" for number in range(57)]
 BLOCK = 10
@@ -78,50 +78,33 @@ def translate(run_command, files, model):
     return run
 
 
-def begin(part, lines, note):
-    """Writes the files that a killed command leaves: partial output and its record.
-
-    Args:
-        part: Path of the partial output, `NAME.part`.
-        lines: Content of the partial output, bytes.
-        note: Content of the record `.NAME.made.json`, which names the input, the model,
-            and the options.
-    """
-    part.write_bytes(lines)
-    part.with_name(f".{part.stem}.made.json").write_text(note)
+@pytest.fixture
+def part(files):
+    """Path of the partial output."""
+    return files[1].with_name("out.part")
 
 
 @pytest.fixture
-def uninterrupted(translate, files, tmp_path, request):
-    """Function that returns the output and the record of an uninterrupted command."""
+def uninterrupted(translate, files, model):
+    """Function that returns the whole output, and removes it but not its record."""
 
-    def make(*arguments):
-        notes = []
-        module = importlib.import_module("keras_transformer.cli.resumable")
-        real = module.line_writer
-
-        def spy(file, *line_end):
-            notes.append((tmp_path / ".uninterrupted.made.json").read_text())
-            return real(file, *line_end)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "line_writer", spy)
-            result = translate(*arguments, output=tmp_path / "uninterrupted")
+    def run(*arguments):
+        result = translate(*arguments)
         assert result.exit_code == 0, result.stderr
-        assert not (tmp_path / "uninterrupted.part").exists()
-        return (tmp_path / "uninterrupted").read_bytes(), notes[0]
+        text = files[1].read_bytes()
+        files[1].unlink()
+        model.calls.clear()
+        return text
 
-    return make
+    return run
 
 
-@pytest.mark.parametrize("num_bytes", [1, 11, 200, 201, 400, 1133])
+@pytest.mark.parametrize("num_bytes", [1, 200, 201, 1133])
 def test_resume_continues_after_the_last_complete_line(
-    uninterrupted, translate, files, model, num_bytes
+    uninterrupted, translate, files, part, model, num_bytes
 ):
-    text, note = uninterrupted()
-    part = files[1].with_name("out.part")
-    begin(part, text[:num_bytes], note)
-    model.calls.clear()
+    text = uninterrupted()
+    part.write_bytes(text[:num_bytes])
     result = translate()
     assert result.exit_code == 0, result.stderr
     assert files[1].read_bytes() == text
@@ -139,93 +122,93 @@ def test_resume_keeps_an_output_that_is_a_link(translate, files, tmp_path):
         assert files[1].read_text().count("\n") == len(LINES)
 
 
-@pytest.mark.parametrize("form", [("--scores",), ("--json",)])
+@pytest.mark.parametrize("form", ["--scores", "--json"])
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
 def test_resume_continues_n_best_lists(
-    uninterrupted, translate, files, form, num_bytes
+    uninterrupted, translate, files, part, form, num_bytes
 ):
-    options = ("--n-best", "4", *form)
-    text, note = uninterrupted(*options)
-    begin(files[1].with_name("out.part"), text[:num_bytes], note)
+    options = ("--n-best", "4", form)
+    text = uninterrupted(*options)
+    part.write_bytes(text[:num_bytes])
     assert translate(*options).exit_code == 0
     assert files[1].read_bytes() == text
 
 
-def test_resume_refuses_other_inputs_and_options(
-    uninterrupted, translate, files, model
+OTHER = {
+    "model": lambda model, _: setattr(model, "weights", "others"),
+    "input": lambda _, path: path.write_text(path.read_text().replace("3", "4")),
+    "record": lambda _, path: path.with_name(".out.made.json").write_text("{"),
+    "--beam-size=3": None,
+    "--forbid=x": None,
+}
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.parametrize("change", OTHER)
+def test_resume_refuses_the_output_of_another_job(
+    uninterrupted, translate, files, part, model, change, is_finished
 ):
-    text, note = uninterrupted()
-    part = files[1].with_name("out.part")
-    too_long = text + b"one more\n"
-    other = json.dumps(json.loads(note) | {"model": "other weights"})
-    cases = [
-        (text[:300], other, (), "was made with a different model"),
-        (
-            text[:300],
-            note,
-            ("--beam-size", "3"),
-            "made with a different set of options",
-        ),
-        (text[:300], note, ("--forbid", "x"), "made with a different set of options"),
-        (too_long, note, (), "the output of 58 input lines, but the input has only 57"),
-        (text[:300], "{", (), "out.part: its record .out.made.json is missing or"),
-    ]
-    for lines, facts, arguments, message in cases:
-        begin(part, lines, facts)
-        result = translate(*arguments)
-        assert result.exit_code == 2, message
-        assert message in result.stderr and result.stderr.count("\n") == 1
-        assert part.read_bytes() == lines
-        assert not files[1].exists()
-    begin(part, text[:300], note)
-    files[0].write_text(files[0].read_text().replace("line 3\n", "line three\n"))
+    output = files[1] if is_finished else part
+    text = uninterrupted() if is_finished else uninterrupted()[:300]
+    output.write_bytes(text)
+    # Only the content of the input counts, not its modification time.
+    os.utime(files[0], (time.time() + 9, time.time() + 9))
+    options = [change] if OTHER[change] is None else []
+    if not options:
+        OTHER[change](model, files[0])
+    result = translate(*options)
+    name = "set of options" if options else change
+    message = f"{output}: was made with a different {name}; remove it to start over"
+    if change == "record":
+        message = f"{output}: its record .out.made.json is missing or damaged. Delete "
+    assert result.exit_code == 2 and message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (output.read_bytes(), model.calls) == (text, [])
+    assert files[1].exists() == is_finished
+
+
+def test_resume_refuses_more_lines_than_the_input_has(uninterrupted, translate, part):
+    part.write_bytes(uninterrupted() + b"one more\n")
     result = translate()
     assert result.exit_code == 2
-    assert "out.part: was made with a different input; remove it" in result.stderr
+    assert "output of 58 input lines, but the input has only 57" in result.stderr
 
 
-def test_resume_keeps_a_finished_output(uninterrupted, translate, files, model):
+def test_resume_keeps_a_finished_output(translate, files, model):
     assert translate().exit_code == 0
     before = files[1].read_bytes()
     model.calls.clear()
     again = translate()
     assert (again.exit_code, model.calls) == (0, [])
     assert "out: all lines are already translated" in again.stderr
-    # Only the content of the input counts, not its modification time.
-    os.utime(files[0], (time.time() + 9, time.time() + 9))
-    assert translate().exit_code == 0
-    other = translate("--beam-size", "3")
-    assert other.exit_code == 2
-    assert "out: was made with a different set of options; remove it" in other.stderr
-    model.weights = "others"
-    retrained = translate()
-    assert retrained.exit_code == 2
-    assert "out: was made with a different model" in retrained.stderr
-    model.weights = "weights"
-    text = files[0].read_text()
-    files[0].write_text("a\n")
-    shorter = translate()
-    assert shorter.exit_code == 2
-    assert "out: was made with a different input" in shorter.stderr
-    files[0].write_text(text)
-    files[1].with_name(".out.made.json").unlink()
-    unknown = translate()
-    assert unknown.exit_code == 2
-    assert "out: its record .out.made.json is missing" in unknown.stderr
-    assert model.calls == []
     assert files[1].read_bytes() == before
 
 
-def test_resume_finishes_after_a_kill_during_the_rename(
-    uninterrupted, translate, files, model
+@pytest.mark.parametrize("sampling", [[], ["--sampling"]])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"search": BeamSearch(length_penalty=1.0)},
+        {"search": BeamSearch(length_penalty_kind="power")},
+        {"search": BeamSearch(patience=1.0)},
+        {"search": BeamSearch(extra_length=6)},
+        {"max_source_length": 39},
+    ],
+)
+def test_resume_refuses_changed_settings_of_the_model(
+    run_command, model_path, translator, tmp_path, sampling, changes
 ):
-    text, note = uninterrupted()
-    # The output has its final name, but the command was killed before it ended.
-    files[1].write_bytes(text)
-    files[1].with_name(".out.made.json").write_text(note)
-    model.calls.clear()
-    assert translate().exit_code == 0
-    assert model.calls == [] and files[1].read_bytes() == text
+    (tmp_path / "in").write_text("ab\ncd\nef\n")
+    files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
+    command = ["translate", model_path, *files, "--resume", *sampling]
+    assert run_command(*command).exit_code == 0
+    (tmp_path / "out").rename(tmp_path / "out.part")
+    for name, value in changes.items():
+        setattr(translator, name, value)
+    result = run_command(*command)
+    assert result.exit_code == 2
+    assert "out.part: was made with a different set of options" in result.stderr
+    assert (tmp_path / "out.part").exists() and not (tmp_path / "out").exists()
 
 
 def test_translate_reads_a_pipe_once(run_command, model, tmp_path):
@@ -246,8 +229,7 @@ def test_translate_reads_a_pipe_once(run_command, model, tmp_path):
     assert text == (tmp_path / "from_file").read_bytes()
 
 
-def test_resume_locks_the_output(translate, files):
-    part = files[1].with_name("out.part")
+def test_resume_locks_the_output(translate, part):
     with open(part, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         result = translate()
@@ -255,7 +237,7 @@ def test_resume_locks_the_output(translate, files):
     assert "another process is writing to it" in result.stderr
 
 
-def test_interrupted_command_says_how_to_continue(translate, files, model):
+def test_interrupted_command_says_how_to_continue(translate, part, model):
     real = model.n_best
 
     def n_best(lines, n=1):
@@ -266,7 +248,6 @@ def test_interrupted_command_says_how_to_continue(translate, files, model):
     model.n_best = n_best
     result = translate()
     assert result.exit_code == 130
-    part = files[1].with_name("out.part")
     assert result.stderr == (
         f"interrupted; run the same command again to continue {part}\n"
     )
@@ -319,7 +300,7 @@ SLOW = textwrap.dedent("""
 """)
 
 
-def test_resume_after_kill_matches_an_uninterrupted_run(files, model, tmp_path):
+def test_resume_after_kill_matches_an_uninterrupted_run(files, part, model, tmp_path):
     errors = tmp_path / "errors"
 
     def start(seconds, output):
@@ -328,7 +309,6 @@ def test_resume_after_kill_matches_an_uninterrupted_run(files, model, tmp_path):
         code = SLOW.format(seconds=seconds, arguments=arguments)
         return prepared.start(code, stdout=os.devnull, stderr=errors)
 
-    part = files[1].with_name("out.part")
     process = start(0.3, files[1])
     try:
         wait_until(
@@ -402,10 +382,9 @@ def test_translate_memory_is_bounded(tmp_path):
         (lambda part, _: os.mkdir(part), "must be a regular file"),
     ],
 )
-def test_resume_refuses_a_part_that_is_not_a_file(translate, files, make, reason):
+def test_resume_refuses_a_part_that_is_not_a_file(translate, files, part, make, reason):
     other = files[0].with_name("other")
     other.write_text("somebody's\n")
-    part = files[1].with_name("out.part")
     make(part, other)
     result = translate()
     assert result.exit_code == 2

@@ -18,7 +18,7 @@ import tensorflow as tf
 from run_state import assert_same
 from tiny_export import tiny_model
 
-from keras_transformer.cli.output import open_output
+from keras_transformer.cli.lines import open_output
 from keras_transformer.errors import StorageError
 from keras_transformer.export import export_saved_model
 from keras_transformer.runs.average import average_run
