@@ -101,11 +101,7 @@ def _add_model_routes(app, name, limits):
     batcher, versions = app.state.batcher, app.state.versions
 
     def find(request):
-        """Returns the current model.
-
-        Raises:
-            RequestError: If the request's path names another version.
-        """
+        """Returns the current model, unless the request's path names another one."""
         version = request.path_params.get("version")
         if version not in (None, str(versions.model.version)):
             raise _missing_version_error(name, version)
@@ -210,22 +206,13 @@ def _add_middleware(app, name, monitoring, hosts):
         monitoring.count_response(kind, response.status_code, seconds)
         return response
 
-    @app.exception_handler(RequestError)
-    async def handle_request_error(request, error):
-        await _discard_body(request, error)
-        return _error_response(error, monitoring)
-
     @app.exception_handler(HTTPException)
     async def handle_http_error(request, error):
         return _error_response(_path_error(request, error, name), monitoring)
 
 
 async def _read_body(request, limits):
-    """Reads a JSON body.
-
-    Raises `RequestError` if the body has another type, is too large or arrives too
-    slowly, or if the client disconnects.
-    """
+    """Reads a JSON body, unless it is too large or arrives too slowly."""
     # Browsers send some other types across origins without a CORS preflight. Requiring
     # JSON keeps out requests from pages of other sites.
     content_type = request.headers.get("content-type", "").partition(";")[0].strip()

@@ -22,11 +22,12 @@ from keras_transformer.serving.limits import (
 class _Job:
     """A request, whose rows may be computed in several batches."""
 
-    def __init__(self, key, columns, deadline):
+    def __init__(self, key, columns, timeout, is_limited):
         self.key = key
         self.columns = columns
         self.num_rows = len(next(iter(columns.values())))
-        self.deadline = deadline
+        self.deadline = time.monotonic() + timeout
+        self.is_limited = is_limited
         self.future = concurrent.futures.Future()
         self.num_taken = 0  # rows that were put into a batch
         self.num_done = 0  # rows that were computed
@@ -78,15 +79,10 @@ def _concatenate(arrays):
 class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
-    Args:
-        run: Function `(key, columns) -> outputs`. `columns` maps input names to lists
-            with one value per row. `outputs` maps output names to arrays with the rows
-            as leading axis. Only requests with equal keys share a batch.
-        can_merge: Function of a key: whether its requests can share a batch.
-        max_batch_size: Function of a key: the maximum number of rows per batch.
-        limits: `Limits` of the server.
-        observe: Called after each batch with its key, its number of rows and the
-            seconds that it took.
+    Only requests with equal keys share a batch. `run(key, columns)` returns a dict of
+    arrays with the rows as leading axis. `can_merge(key)` tells whether its requests
+    can share a batch, and `max_batch_size(key)` is its maximum number of rows.
+    `observe(key, rows, seconds)` is called after each batch. `limits` are `Limits`.
     """
 
     def __init__(self, run, can_merge, max_batch_size, limits, observe):
@@ -116,21 +112,12 @@ class Batcher:
     def submit(self, key, columns, timeout, is_limited=True):
         """Queues a request, unless the queue is full or closed.
 
-        Args:
-            key: Hashable key, passed to `run`.
-            columns: Dict of input names to lists of equal length, one value per row.
-            timeout: Seconds after which rows that are still in the queue are dropped.
-            is_limited: Whether `queue_size` applies. If not, the request is queued even
-                if the queue is full, and its rows do not count.
-
-        Returns:
-            `concurrent.futures.Future` of the outputs. Canceling it drops the rows
-            that are in no batch yet.
+        `columns` maps input names to lists with one value per row. Rows that are in no
+        batch after `timeout` seconds are dropped. `queue_size` applies unless
+        `is_limited` is false. The result is a `concurrent.futures.Future` of the
+        outputs; if it is canceled, the rows that are in no batch yet are dropped.
         """
-        job = _Job(key, columns, time.monotonic() + timeout)
-        job.is_limited = is_limited
-        job.can_merge = self._can_merge(key)
-        job.max_batch_size = self._max_batch_size(key)
+        job = _Job(key, columns, timeout, is_limited)
         with self._changed:
             if not self.is_open:
                 raise shutting_down()
@@ -176,7 +163,7 @@ class Batcher:
             self._changed.wait_for(lambda: self._jobs or not self.is_open)
             if not self._jobs:
                 return False
-            if self._jobs[0].can_merge:
+            if self._can_merge(self._jobs[0].key):
                 # Clients often send the next request right after a response.
                 self._changed.wait_for(self._is_full, self._limits.max_wait)
             self._drop_stale()
@@ -188,12 +175,12 @@ class Batcher:
         if not self.is_open:
             return True
         num_rows = sum(job.num_waiting for job in self._mergeable())
-        return num_rows >= self._jobs[0].max_batch_size
+        return num_rows >= self._max_batch_size(self._jobs[0].key)
 
     def _mergeable(self):
         """Returns the first request and those that can share its batch."""
         first, *others = self._jobs
-        if not first.can_merge:
+        if not self._can_merge(first.key):
             return [first]
         return [first, *(job for job in others if job.key == first.key)]
 
@@ -208,7 +195,7 @@ class Batcher:
         """Takes the rows of the next batch, as a list of (job, rows) pairs."""
         if not self._jobs:
             return []
-        batch, room = [], self._jobs[0].max_batch_size
+        batch, room = [], self._max_batch_size(self._jobs[0].key)
         for job in self._mergeable():
             if count := min(room, job.num_waiting):
                 batch.append((job, slice(job.num_taken, job.num_taken + count)))

@@ -48,12 +48,8 @@ class Limits(BaseModel):
 class RequestError(Exception):
     """An error that the server sends to the client as `{"error": message}`.
 
-    Args:
-        status: HTTP status.
-        message: Text for the client. Must not contain paths or tracebacks.
-        reason: One word, for the label `reason` of the metric `rejected`.
-        retry_after: Seconds after which the client may try again, for status 503.
-        headers: Dict of additional response headers.
+    The message must not contain paths or tracebacks. `reason` is one word, for the
+    label of the metric `rejected`. A client may try again `retry_after` seconds later.
     """
 
     def __init__(

@@ -31,19 +31,10 @@ class Request(NamedTuple):
 
 
 def parse_request(body, signatures, limits):
-    """Parses a request's body and checks it against signatures and limits.
+    """Returns the `Request` in a body, bytes of JSON, or raises a `RequestError`.
 
-    Args:
-        body: The request's JSON, as bytes.
-        signatures: Mapping of each signature's name to its inputs, a mapping of names
-            to `Input`.
-        limits: `Limits` that the request must respect.
-
-    Returns:
-        `Request`.
-
-    Raises:
-        RequestError: If the request is invalid (status 400).
+    `signatures` maps each signature's name to its inputs, a mapping of names to
+    `Input`.
     """
     fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
@@ -71,9 +62,7 @@ def parse_request(body, signatures, limits):
 def format_response(outputs, by_row):
     """Returns the body of a response, as bytes.
 
-    Args:
-        outputs: Mapping of names to numpy arrays with the rows as leading axis.
-        by_row: Whether the response has "predictions" instead of "outputs".
+    `outputs` maps names to numpy arrays with the rows as leading axis.
     """
     # Encoding row by row lets other threads run between rows.
     columns = {name: map(_row_json, array) for name, array in outputs.items()}

@@ -159,14 +159,10 @@ class ServedModel:
                     yield signature, {name: [row] for name in inputs}
 
     def run(self, signature, columns):
-        """Runs a signature on the columns from `parse_request`.
+        """Runs a signature on the columns from `parse_request`, and returns its arrays.
 
-        Returns:
-            Mapping of output names to arrays.
-
-        Raises:
-            RequestError: If the graph rejects the columns, the model computes NaN, or
-                memory is exhausted.
+        Raises a `RequestError` if the graph rejects the columns, the model computes
+        NaN, or memory is exhausted.
         """
         import tensorflow as tf
 

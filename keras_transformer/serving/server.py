@@ -53,10 +53,9 @@ def serve(
 
 
 def listen(host, port):
-    """Returns a socket that listens at an address. No other process can then do so.
+    """Returns a socket that listens at an address, so that no other process does.
 
-    Raises:
-        OSError: If the address cannot be bound. The error's `filename` is the address.
+    If the address cannot be bound, it is the `filename` of the `OSError`.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

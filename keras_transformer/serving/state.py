@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import hashlib
 import importlib.resources
 import json
@@ -31,17 +32,9 @@ class Versions:
     """The served version of a model, which follows the newest version of an export.
 
     A new version is served after its warm-up, or never if the warm-up fails. A queued
-    request runs on the version that validated it.
-
-    Args:
-        model: `ServedModel`, or an object with its attributes and methods.
-        limits: `Limits` of the server.
-
-    Attributes:
-        model: The current version.
-        page: The page at `/`, as bytes.
-        policy: The page's Content-Security-Policy.
-        is_warm: Whether the first version has run its warm-up requests.
+    request runs on the version that validated it. `page` is the page at `/`, as bytes,
+    and `policy` its Content-Security-Policy. `is_warm` tells whether the first version
+    has run its warm-up requests.
     """
 
     def __init__(self, model, limits):
@@ -100,11 +93,7 @@ class Versions:
 
 
 def render_page(model, limits):
-    """Returns the page as UTF-8 bytes, and its Content-Security-Policy.
-
-    The policy allows only the page's own code. `model` is a `ServedModel`, or an object
-    with its `name`, `version` and `inputs`.
-    """
+    """Returns the page as UTF-8 bytes, and a policy that allows only its own code."""
     settings = {
         "name": model.name,
         "version": model.version,
@@ -139,48 +128,34 @@ def _hash(code):
 class Monitoring:
     """Metrics of one server for Prometheus, in a separate registry.
 
-    Labels are fixed words, never text from a client.
-
-    Args:
-        queue_rows: Function that returns the number of rows in the queue.
-
-    Attributes:
-        rejected: Counter of rejected requests, by reason.
+    Labels are fixed words, never text from a client. The function `queue_rows` returns
+    the number of rows in the queue.
     """
 
     content_type = prometheus_client.CONTENT_TYPE_LATEST
 
     def __init__(self, queue_rows):
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        common = {"namespace": "keras_transformer", "registry": self._registry}
-        self._requests = Counter(
-            "requests", "Requests by kind and status", ["kind", "status"], **common
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        counter, histogram, gauge = (
+            functools.partial(kind, namespace="keras_transformer", registry=registry)
+            for kind in (Counter, Histogram, Gauge)
         )
-        self.rejected = Counter(
-            "rejected", "Rejected requests, by reason", ["reason"], **common
+        self._requests = counter(
+            "requests", "Requests by kind and status", ["kind", "status"]
         )
-        self._seconds = Histogram(
-            "request_seconds",
+        self.rejected = counter("rejected", "Rejected requests, by reason", ["reason"])
+        self._rows = counter("rows", "Rows computed by the model", ["signature"])
+        latency, duration = (
             "Request latency in seconds",
-            ["kind"],
-            buckets=_SECONDS,
-            **common,
-        )
-        self._batch_rows = Histogram(
-            "batch_rows", "Rows per batch", buckets=_ROWS, **common
-        )
-        self._batch_seconds = Histogram(
-            "batch_seconds",
             "Seconds per batch in the model",
-            buckets=_SECONDS,
-            **common,
         )
-        self._rows = Counter(
-            "rows", "Rows computed by the model", ["signature"], **common
+        self._seconds = histogram(
+            "request_seconds", latency, ["kind"], buckets=_SECONDS
         )
-        gauge = Gauge("queue_rows", "Rows in the queue", **common)
-        gauge.set_function(queue_rows)
+        self._batch_seconds = histogram("batch_seconds", duration, buckets=_SECONDS)
+        self._batch_rows = histogram("batch_rows", "Rows per batch", buckets=_ROWS)
+        gauge("queue_rows", "Rows in the queue").set_function(queue_rows)
 
     def count_response(self, kind, status, seconds):
         self._requests.labels(kind, str(status)).inc()

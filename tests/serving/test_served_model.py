@@ -9,12 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 
 import pytest
 import tensorflow as tf
-from fake_model import ask, predict, queue_rows, served
+from fake_model import ask, predict, served
 from malicious_graphs import write_unsafe_export
 from waiting import wait_until
 
@@ -26,7 +25,6 @@ from keras_transformer.serving.protocol import Input
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
 TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
-ODD = ["\0", "\u202e\u200d\ufeff", "a\u2028b\x85\r", "Hund " * 900]
 
 
 def test_server_respects_the_batch_size_of_the_export(tiny_export):
@@ -175,12 +173,6 @@ def test_server_reports_assertions_in_one_line(port):
     assert predict(port, body, "tiny") == (400, {"error": message})
 
 
-def test_server_translates_odd_texts(port):
-    status, answer = predict(port, {"inputs": ODD}, "tiny")
-    assert status == 200
-    assert len(answer["outputs"]["translations"]) == len(ODD)
-
-
 def test_served_model_finds_its_version_and_name(tiny_export, tmp_path, monkeypatch):
     for version in ("2", "10"):
         shutil.copytree(tiny_export, tmp_path / "many" / version)
@@ -241,25 +233,13 @@ def test_replacement_may_have_the_number_of_the_served_version(tiny_export, tmp_
     assert single.find_replacement() is None
 
 
-def test_reload_checks_the_new_version(tiny_export, tmp_path):
-    marker, folder = tmp_path / "marker", tmp_path / "mine"
-    shutil.copytree(tiny_export, folder / "1")
-    checked, unchecked = (ServedModel(folder, None, each) for each in (False, True))
-    write_unsafe_export(folder / "2", marker)
-    with pytest.raises(ModelError, match="'WriteFile' is not allowed"):
-        checked.reload()
-    assert not marker.exists()
-    assert unchecked.reload().version == 2
-    assert marker.exists()
-
-
 def test_server_keeps_its_version_if_the_new_one_is_unsafe(
     tiny_export, tmp_path, caplog
 ):
     marker, folder = tmp_path / "marker", tmp_path / "mine"
     shutil.copytree(tiny_export, folder / "1")
     write_unsafe_export(tmp_path / "new", marker)
-    model = ServedModel(folder)
+    model, unchecked = ServedModel(folder), ServedModel(folder, None, True)
     model.warm_up_requests = list
     with served(model, Limits(reload_interval=0.1)) as port:
         (tmp_path / "new").rename(folder / "2")
@@ -269,6 +249,7 @@ def test_server_keeps_its_version_if_the_new_one_is_unsafe(
         (state,) = ask(port, "GET", "/v1/models/mine")[2]["model_version_status"]
     assert state["version"] == "1"
     assert not marker.exists()
+    assert unchecked.reload().version == 2 and marker.exists()
 
 
 def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
@@ -279,14 +260,7 @@ def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
     shutil.copytree(tiny_export, folder / "1")
     with errors.open("w") as stderr:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "keras_transformer",
-                "serve",
-                str(folder),
-                "--port=0",
-            ],
+            [sys.executable, "-m", "keras_transformer", "serve", folder, "--port=0"],
             stderr=stderr,
             env={key: value for key, value in os.environ.items() if key not in hidden},
         )
@@ -305,26 +279,9 @@ def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
             assert b"<title>" in page.read()
         assert predict(port, {"inputs": ["ein Hund"]}, "tiny")[0] == 200
         assert addresses_of(port) == {"0100007F"}  # 127.0.0.1 and no other
-        shutil.copytree(tiny_export, tmp_path / "copy")
-        (tmp_path / "copy").rename(folder / "2")
-        wait_until(lambda: "version 2" in errors.read_text(), "version 2", 60)
-        answers = []
-        texts = ["Hund " * 300] * 60
-        asking = threading.Thread(
-            target=lambda: answers.append(predict(port, {"inputs": texts}, "tiny"))
-        )
-        asking.start()
-        wait_until(
-            lambda: not asking.is_alive() or queue_rows(port), "rows to wait", 60
-        )
         process.send_signal(signal.SIGTERM)
-        asking.join(60)
-        assert answers and answers[0][0] == 200
-        assert len(answers[0][1]["outputs"]["translations"]) == 60
         assert process.wait(60) == 0
-        _, logged, last = errors.read_text().splitlines()
-        assert logged.endswith("tiny: now serving version 2")
-        assert last == "stopped"
+        assert errors.read_text().splitlines()[1:] == ["stopped"]
     finally:
         process.kill()
         process.wait()

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import threading
 import time
+from concurrent import futures
 
 import prepared
 import pytest
@@ -37,15 +38,11 @@ def test_signals_finish_requests_in_flight(number, tmp_path):
         assert url.startswith("http://127.0.0.1:"), errors.read_text()
         port = int(url.rstrip("/").rpartition(":")[2])
         assert ask(port, "GET", "/health")[0] == 200
-        answers = []
-        asking = threading.Thread(
-            target=lambda: answers.append(predict(port, {"inputs": ["a b"]}))
-        )
-        asking.start()
-        time.sleep(0.7)
-        os.kill(process.pid, number)
-        asking.join(60)
-        assert answers[0][1]["outputs"]["translations"] == ["b a"]
+        with futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(predict, port, {"inputs": ["a b"]})
+            time.sleep(0.7)
+            os.kill(process.pid, number)
+            assert asked.result(60)[1]["outputs"]["translations"] == ["b a"]
         process.join(60)
         assert process.exitcode == 0
         assert output.read() == "stopped\n"
@@ -56,28 +53,20 @@ def test_signals_finish_requests_in_flight(number, tmp_path):
 
 
 def test_requests_unfinished_at_the_deadline_get_503():
-    found, model = [], FakeModel(seconds=8)
-    with served(model, Limits(shutdown_timeout=0.5, max_batch_size=1)) as port:
-        asking = [
-            threading.Thread(
-                target=lambda: found.append(predict(port, {"inputs": ["a"]}))
-            )
-            for _ in range(2)
-        ]
-        for thread in asking:
-            thread.start()
-        wait_until(lambda: model.batches, "the start of the batch")
-        wait_until(lambda: queue_rows(port) == 1, "the other request")
-        started = time.monotonic()
-    assert time.monotonic() - started < 6
-    for thread in asking:
-        thread.join(20)
+    model, limits = FakeModel(seconds=8), Limits(shutdown_timeout=0.5, max_batch_size=1)
+    with futures.ThreadPoolExecutor(2) as pool:
+        with served(model, limits) as port:
+            asked = [pool.submit(predict, port, {"inputs": ["a"]}) for _ in range(2)]
+            wait_until(lambda: model.batches, "the start of the batch")
+            wait_until(lambda: queue_rows(port) == 1, "the other request")
+            started = time.monotonic()
+        assert time.monotonic() - started < 6
+        found = [each.result(20) for each in asked]
     assert found == [(503, {"error": "The server is shutting down"})] * 2
 
 
 def test_each_request_under_load_gets_an_answer_until_the_exit():
     """A 503 asks for another try, and ends its connection before the server does."""
-    last = []
 
     def ask_again_and_again(port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -89,48 +78,35 @@ def test_each_request_under_load_gets_an_answer_until_the_exit():
             answer = connection.getresponse()
             answer.read()
             status = answer.status
-        found = (answer.headers[name] for name in ("Retry-After", "Connection"))
-        last.append((status, *found))
+        return status, answer.headers["Retry-After"], answer.headers["Connection"]
 
     model = FakeModel(seconds=0.02)
-    with served(model, Limits()) as port:
-        threads = [
-            threading.Thread(target=ask_again_and_again, args=(port,))
-            for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: len(model.batches) > 5, "the load")
-    for thread in threads:
-        thread.join(20)
-    assert last == [(503, "5", "close")] * 20
+    with futures.ThreadPoolExecutor(20) as pool:
+        with served(model, Limits()) as port:
+            asked = [pool.submit(ask_again_and_again, port) for _ in range(20)]
+            wait_until(lambda: len(model.batches) > 5, "the load")
+        assert [each.result(20) for each in asked] == [(503, "5", "close")] * 20
 
 
 def test_draining_server_is_not_ready():
-    found = []
     model = FakeModel(seconds=2.0)
     listening = listen("127.0.0.1", 0)
     server = build_server(model, Limits())
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    wait_until(lambda: server.started, "the server", 60)
     port = listening.getsockname()[1]
-    asking = threading.Thread(
-        target=lambda: found.append(predict(port, {"inputs": ["a b"]}))
-    )
-    asking.start()
-    wait_until(lambda: model.batches, "the batch", 20)
-    server.should_exit = True
-    wait_until(lambda: ask(port, "GET", "/ready")[0] == 503, "draining", 20)
-    assert ask(port, "GET", "/ready")[2] == {"status": "shutting down"}
-    assert ask(port, "GET", "/health")[0] == 200
-    status, headers, answer = ask(port, "POST", f"{PATH}:predict", {"inputs": ["c"]})
-    assert (status, headers["Retry-After"]) == (503, "5")
-    assert answer == {"error": "The server is shutting down"}
-    asking.join(20)
-    thread.join(20)
-    assert found[0][0] == 200
-    assert not thread.is_alive()
+    with futures.ThreadPoolExecutor(2) as pool:
+        running = pool.submit(server.run, [listening])
+        wait_until(lambda: server.started, "the server", 60)
+        asked = pool.submit(predict, port, {"inputs": ["a b"]})
+        wait_until(lambda: model.batches, "the batch", 20)
+        server.should_exit = True
+        wait_until(lambda: ask(port, "GET", "/ready")[0] == 503, "draining", 20)
+        assert ask(port, "GET", "/ready")[2] == {"status": "shutting down"}
+        assert ask(port, "GET", "/health")[0] == 200
+        found = ask(port, "POST", f"{PATH}:predict", {"inputs": ["c"]})
+        assert (found[0], found[1]["Retry-After"]) == (503, "5")
+        assert found[2] == {"error": "The server is shutting down"}
+        assert asked.result(20)[0] == 200
+        running.result(20)
 
 
 def test_serve_applies_its_limits_and_accepts_its_hosts():
@@ -154,11 +130,3 @@ def test_serve_applies_its_limits_and_accepts_its_hosts():
     serve(FakeModel(), "127.0.0.1", 0, limits, started, hosts)
     names = {"localhost": 200, "www.example.org": 200, "other.example.org": 403}
     assert answers == {**names, 3: 200, 4: 400}
-
-
-def test_command_exits_without_a_search_for_garbage(tmp_path):
-    code = f"import gc\ntry: {prepared.COMMAND}\nfinally: print(gc.get_freeze_count())"
-    found = prepared.run(code, "serve", folder=tmp_path)
-    assert found.returncode == 2
-    # All objects are exempt from the search, also those of the libraries.
-    assert int(found.stdout) > 100_000
