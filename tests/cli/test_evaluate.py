@@ -15,6 +15,7 @@ import urllib.error
 import pytest
 
 from keras_transformer import evaluation
+from keras_transformer.cli import console
 
 SOURCES = ["eniL eno", "owt senil dna", "eerht"]
 REFERENCES = ["one Line", "and lines too", "three"]
@@ -184,3 +185,9 @@ def test_score_prints_log_probabilities(run_command, model_path, files):
             {"log_prob": -5.0, "num_tokens": 6},
         ],
     }
+
+
+def test_json_has_null_for_numbers_that_are_not_finite():
+    value = {"a": [math.inf, 1.5, "inf", None], "b": {"c": math.nan}}
+    expected = {"a": [None, 1.5, "inf", None], "b": {"c": None}}
+    assert json.loads(console.json_text(value)) == expected
