@@ -13,8 +13,11 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import pipelines, training
-from keras_transformer.training.workers import Workers
 from keras_transformer.errors import require_tensorflow
+from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.pipelines.batching import check_budget
+from keras_transformer.recipes import dump_recipe, load_recipe
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.build import build_training_model, regularization
 from keras_transformer.runs.corpora import (
@@ -31,10 +34,6 @@ from keras_transformer.runs.validation import (
     build_validator,
     validation_settings,
 )
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.pipelines.batching import check_budget
-from keras_transformer.recipes import dump_recipe, load_recipe
-from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.saving.checkpoints import END, average_checkpoints
 from keras_transformer.saving.load import check_matches_recipe, check_model, load_model
 from keras_transformer.saving.names import (
@@ -45,6 +44,7 @@ from keras_transformer.saving.names import (
     TOKENIZER,
     checkpoint_paths,
 )
+from keras_transformer.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from keras_transformer import evaluation, pipelines
 from keras_transformer.decoding import BeamSearch, Translator
 from keras_transformer.errors import DataError, install_hint
 from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
-from keras_transformer.runs.corpora import nonempty_pairs
+from keras_transformer.opening import open_model
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
-from keras_transformer.opening import open_model
+from keras_transformer.runs.corpora import nonempty_pairs
 
 
 def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):

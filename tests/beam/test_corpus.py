@@ -21,8 +21,8 @@ from keras_transformer.saving.load import load_run
 
 pytest.importorskip("apache_beam", reason="needs the extra beam")
 
-from keras_transformer.beam import run as beam_run
 from keras_transformer.beam import corpus as beam_corpus
+from keras_transformer.beam import run as beam_run
 
 WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
 TWO_WORKERS = ["direct_num_workers=2", "direct_running_mode=multi_processing"]

@@ -80,12 +80,12 @@ def build_tfds(folder):
 def first_batch(name, folder):
     """Returns the shape of the source ids in a recipe's first batch."""
     from keras_transformer import pipelines
+    from keras_transformer.recipes import load_recipe
     from keras_transformer.runs.corpora import (
         load_corpora,
         load_pairs,
         prepare_corpora,
     )
-    from keras_transformer.recipes import load_recipe
 
     files = {"source": f"{folder}/train.en", "target": f"{folder}/train.de"}
     overrides = {

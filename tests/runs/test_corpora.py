@@ -9,13 +9,13 @@ import pytest
 
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError, RecipeError
+from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.corpora import (
     load_corpora,
     load_pairs,
     prepare_corpora,
 )
 from keras_transformer.runs.plan import plan_training
-from keras_transformer.recipes import load_recipe
 
 PAIRS = [(f"{i} man and {i} dogs", f"{i} Mann und {i} Hunde") for i in range(20)]
 

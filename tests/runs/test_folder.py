@@ -19,8 +19,8 @@ from keras_transformer.errors import (
     RunError,
     WorkerLost,
 )
-from keras_transformer.runs import folder as run_folder
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs import folder as run_folder
 
 # Holds the lock of a folder until standard input ends.
 HOLD = """

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.runs.train import train
-from keras_transformer.recipes import load_recipe
 from keras_transformer.opening import open_model
+from keras_transformer.recipes import load_recipe
+from keras_transformer.runs.train import train
 from keras_transformer.training import trainer
 
 STEPS = 100

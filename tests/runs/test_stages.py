@@ -12,11 +12,11 @@ import tensorflow as tf
 from phrases_run import small_recipe
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines import EncodedCorpus, steps_per_epoch
+from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.runs.average import average_run
 from keras_transformer.runs.cost import count_run_flops
 from keras_transformer.runs.train import train
-from keras_transformer.pipelines import EncodedCorpus, steps_per_epoch
-from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths, path_in_model
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import metrics_of_run

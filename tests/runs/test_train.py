@@ -16,15 +16,15 @@ from keras_transformer.errors import (
     TrainingFault,
 )
 from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.opening import open_model
+from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import corpora
 from keras_transformer.runs.average import average_run
 from keras_transformer.runs.corpora import load_pairs
 from keras_transformer.runs.train import train
-from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import final_scores_of_run, metrics_of_run
-from keras_transformer.opening import open_model
 
 
 @pytest.fixture(scope="module")

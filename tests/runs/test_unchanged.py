@@ -6,9 +6,9 @@
 import pytest
 
 from keras_transformer.errors import RunError
+from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.folder import check_unchanged
 from keras_transformer.runs.validation import validation_settings
-from keras_transformer.recipes import load_recipe
 from keras_transformer.training.callbacks import Progress
 
 

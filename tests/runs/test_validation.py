@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 
-from keras_transformer.runs import validation
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs import validation
 
 # A side that cannot be read is `None`. Such a pair, or one with an empty side, is not
 # translated.
