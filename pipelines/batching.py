@@ -34,12 +34,14 @@ class Bucket:
         source_length: Length of the longest source, including the end id.
         target_length: Length of the longest target, including the end id.
         batch_size: Maximum number of pairs within the token budget.
+        num_pairs: Number of pairs per epoch. Used for leaves only.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
     source_length: int
     target_length: int
     batch_size: int
+    num_pairs: int
     parent: int
 
 
@@ -48,11 +50,25 @@ def plan_buckets(
     target_lengths: np.ndarray,
     batch_tokens: int,
     max_leaves: int = 32,
+    weights: np.ndarray | None = None,
 ) -> tuple[list[Bucket], np.ndarray]:
-    """Splits a corpus into buckets, given lengths that include end ids.
+    """Splits a corpus into buckets.
 
-    Returns the tree as a list, every parent before its children, the root first, and
-    each pair's leaf as an index into the list, int32 `[num_pairs]`.
+    Args:
+        source_lengths: int array `[num_pairs]`, including end ids.
+        target_lengths: int array `[num_pairs]`, including end ids.
+        batch_tokens: The token budget.
+        max_leaves: Maximum number of leaves of the tree.
+        weights: float array `[num_pairs]`, the number of times that an epoch contains
+            each pair. If `None`, each pair occurs once.
+
+    Returns:
+        buckets: The tree as a list, every parent before its children, the root first.
+        leaf_of_pair: int32 array `[num_pairs]`, each pair's leaf as an index into
+            `buckets`.
+
+    Raises:
+        DataError: If the longest sentence exceeds the budget.
     """
     source_lengths = np.asarray(source_lengths, np.int64)
     target_lengths = np.asarray(target_lengths, np.int64)
@@ -64,7 +80,7 @@ def plan_buckets(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )
     cells = np.stack([keys // width, keys % width], axis=1)
-    buckets = [_bucket(cells, batch_tokens, parent=-1)]
+    buckets = [_bucket(cells, counts, batch_tokens, parent=-1)]
     leaf_of_cell = np.zeros(len(keys), np.int32)
     # For each leaf, the result of `_best_split`.
     splits = {0: _best_split(cells, counts, batch_tokens)}
@@ -77,10 +93,18 @@ def plan_buckets(
         for half in (cells[:, axis] <= cut, cells[:, axis] > cut):
             in_half = inside & half
             leaf_of_cell[in_half] = len(buckets)
-            part = cells[in_half], counts[in_half]
-            splits[len(buckets)] = _best_split(*part, batch_tokens)
-            buckets.append(_bucket(part[0], batch_tokens, parent))
-    return buckets, leaf_of_cell[cell_of_pair]
+            part = cells[in_half], counts[in_half], batch_tokens
+            splits[len(buckets)] = _best_split(*part)
+            buckets.append(_bucket(*part, parent))
+    leaf_of_pair = leaf_of_cell[cell_of_pair]
+    if weights is not None:
+        drawn = sample_weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
+        num_drawn = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
+        buckets = [
+            dataclasses.replace(bucket, num_pairs=int(count))
+            for bucket, count in zip(buckets, num_drawn, strict=True)
+        ]
+    return buckets, leaf_of_pair
 
 
 def sample_weighted_pairs(
@@ -126,17 +150,37 @@ def check_budget(
         )
 
 
-def epoch_batches(
+def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
+    """Returns the number of batches in an epoch."""
+    num_batches = 0
+    parents = {bucket.parent for bucket in buckets}
+    # Number of pairs in each bucket that are in no batch yet.
+    waiting = [
+        0 if number in parents else bucket.num_pairs
+        for number, bucket in enumerate(buckets)
+    ]
+    # Children come after their parents, so this order moves all remainders up.
+    for number in range(len(buckets) - 1, 0, -1):
+        full, rest = divmod(waiting[number], buckets[number].batch_size)
+        num_batches += full
+        waiting[buckets[number].parent] += rest
+    return num_batches + -(-waiting[0] // buckets[0].batch_size)
+
+
+def epoch_order(
     buckets: Sequence[Bucket],
     leaf_of_pair: np.ndarray,
     seed: int,
     epoch: int,
     weights: np.ndarray | None = None,
-) -> list[tuple[np.ndarray, int]]:
-    """Returns an epoch's batches, each the pairs' indices and the index of a bucket.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
-    Pairs and batches are in random order. Equal arguments give equal batches, and the
-    number of batches is the same in all epochs.
+    Returns:
+        order: int64 array, the pairs' indices batch by batch, with batches in random
+            order. Its length is `num_pairs` or, with weights, the size of the sample.
+        bucket_of_position: int32 array shaped like `order`, the bucket in which each
+            pair is batched.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(
@@ -144,37 +188,25 @@ def epoch_batches(
         if weights is None
         else sample_weighted_pairs(leaf_of_pair, weights, random)
     )
-    leaves = leaf_of_pair[order]
-    sizes = np.bincount(leaves, minlength=len(buckets))
-    # For each bucket, positions in `order` of the pairs that are in no batch yet.
-    waiting = np.split(np.argsort(leaves, kind="stable"), np.cumsum(sizes)[:-1])
-    # Children come after their parents, so this order moves all remainders up.
+    bucket_of_position = leaf_of_pair[order]
+    waiting = _positions(bucket_of_position, len(buckets))
     for number in range(len(buckets) - 1, 0, -1):
-        positions, bucket = waiting[number], buckets[number]
-        full = len(positions) // bucket.batch_size * bucket.batch_size
-        waiting[number], rest = positions[:full], positions[full:]
+        bucket, positions = buckets[number], waiting[number]
+        rest = positions[len(positions) // bucket.batch_size * bucket.batch_size :]
+        bucket_of_position[rest] = bucket.parent
         waiting[bucket.parent] = np.concatenate([waiting[bucket.parent], rest])
     batches = [
-        (order[positions[start : start + bucket.batch_size]], number)
-        for number, bucket in enumerate(buckets)
-        for positions in [np.sort(waiting[number])]
+        positions[start : start + bucket.batch_size]
+        for bucket, positions in zip(
+            buckets, _positions(bucket_of_position, len(buckets)), strict=True
+        )
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    return _fill_root_batches(batches, buckets[0].batch_size)
-
-
-def _fill_root_batches(batches, size):
-    """Moves the batch that is not full, which is in the root, behind all others."""
-    filled, waiting = [], np.zeros(0, np.int64)
-    for indices, number in batches:
-        if number == 0:
-            waiting = np.concatenate([waiting, indices])
-            if len(waiting) < size:
-                continue
-            indices, waiting = waiting[:size], waiting[size:]
-        filled.append((indices, number))
-    return [*filled, (waiting, 0)] if len(waiting) else filled
+    # A batch that is not full can be anywhere in this order. The dataset emits it last,
+    # because tf.data's `bucket_by_sequence_length` forms the batches.
+    positions = np.concatenate(batches)
+    return order[positions], bucket_of_position[positions]
 
 
 def padding_fraction(
@@ -214,10 +246,19 @@ def sorted_batches(
     return [*batches, order[start:]]
 
 
-def _bucket(cells: np.ndarray, batch_tokens: int, parent: int) -> Bucket:
+def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndarray]:
+    """Returns for each bucket the positions of its pairs, in ascending order."""
+    by_bucket = np.argsort(bucket_of_position, kind="stable")
+    sizes = np.bincount(bucket_of_position, minlength=num_buckets)
+    return np.split(by_bucket, np.cumsum(sizes)[:-1])
+
+
+def _bucket(
+    cells: np.ndarray, counts: np.ndarray, batch_tokens: int, parent: int
+) -> Bucket:
     source_length, target_length = map(int, cells.max(axis=0))
     batch_size = batch_tokens // max(source_length, target_length)
-    return Bucket(source_length, target_length, batch_size, parent)
+    return Bucket(source_length, target_length, batch_size, int(counts.sum()), parent)
 
 
 def _best_split(

@@ -1,6 +1,5 @@
 """Builds tf.data pipelines that turn an encoded corpus into batches of ids."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,7 +8,8 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.batching import (
     Bucket,
-    epoch_batches,
+    batches_per_epoch,
+    epoch_order,
     sample_weighted_pairs,
     sorted_batches,
 )
@@ -64,21 +64,33 @@ def training_dataset(
             "training.seed and the start step must not be negative. "
             f"Received: seed={seed}, start_step={start_step}."
         )
-    buckets, leaf_of_pair, steps = corpus.plan(batch_tokens)
+    buckets, leaf_of_pair = corpus.plan(batch_tokens)
+    steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
-
-    def batches():
-        first, skipped = divmod(start_step, steps)
-        for epoch in itertools.count(first):
-            order = epoch_batches(buckets, leaf_of_pair, seed, epoch, corpus.weights)
-            yield from order[skipped:]
-            skipped = 0
 
     def padded_batch(indices, bucket):
         bucket = buckets[bucket] if pad_to_bucket else None
         return _batch(corpus, indices, multiple, bucket, shard)
 
-    return _ids_dataset(batches, padded_batch, tf.data.INFINITE_CARDINALITY)
+    def one_epoch(epoch):
+        order, bucket_of_position = tf.numpy_function(
+            lambda epoch: epoch_order(
+                buckets, leaf_of_pair, seed, int(epoch), corpus.weights
+            ),
+            [epoch],
+            (tf.int64, tf.int32),
+        )
+        order.set_shape([None])
+        bucket_of_position.set_shape([None])
+        batches = _index_batches(order, bucket_of_position, buckets)
+        resumed = tf.cast(epoch == start_step // steps, tf.int64)
+        return batches.skip(resumed * (start_step % steps))
+
+    dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
+    dataset = _ids_dataset(dataset, padded_batch)
+    return dataset.apply(
+        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    )
 
 
 def batch_indices(
@@ -88,10 +100,12 @@ def batch_indices(
 
     `step` is the number of the batch, counted from 1.
     """
-    buckets, leaf_of_pair, steps = corpus.plan(batch_tokens)
-    epoch, before = divmod(step - 1, steps)
-    batches = epoch_batches(buckets, leaf_of_pair, seed, epoch, corpus.weights)
-    return batches[before][0]
+    buckets, leaf_of_pair = corpus.plan(batch_tokens)
+    epoch, before = divmod(step - 1, batches_per_epoch(buckets))
+    order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
+    batches = _index_batches(*map(tf.constant, order), buckets)
+    indices, _ = next(batches.skip(before).as_numpy_iterator())
+    return indices
 
 
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
@@ -117,24 +131,36 @@ def evaluation_dataset(
     """
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 
-    def padded_batch(indices, _):
-        return _batch(corpus, indices, num_replicas)
+    def padded_batch(number, _):
+        return _batch(corpus, batches[number], num_replicas)
 
-    return _ids_dataset(
-        lambda: ((indices, 0) for indices in batches), padded_batch, len(batches)
-    )
+    # `_ids_dataset` passes two values. The second, a bucket, is not needed here.
+    numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
+    return _ids_dataset(numbers, padded_batch)
 
 
 def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     """Returns the number of batches in each epoch of `training_dataset`."""
-    return corpus.plan(batch_tokens)[2]
+    buckets, _ = corpus.plan(batch_tokens)
+    return batches_per_epoch(buckets)
 
 
-def _ids_dataset(batches, padded_batch, cardinality: int) -> tf.data.Dataset:
-    """Converts batches of pair indices to batches of ids.
+def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
+    """Returns a dataset of batches, each `(pair indices [batch], bucket index)`."""
+    positions = tf.data.Dataset.from_tensor_slices((order, bucket_of_position))
+    batches = positions.bucket_by_sequence_length(
+        element_length_func=lambda index, bucket: bucket,
+        bucket_boundaries=list(range(1, len(buckets))),
+        bucket_batch_sizes=[bucket.batch_size for bucket in buckets],
+        no_padding=True,
+    )
+    return batches.map(lambda indices, bucket: (indices, bucket[0]))
 
-    `batches()` yields `(indices, bucket)`. `padded_batch` converts these two values to
-    the arrays of `_batch`.
+
+def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
+    """Converts a dataset of `(indices, bucket)` to batches of ids.
+
+    The NumPy function `padded_batch` converts the two values to the arrays of `_batch`.
     """
 
     def load(indices, bucket):
@@ -146,11 +172,6 @@ def _ids_dataset(batches, padded_batch, cardinality: int) -> tf.data.Dataset:
         source_ids, target_ids, labels = ids
         return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
-    dataset = tf.data.Dataset.from_generator(
-        batches,
-        output_signature=(tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)),
-    )
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
     # `_batch` already splits each batch among the workers. TensorFlow's automatic

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.batching import Bucket, epoch_batches, plan_buckets
+from keras_transformer.pipelines.batching import Bucket, plan_buckets
 from keras_transformer.untrusted import read_json, require_regular
 
 FACTS = "corpus.json"
@@ -129,13 +129,15 @@ class EncodedCorpus:
             )
         return array
 
-    def plan(self, batch_tokens: int) -> tuple[list[Bucket], np.ndarray, int]:
-        """Returns the result of `plan_buckets`, and the number of batches per epoch."""
+    def plan(self, batch_tokens: int) -> tuple[list[Bucket], np.ndarray]:
+        """Returns the result of `plan_buckets`, which is computed once per budget."""
         if batch_tokens not in self._plans:
-            lengths = self.source_lengths, self.target_lengths
-            buckets = plan_buckets(*lengths, batch_tokens)
-            batches = epoch_batches(*buckets, seed=0, epoch=0, weights=self.weights)
-            self._plans[batch_tokens] = *buckets, len(batches)
+            self._plans[batch_tokens] = plan_buckets(
+                self.source_lengths,
+                self.target_lengths,
+                batch_tokens,
+                weights=self.weights,
+            )
         return self._plans[batch_tokens]
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -217,6 +219,6 @@ def corpus_report(facts: dict) -> str:
         kept += f", {facts['num_identical']:,} of them with identical sides"
     elif facts["num_identical"]:
         kept += ", all with identical sides: is the target the same file as the source?"
-    if facts["segmentations"] > 1:
+    if facts.get("segmentations", 1) > 1:
         kept += f", each in {facts['segmentations']} segmentations"
     return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])

@@ -23,7 +23,8 @@ from keras_transformer.pipelines import (
     training_dataset,
 )
 from keras_transformer.pipelines.batching import (
-    epoch_batches,
+    batches_per_epoch,
+    epoch_order,
     plan_buckets,
 )
 from keras_transformer.pipelines.datasets import batch_indices, epoch_rows
@@ -182,16 +183,24 @@ def test_epoch_samples_pairs_by_weight():
     draw = np.random.default_rng(4)
     source, target = draw.integers(5, 60, (2, 900))
     weights = np.repeat([1.0, 0.3, 2.5], [300, 400, 200])
-    buckets, leaves = plan_buckets(source, target, 500)
+    buckets, leaves = plan_buckets(source, target, 500, weights=weights)
     counts = []
     for epoch in range(30):
-        batches = epoch_batches(buckets, leaves, 7, epoch, weights)
-        seen = np.bincount(np.concatenate([b for b, _ in batches]), minlength=900)
+        order, of_position = epoch_order(buckets, leaves, 7, epoch, weights)
+        again, _ = epoch_order(buckets, leaves, 7, epoch, weights)
+        np.testing.assert_array_equal(order, again)
+        seen = np.bincount(order, minlength=900)
         assert (seen[:300] == 1).all()
         assert set(seen[300:700]) == {0, 1}
         assert set(seen[700:]) == {2, 3}
         counts.append(seen)
-        assert len(batches) == len(epoch_batches(buckets, leaves, 7, 99, weights))
+        # Every epoch has the same number of batches. At most one of them is not full.
+        sizes = np.bincount(of_position, minlength=len(buckets))
+        batches = sum(
+            -(-size // bucket.batch_size)
+            for size, bucket in zip(sizes, buckets, strict=True)
+        )
+        assert batches == batches_per_epoch(buckets)
     mean = np.mean(counts, axis=0)
     # Pairs of similar length form one of at most 32 leaves of the bucket tree. In each
     # leaf, the number of samples is rounded up.

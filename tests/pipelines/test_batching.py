@@ -12,7 +12,8 @@ import pytest
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import padding_fraction
 from keras_transformer.pipelines.batching import (
-    epoch_batches,
+    batches_per_epoch,
+    epoch_order,
     plan_buckets,
     sample_weighted_pairs,
     sorted_batches,
@@ -27,6 +28,17 @@ def random_lengths(num_pairs, seed=0):
     return source, target
 
 
+def epoch_batches(buckets, leaves, seed, epoch):
+    """Returns (bucket index, pair indices) of each batch, bucket by bucket."""
+    order, numbers = epoch_order(buckets, leaves, seed, epoch)
+    batches = []
+    for number, bucket in enumerate(buckets):
+        inside = order[numbers == number]
+        starts = range(0, len(inside), bucket.batch_size)
+        batches += [(number, inside[at : at + bucket.batch_size]) for at in starts]
+    return batches
+
+
 @pytest.mark.parametrize("num_pairs", [1, 2, 103, 5003])
 @pytest.mark.parametrize("batch_tokens", [97, 701])
 @pytest.mark.parametrize("seed", [0, 5])
@@ -34,19 +46,19 @@ def test_epoch_contains_every_pair_once_in_its_bucket(num_pairs, batch_tokens, s
     lengths = random_lengths(num_pairs, seed)
     buckets, leaves = plan_buckets(*lengths, batch_tokens)
     batches = epoch_batches(buckets, leaves, seed, epoch=3)
-    counts = Counter(index for batch, _ in batches for index in batch.tolist())
+    counts = Counter(index for _, batch in batches for index in batch.tolist())
     assert counts == Counter(range(num_pairs))
-    assert len(epoch_batches(buckets, leaves, seed, epoch=4)) == len(batches)
-    for batch, number in batches:
+    assert len(batches) == batches_per_epoch(buckets)
+    for number, batch in batches:
         bucket = buckets[number]
         assert lengths[0][batch].max() <= bucket.source_length
         assert lengths[1][batch].max() <= bucket.target_length
         longest = max(bucket.source_length, bucket.target_length)
         assert longest * bucket.batch_size <= batch_tokens
         assert longest * (bucket.batch_size + 1) > batch_tokens
-    # Only the last batch may not be full. It is in the root, bucket 0.
-    for batch, number in batches[:-1] if batches[-1][1] == 0 else batches:
-        assert len(batch) == buckets[number].batch_size
+    # Only the root, bucket 0, may have a batch that is not full.
+    short = [n for n, batch in batches if len(batch) < buckets[n].batch_size]
+    assert short in ([], [0])
 
 
 def test_buckets_form_a_tree():
@@ -61,9 +73,12 @@ def test_buckets_form_a_tree():
         assert bucket.parent < number
         assert bucket.source_length <= parent.source_length
         assert bucket.target_length <= parent.target_length
-        assert len([b for b in buckets if b.parent == bucket.parent]) == 2
+        children = [b.num_pairs for b in buckets if b.parent == bucket.parent]
+        assert len(children) == 2
+        assert sum(children) == parent.num_pairs
     for leaf in set(leaves.tolist()):
         inside = leaves == leaf
+        assert inside.sum() == buckets[leaf].num_pairs
         assert lengths[0][inside].max() == buckets[leaf].source_length
         assert lengths[1][inside].max() == buckets[leaf].target_length
 
@@ -92,33 +107,48 @@ def test_first_split_matches_brute_force():
     assert len(costs) > 20
 
 
-def test_epoch_depends_on_seed_and_epoch():
+def test_epoch_order_depends_on_seed_and_epoch():
     lengths = random_lengths(1009)
     buckets, leaves = plan_buckets(*lengths, 499)
-
-    def order(seed, epoch):
-        batches = epoch_batches(buckets, leaves, seed, epoch)
-        return np.concatenate([batch for batch, _ in batches]).tobytes()
-
-    places = [(seed, epoch) for seed in (0, 1, 7) for epoch in (0, 1, 7)]
-    orders = [order(*each) for each in places]
-    assert len(set(orders)) == 9
+    orders = {
+        (seed, epoch): epoch_order(buckets, leaves, seed, epoch)[0].tobytes()
+        for seed in (0, 1, 7)
+        for epoch in (0, 1, 7)
+    }
+    assert len(set(orders.values())) == 9
     # NumPy's global generator must not change the order.
     np.random.seed(3)
-    assert [order(*each) for each in places] == orders
+    for (seed, epoch), order in reversed(orders.items()):
+        assert epoch_order(buckets, leaves, seed, epoch)[0].tobytes() == order
 
 
-def test_epoch_shuffles_batches_and_left_over_pairs():
-    buckets, leaves = plan_buckets(*random_lengths(5003), 499)
+def test_epoch_order_shuffles_batches():
+    """An epoch's order consists of its batches, one after another."""
+    lengths = random_lengths(5003)
+    buckets, leaves = plan_buckets(*lengths, 499)
+    order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)
+    at, widths = 0, []
+    while at < len(order):
+        bucket = buckets[numbers[at]]
+        batch = numbers[at : at + bucket.batch_size]
+        # The only batch that may be short is in the root, bucket 0. It may be anywhere.
+        size = len(batch) if (batch == batch[0]).all() else (batch == 0).argmin()
+        widths.append(bucket.source_length)
+        at += size
+    assert len(widths) == batches_per_epoch(buckets)
+    # In random order, neighbors differ about as much as any two batches do.
+    differences = np.abs(np.subtract.outer(widths, widths)).mean()
+    assert np.abs(np.diff(widths)).mean() > 0.8 * differences
+
+
+def test_leftover_pairs_change_with_the_epoch():
+    lengths = random_lengths(5003)
+    buckets, leaves = plan_buckets(*lengths, 499)
     moved = []
     for epoch in range(2):
-        batches = epoch_batches(buckets, leaves, 1, epoch)
-        widths = [buckets[number].source_length for _, number in batches]
-        # In random order, neighbors differ about as much as any two batches do.
-        differences = np.abs(np.subtract.outer(widths, widths)).mean()
-        assert np.abs(np.diff(widths)).mean() > 0.8 * differences
+        order, numbers = epoch_order(buckets, leaves, 1, epoch)
         # Pairs whose batch is not in their leaf were left over there.
-        moved.append({i for batch, n in batches for i in batch[leaves[batch] != n]})
+        moved.append(set(order[numbers != leaves[order]].tolist()))
     assert len(moved[0]) == len(moved[1]) > 50
     assert len(moved[0] & moved[1]) < len(moved[0]) / 2
 
@@ -138,7 +168,7 @@ def test_buckets_reduce_padding_to_a_third():
     # A single leaf means batches of random pairs.
     for max_leaves in (1, 32):
         buckets, leaves = plan_buckets(*lengths, 4096, max_leaves=max_leaves)
-        batches = [batch for batch, _ in epoch_batches(buckets, leaves, 1, 0)]
+        batches = [batch for _, batch in epoch_batches(buckets, leaves, 1, 0)]
         fractions.append(padding_fraction(batches, *lengths))
     assert fractions[1] < fractions[0] / 3
 

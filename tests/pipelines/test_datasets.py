@@ -7,6 +7,7 @@ pairs that do not fill a bucket's last batch move to the parent.
 from collections import Counter
 
 import numpy as np
+import prepared
 import pytest
 import tensorflow as tf
 
@@ -101,10 +102,11 @@ def test_epoch_contains_every_pair_once_under_budget(corpus, index_of_source):
         assert labels.shape == target_ids.shape
 
 
-@pytest.mark.parametrize(("epochs", "offset"), [(0, 1), (1, -1), (1, 0), (3, 17)])
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+@pytest.mark.parametrize("offset", [-1, 0, 1, 17])
 def test_start_step_skips_batches(corpus, epochs, offset):
     steps = steps_per_epoch(corpus, BUDGET)
-    start = epochs * steps + offset
+    start = max(0, epochs * steps + offset)
     skipped = training_dataset(corpus, BUDGET, seed=2).skip(start)
     jumped = training_dataset(corpus, BUDGET, seed=2, start_step=start)
     assert are_equal(batches(skipped, steps + 3), batches(jumped, steps + 3))
@@ -229,3 +231,29 @@ def test_training_dataset_rejects_invalid_arguments(corpus):
     for shard in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError, match="shard"):
             training_dataset(corpus, BUDGET, shard=shard)
+
+
+def test_mirrored_replicas_share_each_batch(corpus, tmp_path):
+    """Needs a new process, because devices must be set before TensorFlow uses them."""
+    script = f"""
+import numpy as np
+import tensorflow as tf
+from keras_transformer import pipelines
+cpu = tf.config.list_physical_devices("CPU")[0]
+order = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, order)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+corpus = pipelines.EncodedCorpus.load({corpus.folder!r})
+dataset = pipelines.training_dataset(corpus, {BUDGET}, seed=4, num_replicas=2)
+distributed = iter(strategy.experimental_distribute_dataset(dataset))
+for inputs, labels in dataset.take(7):
+    parts = next(distributed)
+    pairs = [(inputs[name], parts[0][name]) for name in inputs] + [(labels, parts[1])]
+    for whole, part in pairs:
+        values = [value.numpy() for value in strategy.experimental_local_results(part)]
+        assert len(values) == 2 and len(values[0]) == len(values[1]) > 0
+        assert np.array_equal(np.concatenate(values), whole)
+print("shared")
+"""
+    done = prepared.run(script, folder=tmp_path)
+    assert done.stdout.endswith("shared\n"), done.stderr
