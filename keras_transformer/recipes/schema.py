@@ -34,7 +34,6 @@ from keras_transformer.recipes.data_sections import (
 from keras_transformer.recipes.stages import (
     ConsistencySettings,
     StageSettings,
-    default_text_options,
     stages_of,
 )
 from keras_transformer.sizes import SIZES, change_size
@@ -308,20 +307,7 @@ class TrainingSettings(Section):
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
             raise ValueError("learning_rate_scale requires schedule: paper")
-        self._check_best_metric()
         return self
-
-    def _check_best_metric(self):
-        metric, stopping = self.given_metric, self.early_stopping
-        if stopping and stopping.metric not in (None, metric):
-            raise ValueError(
-                "early_stopping.metric and best_metric must be equal if both are set. "
-                f"Received: {stopping.metric} and {metric}"
-            )
-        needed = _MEASUREMENTS.get(metric)
-        if needed and not getattr(self, needed):
-            key = "best_metric" if self.best_metric else "early_stopping.metric"
-            raise ValueError(f"{key}: {metric} requires {needed}: true")
 
 
 class EvaluationSettings(Section):
@@ -391,16 +377,26 @@ class Recipe(Section):
             model.variations = variations.model_copy(update=changes)
 
     def _check_metric(self):
+        training, kind = self.training, self.data.kind
+        metric = training.given_metric
         for name in ("early_stopping", "best_metric"):
-            is_given = getattr(self.training, name) is not None
+            is_given = getattr(training, name) is not None
             if is_given and getattr(self.data, "validation", True) is None:
                 raise ValueError(f"training.{name} requires data.validation")
-        unknown = ("bleu", "chrf") if self.data.kind == "trees" else ("f1",)
-        if self.training.given_metric in unknown:
+        stopping = training.early_stopping and training.early_stopping.metric
+        if stopping not in (None, metric):
             raise ValueError(
-                f"validation metric {self.training.given_metric} is not available with "
-                f"data.kind: {self.data.kind}"
+                "training.early_stopping.metric and best_metric must be equal if both "
+                f"are set. Received: {stopping} and {metric}"
             )
+        if metric in (("bleu", "chrf") if kind == "trees" else ("f1",)):
+            raise ValueError(
+                f"validation metric {metric} is not available with data.kind: {kind}"
+            )
+        needed = _MEASUREMENTS.get(metric)
+        if needed and not getattr(training, needed):
+            key = "best_metric" if training.best_metric else "early_stopping.metric"
+            raise ValueError(f"training.{key}: {metric} requires {needed}: true")
 
     def _check_kind(self):
         kind, tokenizer = self.data.kind, self.tokenizer
@@ -425,7 +421,6 @@ class Recipe(Section):
             )
 
     def _check_stages(self, stages):
-        default = default_text_options(self)
         for number, stage in enumerate(stages, 1):
             if stage.text_options.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
@@ -433,7 +428,7 @@ class Recipe(Section):
                     "pairs, so tokenizer.kind must be bpe"
                 )
             is_fixed = self.data.kind in ("records", "trees")
-            if is_fixed and stage.text_options != default:
+            if is_fixed and not stage.text_options.is_default:
                 raise ValueError(
                     f"training.stages: stage {number}: with data.kind: "
                     f"{self.data.kind}, a stage cannot change directions, "

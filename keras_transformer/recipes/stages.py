@@ -78,13 +78,12 @@ class TextOptions(NamedTuple):
     directions: str  # "forward" or "both"
     dropout: float  # of the tokenizer
     segmentations: int
+    is_default: bool = True  # whether they are those of the recipe
 
-    def cache_name(self, default):
-        """Returns the name of the cache folder of the text.
-
-        `default` is the recipe's `default_text_options`.
-        """
-        if self == default:
+    @property
+    def cache_name(self):
+        """Name of the cache folder of the text."""
+        if self.is_default:
             return "train"
         return f"train-{self.directions}-{self.dropout:g}x{self.segmentations}"
 
@@ -98,17 +97,11 @@ class Stage(NamedTuple):
     text_options: TextOptions
 
 
-def default_text_options(recipe):
-    """Returns the `TextOptions` of stages that do not change them."""
-    train = recipe.data.train if hasattr(recipe.data, "train") else None
-    directions = getattr(train, "directions", "forward")
-    tokenizer = recipe.tokenizer
-    return TextOptions(directions, tokenizer.dropout, tokenizer.segmentations)
-
-
 def stages_of(recipe):
     """Returns the list of a recipe's `Stage`s (see `Recipe.stages`)."""
-    training, default = recipe.training, default_text_options(recipe)
+    training, tokenizer = recipe.training, recipe.tokenizer
+    directions = getattr(getattr(recipe.data, "train", None), "directions", "forward")
+    default = TextOptions(directions, tokenizer.dropout, tokenizer.segmentations)
     if not training.stages:
         return [Stage(0, training.steps, training, default)]
     stages, start = [], 0
@@ -123,6 +116,7 @@ def stages_of(recipe):
         # Without dropout, all segmentations of a text are equal, so one is enough.
         if not text_options.dropout:
             text_options = text_options._replace(segmentations=1)
+        text_options = text_options._replace(is_default=text_options == default)
         try:
             settings = type(training).model_validate({**shared, **given})
         except ValueError as error:

@@ -14,7 +14,6 @@ from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 
@@ -26,11 +25,7 @@ _TEXT_FINGERPRINT = "text.sha256"
 def prepare_corpora(recipe, output, pairs, has_begun=False):
     """Writes the vocabulary and the ids of the corpora, unless they exist.
 
-    Args:
-        recipe: A `Recipe`.
-        output: The run folder.
-        pairs: Mapping of splits to `Pairs` (see `load_pairs`).
-        has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
+    If `has_begun`, the run has a checkpoint, so its vocabulary is fixed.
     """
     if not has_begun:
         check_lengths(recipe)
@@ -99,10 +94,10 @@ def _text_sources(recipe, pairs):
 
     For validation, the options are `None`.
     """
-    default, found = default_text_options(recipe), {}
+    found = {}
     for stage in recipe.stages:
         options = stage.text_options
-        found[options.cache_name(default)] = training_pairs(pairs, options), options
+        found[options.cache_name] = training_pairs(pairs, options), options
     if "validation" in pairs:
         found["validation"] = pairs["validation"], None
     return found
@@ -141,19 +136,16 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
 def _check_sides(settings, tokenizer):
     """Checks that the tokenizer stored with `data.train` matches the recipe."""
     is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
-    if is_separate == settings.shared:
-        needed = "false" if is_separate else "true"
-        raise DataError(
-            "the tokenizer must match the ids in data.train. Set "
-            f"tokenizer.shared={needed}"
-        )
-    size = tokenizer.vocabulary_size
-    if is_separate and size != settings.source_vocabulary_size:
-        raise DataError(
-            "the tokenizer must match the ids in data.train. Set "
-            f"tokenizer.source_vocabulary_size={size}. "
-            f"Received: {settings.source_vocabulary_size}"
-        )
+    needed = {"shared": not is_separate}
+    if is_separate:
+        needed["source_vocabulary_size"] = tokenizer.vocabulary_size
+    for name, value in needed.items():
+        if getattr(settings, name) != value:
+            raise DataError(
+                "the tokenizer must match the ids in data.train. Set "
+                f"tokenizer.{name}={str(value).lower()}. "
+                f"Received: {str(getattr(settings, name)).lower()}"
+            )
 
 
 def _train_tokenizer(settings, pairs):
@@ -212,10 +204,7 @@ def load_scored_pairs(recipe, split):
 
 
 def nonempty_pairs(pairs, split):
-    """Returns the pairs whose sides are both UTF-8 text and not empty, at least one.
-
-    `split` is the name of the split, for the message.
-    """
+    """Returns the pairs whose sides are both UTF-8 text and not empty, at least one."""
     # A line that is not UTF-8 is `None`.
     kept = [pair for pair in pairs if all(text and text.strip() for text in pair)]
     if not kept:

@@ -87,14 +87,8 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
     """Creates and locks a run folder inside the context.
 
     If a `UserError` is raised inside the context before a training step is logged or
-    saved, the context removes the output that did not exist at the start, and empty
-    folders that this function created.
-
-    Args:
-        folder: The run folder.
-        lock_name: Name of the lock file.
-        runs: Run folders inside `folder`. If any has a log or a checkpoint, nothing is
-            removed.
+    saved, also in any of `runs`, the run folders inside `folder`, the context removes
+    the output that did not exist at the start, and empty folders that it created.
     """
     folder = pathlib.Path(folder)
     require_readable_path(folder, RunError)
@@ -109,7 +103,7 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
             raise  # all workers will restart, so the output stays
         except UserError:
             runs = [folder, *map(pathlib.Path, runs)]
-            if not any(_has_begun(run) or (run / METRICS).exists() for run in runs):
+            if not any(has_begun(run) or (run / METRICS).exists() for run in runs):
                 for path in output:
                     if path not in existing:
                         _remove(path)
@@ -187,7 +181,7 @@ def clean(folder, restart=False):
             _remove(path)
 
 
-def _has_begun(folder):
+def has_begun(folder):
     """Returns whether the run has a checkpoint."""
     return bool(checkpoint_paths(folder / _CHECKPOINTS))
 
@@ -196,16 +190,12 @@ def claim(folder, recipe, allow_changes=False):
     """Writes the recipe into the folder, unless the folder contains another run.
 
     If the run resumes with changes, the caller writes the recipe, once the checkpoint
-    is restored. If that fails, the folder still describes the run.
-
-    Args:
-        folder: The run folder.
-        recipe: The recipe with which to start or resume the run.
-        allow_changes: Whether the recipe may differ from the one in the folder, or
-            replace a damaged one. The architecture, vocabulary and optimizer may not.
+    is restored. If that fails, the folder still describes the run. With
+    `allow_changes`, the recipe may differ from the one in the folder, except in the
+    architecture, vocabulary and optimizer, or replace a damaged one.
     """
     path = folder / CONFIG
-    begun = _has_begun(folder)
+    begun = has_begun(folder)
     was_run = begun or (folder / _CHECKPOINTS / SAVED).is_file()
     if (folder / MODEL).is_file() and not was_run:
         raise RunError(
@@ -217,10 +207,18 @@ def claim(folder, recipe, allow_changes=False):
     refuse_lost_checkpoints(folder / _CHECKPOINTS)
     if path.is_file():
         old = _stored_recipe(path, allow_changes)
-        changed, fixed = (["all keys"], []) if old is None else _changes(old, recipe)
+        changed = ["all keys"]
+        if old is not None:
+            changed = changed_keys(old, recipe, _CHANGEABLE_KEYS)
         if begun:
-            _check_changes(folder, changed, fixed, allow_changes)
+            if changed and not allow_changes:
+                raise RunError(
+                    f"{folder} contains a run with a different recipe "
+                    f"({', '.join(changed)}). Choose another --output, or pass "
+                    "--allow-changes or --restart"
+                )
             if old is not None:
+                _check_fixed_keys(folder, changed, old.training, recipe.training)
                 _warn_of_cooldown(folder, old.training, recipe.training)
             if unused := [key for key in changed if key in _START_KEYS]:
                 logger.warning(
@@ -236,14 +234,13 @@ def claim(folder, recipe, allow_changes=False):
     dump_recipe(recipe, path)
 
 
-def _check_changes(folder, changed, fixed, allow_changes):
-    """Raises `RunError` unless a run may resume with changes to its recipe."""
-    if changed and not allow_changes:
-        raise RunError(
-            f"{folder} contains a run with a different recipe "
-            f"({', '.join(changed)}). Choose another --output, or pass "
-            "--allow-changes or --restart"
-        )
+def _check_fixed_keys(folder, changed, old, new):
+    """Raises `RunError` if the checkpoints do not fit the changed keys."""
+    fixed = [key for key in changed if key in _FIXED_KEYS]
+    precisions = {old.mixed_precision, new.mixed_precision}
+    # Only float16 adds a loss scale to the checkpoints.
+    if "float16" in precisions and len(precisions) == 2:
+        fixed.append("training.mixed_precision")
     if fixed:
         raise RunError(
             f"{folder} contains a run whose checkpoints do not fit these changes: "
@@ -281,17 +278,6 @@ def _stored_recipe(path, allow_changes):
         ) from None
 
 
-def _changes(old, recipe):
-    """Returns the keys in which the recipes differ, and those that may not change."""
-    changed = changed_keys(old, recipe, _CHANGEABLE_KEYS)
-    fixed = [key for key in changed if key in _FIXED_KEYS]
-    precision = old.training.mixed_precision, recipe.training.mixed_precision
-    # Only float16 adds a loss scale to the checkpoints.
-    if "float16" in precision and precision[0] != precision[1]:
-        fixed.append("training.mixed_precision")
-    return changed, fixed
-
-
 def check_unchanged(
     folder,
     progress,
@@ -304,17 +290,10 @@ def check_unchanged(
 ):
     """Checks that the inputs of a resumed run are unchanged.
 
-    If the validation text or its settings have changed, the best score is discarded,
-    because new scores cannot be compared with it.
-
-    Args:
-        folder: The run folder.
-        progress: The restored `Progress`, in which the new values are stored.
-        allow_changes: Whether the text and the replicas may differ.
-        text: Fingerprint of the training text, or `None` if it is unknown.
-        replicas: Number of replicas. Each draws its own dropout masks.
-        validation_text: Fingerprint of the validation text, or `None`.
-        validation_settings: Settings on which validation scores depend, as text.
+    The texts are given by their fingerprints, or `None` if these are unknown. Each
+    replica draws its own dropout masks. If the validation text or its settings have
+    changed, the best score is discarded, because new scores cannot be compared with it.
+    The restored `progress` stores the new values.
     """
     problems = {
         "text": "the text of data.train, its length limit or its subwords have changed "

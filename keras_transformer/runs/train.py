@@ -7,7 +7,6 @@ import os
 import pathlib
 import sys
 import time
-from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -17,7 +16,6 @@ from keras_transformer.errors import require_tensorflow
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
-from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.build import build_training_model, regularization
 from keras_transformer.runs.corpora import (
@@ -42,7 +40,6 @@ from keras_transformer.saving.names import (
     FINAL,
     MODEL,
     TOKENIZER,
-    checkpoint_paths,
 )
 from keras_transformer.training.workers import Workers
 
@@ -107,11 +104,9 @@ def train(
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
-        data = run.prepare(allow_unsafe)
-        trainer = run.build_trainer(data)
-        validate = run.build_validator(data, trainer)
-        run.fit(data, trainer, validate, progress)
-        return run.finish(data, trainer, validate)
+        run.build_trainer(run.prepare(allow_unsafe))
+        run.fit(progress)
+        return run.finish()
 
 
 @contextlib.contextmanager
@@ -143,15 +138,6 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
         yield _Run(recipe, output, allow_changes, workers)
 
 
-class _Data(NamedTuple):
-    """Vocabulary and text of a run."""
-
-    tokenizer: Any
-    corpora: dict  # names to `EncodedCorpus` (see `load_corpora`)
-    pairs: dict  # splits to `Pairs` (see `load_pairs`)
-    initial: Any  # the model that provides the initial weights, or None
-
-
 class _Run:
     """A run in a folder that this process has locked."""
 
@@ -160,32 +146,34 @@ class _Run:
         self.folder = folder
         self.allow_changes = allow_changes
         self.workers = workers
-        self.has_begun = bool(checkpoint_paths(folder / "checkpoints"))
+        self.has_begun = run_folder.has_begun(folder)
         self._stages = recipe.stages
         self._started = time.monotonic()
 
     def prepare(self, allow_unsafe):
-        """Writes the vocabulary and the encoded text. Returns `_Data`."""
+        """Writes and loads the vocabulary and the encoded text.
+
+        Returns the model that provides the initial weights, or `None`.
+        """
         check_model(self.recipe)
         initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
         keras.utils.set_random_seed(settings.seed)
         if settings.deterministic:
             tf.config.experimental.enable_op_determinism()
-        pairs = load_pairs(self.recipe)
+        self.pairs = pairs = load_pairs(self.recipe)
         self.workers.broadcast_from_chief(
             lambda: prepare_corpora(self.recipe, self.folder, pairs, self.has_begun)
         )
-        tokenizer, corpora = load_corpora(self.recipe, self.folder, pairs)
+        self.tokenizer, self.corpora = load_corpora(self.recipe, self.folder, pairs)
         if not self.has_begun and self.workers.is_chief:
-            for name, corpus in corpora.items():
+            for name, corpus in self.corpora.items():
                 dropped = (reason["count"] for reason in corpus.dropped.values())
                 if corpus.has_only_copies or any(dropped):
                     logger.warning("data.%s: %s", name, corpus.report)
-        return _Data(tokenizer, corpora, pairs, initial)
+        return initial
 
     def _load_initial_model(self, allow_unsafe):
-        """Returns the model that provides the initial weights, or `None`."""
         path = self.recipe.training.initial_path
         if not path or self.has_begun:
             return None
@@ -196,38 +184,38 @@ class _Run:
         )
         return model
 
-    def build_trainer(self, data):
-        """Returns a `Trainer` with the state of the newest checkpoint."""
+    def build_trainer(self, initial):
+        """Builds the `Trainer`, with the state of the newest checkpoint."""
         with self.workers.strategy.scope():
-            model = build_training_model(self.recipe, data.tokenizer, data.initial)
-        trainer = training.Trainer(
+            model = build_training_model(self.recipe, self.tokenizer, initial)
+        self.trainer = training.Trainer(
             model,
             self.folder,
             self.recipe.training.keep_checkpoints,
             self.workers,
-            data.tokenizer.fingerprint(),
+            self.tokenizer.fingerprint(),
             skip_nonfinite=self.recipe.training.on_nonfinite == "skip",
         )
-        trainer.restore(functools.partial(self._check_unchanged, data, trainer))
+        self.trainer.restore(self._check_unchanged)
         if self.workers.is_chief:
             dump_recipe(self.recipe, self.folder / CONFIG)
-        return trainer
+        self.validate = self._build_validator()
 
-    def _check_unchanged(self, data, trainer):
+    def _check_unchanged(self):
         """Checks the text of all stages, and that it and the replicas are unchanged."""
         fingerprints = {}
         for stage in self._stages:
             options = stage.text_options
-            corpus, pairs = self._training_text(data, options)
+            corpus, pairs = self._training_text(options)
             lengths = corpus.source_lengths, corpus.target_lengths
             check_budget(*lengths, stage.settings.batch_tokens)
-            check_targets(trainer.model.transformer, corpus, pairs)
+            check_targets(self.trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
         is_known = None not in fingerprints.values()
-        validation = data.corpora.get("validation")
+        validation = self.corpora.get("validation")
         run_folder.check_unchanged(
             self.folder,
-            trainer.progress,
+            self.trainer.progress,
             self.allow_changes,
             text="+".join(fingerprints.values()) if is_known else None,
             replicas=self._num_replicas,
@@ -235,40 +223,39 @@ class _Run:
             validation_settings=validation_settings(self.recipe),
         )
 
-    def build_validator(self, data, trainer, beam_size=None):
+    def _build_validator(self, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""
-        if "validation" not in data.pairs:
+        if "validation" not in self.pairs:
             return None
         return build_validator(
             self.recipe,
-            trainer.model.transformer,
-            data.tokenizer,
-            data.corpora["validation"],
-            data.pairs["validation"],
+            self.trainer.model.transformer,
+            self.tokenizer,
+            self.corpora["validation"],
+            self.pairs["validation"],
             beam_size,
         )
 
-    def _training_text(self, data, options):
+    def _training_text(self, options):
         """Returns the `EncodedCorpus` and the `Pairs` for `TextOptions`."""
-        name = options.cache_name(default_text_options(self.recipe))
-        return data.corpora[name], training_pairs(data.pairs, options)
+        return self.corpora[options.cache_name], training_pairs(self.pairs, options)
 
-    def fit(self, data, trainer, validate, show_progress):
+    def fit(self, show_progress):
         """Trains all unfinished stages."""
-        progress = trainer.progress
+        progress = self.trainer.progress
         for number, stage in enumerate(self._stages, 1):
             has_steps_left = progress.step < stage.end
             is_validation_left = progress.step == stage.end and progress.validation_due
             if has_steps_left or is_validation_left:
                 if self.recipe.training.stages:
                     is_new = progress.step == stage.start
-                    trainer.begin_stage(number, len(self._stages), is_new)
-                self._fit_stage(stage, data, trainer, validate, show_progress)
+                    self.trainer.begin_stage(number, len(self._stages), is_new)
+                self._fit_stage(stage, show_progress)
 
-    def _fit_stage(self, stage, data, trainer, validate, show_progress):
+    def _fit_stage(self, stage, show_progress):
         """Trains up to the last step of a stage."""
-        settings = stage.settings
-        corpus, pairs = self._training_text(data, stage.text_options)
+        settings, trainer, validate = stage.settings, self.trainer, self.validate
+        corpus, pairs = self._training_text(stage.text_options)
         trainer.model.change_options(**regularization(settings))
         dataset = pipelines.training_dataset(
             corpus,
@@ -305,32 +292,32 @@ class _Run:
             locate_batch=locate_batch,
         )
 
-    def finish(self, data, trainer, validate):
+    def finish(self):
         """Averages the last checkpoints, saves the model and returns the results."""
         # The average omits checkpoints of interruptions. If an interruption wrote the
         # last step's checkpoint, saving with `END` makes it a regular one.
-        trainer.save(END)
-        summary = self.workers.broadcast_from_chief(
-            lambda: self._finish(data, trainer, validate)
-        )
+        self.trainer.save(END)
+        summary = self.workers.broadcast_from_chief(self._finish)
         if not self.workers.is_chief:
             return {}
         seconds = round(time.monotonic() - self._started)
         return {**summary, "total seconds": seconds}
 
-    def _finish(self, data, trainer, validate):
+    def _finish(self):
         """Saves the averaged model and returns the results (first worker only)."""
-        settings = self.recipe.training
-        model, progress = trainer.model.transformer, trainer.progress
+        settings, decoding = self.recipe.training, self.recipe.decoding
+        trainer, progress = self.trainer, self.trainer.progress
+        model = trainer.model.transformer
         averaged = average_checkpoints(
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
         path = trainer.save_model(MODEL, use_average=False)
         if has_metrics(self.folder):
             draw_curves([self.folder], self.folder / CURVES)
+        corpora = [self._training_text(each.text_options)[0] for each in self._stages]
         summary = {
             "parameters": model.count_params(),
-            "train pairs": self._describe_pairs(data),
+            "train pairs": _describe_pairs(corpora),
             "steps": progress.step,
             "training seconds": round(progress.seconds),
             "averaged checkpoints": len(averaged),
@@ -338,12 +325,11 @@ class _Run:
         }
         if settings.initial_model:
             summary = {"initial model": settings.initial_path, **summary}
-        if validate is not None:
-            decoding = self.recipe.decoding
+        if validate := self.validate:
             # Use the same beam size as `evaluate`. Validations during training may use
             # a smaller one to save time.
             if decoding.beam_size != settings.validation_beam_size:
-                validate = self.build_validator(data, trainer, decoding.beam_size)
+                validate = self._build_validator(decoding.beam_size)
             scores = validate()
             trainer.log.write(FINAL, scores)
             metrics = (f"{name} {value:.2f}" for name, value in scores.items())
@@ -359,24 +345,18 @@ class _Run:
                 f"{settings.validation_beam_size})"
             )
         summary["training cost"] = training_cost(
-            self.recipe, model, self._corpora(data), progress, self._num_replicas
+            self.recipe, model, corpora, progress, self._num_replicas
         )
         return summary
-
-    def _corpora(self, data):
-        """Returns the `EncodedCorpus` of each stage."""
-        options = [stage.text_options for stage in self._stages]
-        return [self._training_text(data, each)[0] for each in options]
-
-    def _describe_pairs(self, data):
-        """Returns a report on the training pairs, per stage if the stages differ."""
-        reports = [corpus.report for corpus in self._corpora(data)]
-        if len(set(reports)) == 1:
-            return reports[0]
-        return "; ".join(
-            f"stage {number}: {report}" for number, report in enumerate(reports, 1)
-        )
 
     @property
     def _num_replicas(self):
         return self.workers.strategy.num_replicas_in_sync
+
+
+def _describe_pairs(corpora):
+    """Returns a report on the training pairs, per stage if the stages differ."""
+    reports = [corpus.report for corpus in corpora]
+    if len(set(reports)) == 1:
+        return reports[0]
+    return "; ".join(f"stage {n}: {report}" for n, report in enumerate(reports, 1))

@@ -48,11 +48,15 @@ def recipe_error(recipe, *overrides):
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
-    own_files = ["data.train.source=a.en.gz", "data.train.target=a.de.gz"]
-    recipe = load_recipe(name, own_files if name == "files" else [])
+    own_files = ["data.train={source: a, target: b}"] if name == "files" else []
+    recipe = load_recipe(name, own_files)
     assert recipe.training.steps > 0
     # `shipped_recipes` maps each name to a description.
     assert len(shipped_recipes()[name]) > 20
+    # The size of heads follows from changed widths.
+    changes = ["model.d_model=96", "model.num_heads=3"]
+    model = load_recipe(name, [*own_files, *changes]).model
+    assert (model.key_dim, model.value_dim) == (32, 32)
 
 
 def test_template_has_every_key():
@@ -80,11 +84,17 @@ def test_wmt_recipes_match_section_5(
 ):
     recipe = load_recipe(name)
     training = recipe.training
-    assert recipe.model.dropout == dropout
+    assert (recipe.model.num_layers, recipe.model.dropout) == (6, dropout)
     assert recipe.model.d_model == (1024 if name.endswith("big") else 512)
     assert (training.steps, training.average_checkpoints) == (steps, average)
     assert training.schedule == "paper"
     assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
+    assert (training.beta_1, training.beta_2, training.checkpoint_minutes) == (
+        0.9,
+        0.98,
+        10,
+    )
+    assert (recipe.decoding.beam_size, recipe.decoding.length_penalty) == (4, 0.6)
     assert (recipe.tokenizer.kind, recipe.tokenizer.shared) == (kind, True)
     assert recipe.tokenizer.vocabulary_size == vocabulary_size
     # `name[9:11]` is the target language.
@@ -107,17 +117,6 @@ def test_parsing_recipe_matches_section_6_3(monkeypatch):
     assert decoding.extra_length == 300
     assert recipe.validation_metric() == "f1"
     assert load_recipe("craft_parsing").decoding == decoding
-
-
-def test_schema_defaults_match_the_paper(recipe_path):
-    recipe = load_recipe(recipe_path)
-    assert recipe.data.kind == "files"
-    assert recipe.model.num_layers == 6
-    assert recipe.training.batch_tokens == 25_000
-    assert recipe.training.warmup_steps == 4_000
-    assert (recipe.training.beta_1, recipe.training.beta_2) == (0.9, 0.98)
-    assert recipe.training.checkpoint_minutes == 10
-    assert recipe.decoding.beam_size == 4
 
 
 def test_load_recipe_accepts_a_dict(recipe_path, monkeypatch):
@@ -145,33 +144,25 @@ def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
 
 
 def test_load_recipe_applies_overrides(recipe_path):
+    recipe_path.write_text(MINIMAL + "training: {checkpoint_minutes: 3}")
     recipe = load_recipe(
         recipe_path,
         [
-            "training.steps=17",
             "training.epsilon=1e-8",
-            "tokenizer.split_digits=true",
-            "data.train.source=[b.en, c.en]",
-            "data.train.target=[b.de, c.de]",
+            "data.train={source: [b.en, c.en], target: [b.de, c.de]}",
             "data.validation.source=v.en",
             "data.validation.target=v.de",
             "training.early_stopping={metric: perplexity, patience: 3}",
-            "model.size=tiny",
-            "model.dropout=0.3",
+            *("model.size=tiny", "model.dropout=0.2"),
+            "training.checkpoint_steps=7",  # replaces `checkpoint_minutes`
         ],
     )
-    assert recipe.training.steps == 17
-    assert recipe.training.epsilon == 1e-8
-    assert recipe.tokenizer.split_digits is True
+    training = recipe.training
+    assert training.epsilon == 1e-8
     assert len(recipe.data.train.source) == 2
     assert recipe.data.validation.target[0].endswith("v.de")
-    assert recipe.training.early_stopping.patience == 3
-    assert (recipe.model.d_model, recipe.model.dropout) == (128, 0.3)
-
-
-def test_override_replaces_the_other_checkpoint_interval(recipe_path):
-    recipe_path.write_text(MINIMAL + "training: {checkpoint_minutes: 3}")
-    training = load_recipe(recipe_path, ["training.checkpoint_steps=7"]).training
+    assert training.early_stopping.patience == 3
+    assert (recipe.model.d_model, recipe.model.dropout) == (128, 0.2)
     assert (training.checkpoint_minutes, training.checkpoint_steps) == (None, 7)
 
 
@@ -179,11 +170,8 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
     ("content", "expected"),
     [
         (b"data: {kind: files\ntrain: 3", "line 2: not valid YAML"),
-        (b"data: {}\ndata: {}", "line 2: the key data is given twice"),
-        (b"data: {<<: {a: 1}, b: 2, b: 3}", "line 1: the key b is given twice"),
         (b"", "must be a mapping"),
         (b"a: \xff", "not UTF-8"),
-        (b"3: 4", "a key must be a string. Received: 3"),
         (b"training: {steps: 3}", "data.train must be given"),
     ],
 )
@@ -222,23 +210,11 @@ def test_constructor_arguments_match_transformer():
     assert set(arguments) == expected
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_shipped_recipes_infer_the_size_of_heads(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
-    overrides = ["model.d_model=96", "model.num_heads=3"]
-    if name == "files":
-        overrides.append("data.train={source: a, target: b}")
-    model = load_recipe(name, overrides).model
-    assert (model.key_dim, model.value_dim) == (32, 32)
-
-
 @pytest.mark.parametrize(
     ("changes", "key_dim", "value_dim"),
     [
         ("{size: tiny}", 32, 32),
         ("{size: tiny, d_model: 64}", 16, 16),
-        ("{size: tiny, num_heads: 8}", 16, 16),
-        ("{size: tiny, d_model: 256, num_heads: 4}", 64, 64),
         ("{size: tiny, d_model: 64, key_dim: 5}", 5, 16),
         ("{size: tiny, d_model: 64, value_dim: null}", 16, None),
         ("{size: B1}", 16, 64),
@@ -389,19 +365,14 @@ WRONG = [
     ("trainin.steps=3", "trainin; did you mean training?"),
     ("training.early_stopping={patince: 2}", "training.early_stopping.patience?"),
     ("training.steps=many", "training.steps must be a valid integer"),
-    ("training.steps=true", "training.steps must be a valid integer"),
     ("training.steps='7'", "training.steps must be a valid integer"),
-    ("training.steps.x=1", "training.steps must be a valid integer"),
     ("training.steps=0", "training.steps must be greater than 0"),
     ("training.mixed_precision=half", "training.mixed_precision must be 'bfloat16"),
     ("decoding.beam_size=10001", "decoding.beam_size must be less than or equal"),
     ("training.parallel_parts=1001", "training.parallel_parts must be less than or"),
-    ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
-    ("model.dropout=1.0", "model.dropout must be less than 1"),
     ("model.size=tinny", "model: size must be one of"),
     ("model.positions=learned", "model: positions: learned requires max_length"),
     ("model.num_heads=7", "`num_heads` must divide `d_model` unless `key_dim`"),
-    ("tokenizer.shared=7", "tokenizer.shared must be a valid boolean"),
     ("model=tiny", "model must be a section"),
     ("tokenizer.segmentations=2", "segmentations above 1 require dropout above 0"),
     ("tokenizer={kind: word_piece, dropout: 0.1}", "tokenizer: dropout skips"),
@@ -410,10 +381,7 @@ WRONG = [
     ("data.kind=tfds", "data.name must be given"),
     ("data={kind: hf, train: train}", "data.name must be given"),
     ("data={kind: tsv, train: a, source: 0}", "data.source: must be a column number"),
-    ("data={kind: jsonl, train: a, source: 1}", "data.source must be a valid"),
-    ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
     ("data.train.source=[]", "data.train.source: List should have at least 1 item"),
-    ("data.train.source=['']", "data.train.source.0: String should have at least"),
     ("data.train.source=[a, b]", "data.train: source and target must have"),
     ("training.schedule=inverse_sqrt", "schedule: inverse_sqrt requires learning_rate"),
     ("training.learning_rate=0.1", "schedule: paper computes the learning rate"),
@@ -421,18 +389,12 @@ WRONG = [
     ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
     ("training={checkpoint_minutes: 3, checkpoint_steps: 7}", "cannot be used togeth"),
     ("training={ema_momentum: 0.9, average_checkpoints: 2}", "average_checkpoints=2"),
-    ("training.ema_momentum=1.0", "training.ema_momentum must be less than 1"),
     ("training.consistency={kind: rdrop, cutoff: 0.1}", "requires kind: simcut"),
     ("training.early_stopping={metric: bleu}", "requires data.validation"),
     ("training.best_metric=chrf", "best_metric requires data.validation"),
     ("training.guided_alignment=0.5", "guided_alignment requires data.kind: trees"),
     ("data={kind: trees, train: {trees: [a, b], weights: [1]}}", "one value per path"),
     ("data={kind: trees, train: {trees: a}, words: X}", "words must be 'joined', 'num"),
-    (
-        "data={kind: trees, train: {trees: a, weights: [0.0]}}",
-        "weights.0 must be great",
-    ),
-    ("data={kind: trees, train: {trees: a, weights: [1e300]}}", "or equal to 1000"),
     ("training.steps", "must have the form dotted.key=value"),
     ("training..steps=1", "must have the form dotted.key=value"),
     ("training.steps=[1", "--set training.steps, line 1: not valid YAML"),

@@ -1,9 +1,7 @@
-"""Corpora of the data kinds tsv and jsonl, with an existing tokenizer.
+"""Corpora of the data kinds tsv and files, with an existing tokenizer.
 
 The recipe key `tokenizer.model` is the path of its SentencePiece model.
 """
-
-import json
 
 import pytest
 
@@ -28,22 +26,16 @@ def tokenizer():
 
 @pytest.fixture
 def data(tmp_path):
-    """Dict from data kind to recipe settings. Both kinds store the same pairs."""
-    tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
-    tsv.write_text("".join(f"{target}\t{source}\n" for source, target in PAIRS))
-    rows = [json.dumps({"en": source, "de": target}) for source, target in PAIRS]
-    jsonl.write_text("".join(f"{row}\n" for row in rows))
-    return {
-        "tsv": f"data={{kind: tsv, train: {tsv}, source: 2, target: 1}}",
-        "jsonl": f"data={{kind: jsonl, train: {jsonl}, source: en, target: de}}",
-    }
+    """Recipe setting for a file with the pairs, target first."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{target}\t{source}\n" for source, target in PAIRS))
+    return f"data={{kind: tsv, train: {path}, source: 2, target: 1}}"
 
 
-@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
-def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path, kind):
+def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     settings = f"tokenizer={{model: {tmp_path}/tokenizer.model, vocabulary_size: 300}}"
-    recipe = load_recipe("files", [data[kind], settings])
+    recipe = load_recipe("files", [data, settings])
     pairs = load_pairs(recipe)
     prepare_corpora(recipe, tmp_path / "run", pairs)
     used, corpora = load_corpora(recipe, tmp_path / "run", pairs)
@@ -99,34 +91,31 @@ def test_text_without_usable_pairs_is_named(tokenizer, tmp_path, split, name):
 def test_learned_positions_cover_the_text(data, tmp_path):
     """Otherwise, all later positions of a text would share the last vector."""
     positions = ["model.positions=learned", "model.max_length=40"]
-    recipe = load_recipe("files", [data["tsv"], *positions])
+    recipe = load_recipe("files", [data, *positions])
     message = r"Received: data\.max_length=256, model\.max_length=40"
     with pytest.raises(RecipeError, match=message):
         prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
     with pytest.raises(RecipeError, match=message):
         plan_training(recipe)
     settings = [*positions, "data.max_length=40", "tokenizer.vocabulary_size=300"]
-    recipe = load_recipe("files", [data["tsv"], *settings])
+    recipe = load_recipe("files", [data, *settings])
     prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "message"),
     [
-        ("{model: missing.model}", r"tokenizer.model .*missing.model: No such file"),
-        ("{model: text.model}", r"tokenizer.model .*text.model: not a SentencePiece"),
-        (
-            "{model: tokenizer.model}",
-            r"Set tokenizer.vocabulary_size=300",
-        ),
+        ("missing.model", r"tokenizer.model .*missing.model: No such file"),
+        ("text.model", r"tokenizer.model .*text.model: not a SentencePiece"),
+        ("tokenizer.model", r"Set tokenizer.vocabulary_size=300"),
     ],
 )
 def test_invalid_tokenizer_file_is_reported_in_one_line(
-    data, tokenizer, tmp_path, monkeypatch, settings, message
+    data, tokenizer, tmp_path, monkeypatch, name, message
 ):
     monkeypatch.chdir(tmp_path)
     tokenizer.save(tmp_path)
     (tmp_path / "text.model").write_text("text")
-    recipe = load_recipe("files", [data["tsv"], f"tokenizer={settings}"])
+    recipe = load_recipe("files", [data, f"tokenizer.model={name}"])
     with pytest.raises(DataError, match=message):
         prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))

@@ -2,7 +2,10 @@
 
 A run folder contains the output of one training run. When `train` starts, it locks the
 folder (`lock`), removes incomplete files (`clean`), and writes its recipe unless the
-folder contains a different run (`claim`).
+folder contains a different run (`claim`). After restoring a checkpoint, it refuses
+changed text and another number of replicas (`check_unchanged`).
+
+`fault_table.py` explains the marker `fault`.
 """
 
 import os
@@ -21,6 +24,8 @@ from keras_transformer.errors import (
 )
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import folder as run_folder
+from keras_transformer.runs.validation import validation_settings
+from keras_transformer.training.callbacks import Progress
 
 # Holds the lock of a folder until standard input ends.
 HOLD = """
@@ -72,47 +77,30 @@ def test_lock_rejects_second_process(tmp_path):
 @pytest.mark.fault("F02", "the next start removes incomplete files and nothing else")
 def test_clean_removes_only_leftovers(tmp_path):
     kept = [
-        "config.yaml",
-        "model.keras",
-        "notes-2024.txt",
-        "cache/train/source_ids.npy",
-        "tokenizer/tokenizer.model",
-        "checkpoints/checkpoint",
-        "checkpoints/ckpt-7.index",
-        "checkpoints/ckpt-7.data-00000-of-00001",
+        *("config.yaml", "model.keras", "notes-2024.txt", "cache/train/source_ids.npy"),
+        *("tokenizer/tokenizer.model", "checkpoints/checkpoint"),
+        *("checkpoints/ckpt-7.index", "checkpoints/ckpt-7.data-00000-of-00001"),
     ]
     leftovers = [
-        ".model-4711.keras",
-        ".metrics-12.jsonl",
-        ".config-4711.yaml",
-        "cache/.train-99-0f3a/source_ids.npy",
+        *(".model-4711-0f3a.keras", ".metrics-12.jsonl", ".config-4711.yaml"),
+        *(".probe-8.tmp", "cache/.train-99-0f3a/source_ids.npy"),
         "tokenizer/.tokenizer-77-0f3a.model",
         "tokenizer/source/.tokenizer-77-0f3a.model",
-        ".model-4711-0f3a.keras",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/.new-ckpt-9.data-00000-of-00001",
         "checkpoints/.ckpt-9-123-a1b2.data-00000-of-00001",
         "checkpoints/ckpt-9.data-00000-of-00001",
-        "checkpoints/.saved-5.json",
-        "checkpoints/.checkpoint-5",
-        ".probe-8.tmp",
+        *("checkpoints/.saved-5.json", "checkpoints/.checkpoint-5"),
     ]
     for name in kept + leftovers:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     run_folder.clean(tmp_path)
-    left = {
-        str(path.relative_to(tmp_path))
-        for path in tmp_path.rglob("*")
-        if path.is_file()
-    }
-    assert left == set(kept)
+    left = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert {str(path.relative_to(tmp_path)) for path in left} == set(kept)
     run_folder.clean(tmp_path, restart=True)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "config.yaml",
-        "notes-2024.txt",
-        "cache",
-    }
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"config.yaml", "notes-2024.txt", "cache"}
 
 
 @pytest.mark.fault(
@@ -197,7 +185,7 @@ def test_restart_keeps_initial_model(tmp_path):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
 
 
-@pytest.mark.parametrize("content", ["", "\x00\x01", "a: [", "data: 3"])
+@pytest.mark.parametrize("content", ["\x00\x01", "data: 3"])
 def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
     """The error names the file to delete. The run resumes if the file is missing."""
     run_folder.claim(tmp_path, recipe())
@@ -309,19 +297,6 @@ def test_clean_names_a_file_in_place_of_a_folder(tmp_path, name):
         run_folder.clean(tmp_path)
 
 
-def test_temporary_names_that_are_links_are_replaced(tmp_path, outside, monkeypatch):
-    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
-    victim, run = outside / "checkpoint", tmp_path / "run"
-    run.mkdir()
-    process = os.getpid()
-    for name in (f".config-{process}-0.yaml", f".probe-{process}.tmp"):
-        (run / name).symlink_to(victim)
-    run_folder.create(run)
-    run_folder.claim(run, recipe())
-    assert victim.read_text() == "somebody's"
-    assert not (run / "config.yaml").is_symlink()
-
-
 class TestFailedStart:
     """A failed start removes what it has written and nothing else."""
 
@@ -365,3 +340,87 @@ class TestFailedStart:
             with pytest.raises(RunBusy), run_folder.create_and_lock(tmp_path):
                 pytest.fail("locked twice")
             assert (tmp_path / "config.yaml").exists()
+
+
+def check(progress, allow_changes=False, **changes):
+    values = {"text": "a", "replicas": 2} | changes
+    run_folder.check_unchanged("run", progress, allow_changes, **values)
+
+
+def settings(*overrides):
+    files = "data.train={source: a, target: b}"
+    beam = "training.validation_beam_size=2"
+    return validation_settings(load_recipe("files", [files, beam, *overrides]))
+
+
+@pytest.mark.fault("F06", "changed text or subwords: error; `--allow-changes` resumes")
+def test_check_text_rejects_changed_text():
+    progress = Progress()
+    for _ in range(2):
+        check(progress)
+    with pytest.raises(
+        RunError, match=r"run: the text of data\.train, .* have changed"
+    ):
+        check(progress, text="b")
+    assert progress.text == "a"
+    check(progress, True, text="b")
+    assert progress.text == "b"
+    # A text without a fingerprint is not checked.
+    check(progress, text=None)
+    check(progress, text="c")
+
+
+@pytest.mark.fault("F06", "an error names both numbers of replicas")
+def test_check_replicas_rejects_changed_number():
+    progress = Progress()
+    check(progress)
+    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*--all"):
+        check(progress, replicas=4)
+    assert progress.replicas == 2
+    check(progress, True, replicas=4)
+    assert progress.replicas == 4
+
+
+def test_changed_validation_text_discards_the_best_score():
+    """New scores cannot be compared with scores on other text."""
+    progress = Progress()
+    for _ in range(2):
+        check(progress, validation_text="a")
+    progress.record_score("bleu", 20.0)
+    progress.record_score("bleu", 15.0)
+    with pytest.raises(RunError, match=r"text of data\.validation .* have changed"):
+        check(progress, validation_text="b")
+    assert (progress.best_score, progress.validations_since_best) == (20.0, 1)
+    check(progress, True, validation_text="b")
+    assert (progress.best_score, progress.validations_since_best) == (None, 0)
+    # Without validation or a fingerprint, nothing is known about the text.
+    check(progress, validation_settings="other")
+    assert (progress.validation_text, progress.validation_settings) == ("b", None)
+
+
+GREEDY = "training.validation_beam_size=1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_kept"),
+    [
+        ((), ("evaluation.lowercase=true",), False),
+        ((), ("training.validation_sentences=3",), False),
+        ((), (GREEDY,), False),
+        ((), ("decoding.length_penalty=1.4",), False),
+        # The beam size of validation replaces this one.
+        ((), ("decoding.beam_size=9",), True),
+        ((), ("training.learning_rate=0.1",), True),
+        # The penalty does not matter to greedy search.
+        ((GREEDY,), (GREEDY, "decoding.length_penalty=1.4"), True),
+    ],
+)
+def test_changed_validation_settings_discard_the_best_score(
+    before, after, is_kept, caplog
+):
+    progress = Progress()
+    check(progress, validation_text="a", validation_settings=settings(*before))
+    progress.record_score("bleu", 20.0)
+    check(progress, validation_text="a", validation_settings=settings(*after))
+    assert progress.best_score == (20.0 if is_kept else None)
+    assert ("settings of validation have changed" in caplog.text) != is_kept

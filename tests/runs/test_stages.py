@@ -49,19 +49,19 @@ def rows(folder):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Pair of the run folder and the summary of its training."""
+def run(tmp_path_factory):
+    """Folder of a finished run."""
     folder = tmp_path_factory.mktemp("stages")
-    return folder, train(small_recipe(*SETTINGS), folder, progress=False)
-
-
-@pytest.fixture(scope="module")
-def run(finished):
-    return finished[0]
-
-
-def test_stored_recipe_equals_the_given_recipe(run):
-    assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
+    summary = train(small_recipe(*SETTINGS), folder, progress=False)
+    # The summary reports the pairs of each stage.
+    numbers = [
+        EncodedCorpus.load(folder / "cache" / name).num_pairs
+        for name in ("train-both-0x1", "train")
+    ]
+    reports = summary["train pairs"].split("; stage 2: ")
+    for report, number in zip(reports, numbers, strict=True):
+        assert f"{number:,} of " in report
+    return folder
 
 
 def test_batches_of_all_stages_are_checked_before_training(tmp_path):
@@ -72,21 +72,18 @@ def test_batches_of_all_stages_are_checked_before_training(tmp_path):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_null_in_a_stage_overrides_training(tmp_path):
-    recipe = load_recipe(
-        "files",
-        [
-            "data.train={source: a, target: b}",
-            "training.consistency.kind=simcut",
-            "training.schedule=paper",
-            "training.stages=[{steps: 2}, {steps: 3, consistency: null}]",
-        ],
+def test_stages_override_training(tmp_path):
+    recipe = small_recipe(
+        "training.consistency.kind=simcut",
+        *("training.steps=5", "training.learning_rate=null"),
+        "training.stages=[{steps: 2, learning_rate: 0.1}, "
+        "{steps: 3, learning_rate: 0.2, consistency: null}]",
     )
     dump_recipe(recipe, tmp_path / "config.yaml")
     for each in (recipe, load_recipe(tmp_path / "config.yaml")):
-        first, second = (stage.settings.consistency for stage in each.stages)
-        assert first.kind == "simcut"
-        assert second is None
+        first, second = (stage.settings for stage in each.stages)
+        assert (first.consistency.kind, second.consistency) == ("simcut", None)
+        assert (first.learning_rate, second.learning_rate) == (0.1, 0.2)
 
 
 def test_direction_both_stores_each_pair_in_both_directions(run):
@@ -167,17 +164,6 @@ def test_log_names_the_stage_of_each_row(run):
     assert rows(run)[-2]["is_best"] is True
 
 
-def test_summary_reports_the_pairs_of_each_stage(finished):
-    folder, summary = finished
-    pairs = [
-        EncodedCorpus.load(folder / "cache" / name).num_pairs
-        for name in ("train-both-0x1", "train")
-    ]
-    reports = summary["train pairs"].split("; stage 2: ")
-    for report, number in zip(reports, pairs, strict=True):
-        assert f"{number:,} of " in report
-
-
 def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     both, forward = (
         EncodedCorpus.load(run / "cache" / name) for name in ("train-both-0x1", "train")
@@ -202,11 +188,3 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     assert cost(staged, [both, forward], 5) == pytest.approx(first + 2 / 3 * second)
     assert cost(staged, [both, forward], 6) == pytest.approx(first + second)
     assert cost(plain, [both], 3, skipped=0.25) == pytest.approx(0.75 * first)
-
-
-def test_learning_rate_can_be_set_in_the_stages_only():
-    settings = ("training.learning_rate=null", "training.steps=6")
-    stages = "[{steps: 3, learning_rate: 0.1}, {steps: 3, learning_rate: 0.2}]"
-    recipe = small_recipe(*settings, f"training.stages={stages}")
-    rates = [stage.settings.learning_rate for stage in recipe.stages]
-    assert rates == [0.1, 0.2]
