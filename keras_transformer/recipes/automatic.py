@@ -11,7 +11,6 @@ from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.training_text import TextSize, measure_training_text
 
-AUTO = "auto"
 # Maximum fraction of the memory that the estimate of `recipe_memory` may take.
 _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
@@ -199,15 +198,8 @@ AUTOMATIC_KEYS = tuple(_CHOICES)
 def resolve(values, stored=None, report=None):
     """Returns the `Recipe` of a mapping, with a value in place of each `auto`.
 
-    Args:
-        values: Sections by name. Changed in place.
-        stored: Sections of the run's recipe, from which to take the values, or `None`
-            to choose new ones.
-        report: Called with each line of a report on the chosen values, or `None`.
-
-    Raises:
-        ValidationError: If the recipe is invalid.
-        RecipeError: If a key is `auto`, but `data.kind` is not one of `TEXT_KINDS`.
+    The values are those of `stored`, the sections of the run's recipe, if it is given.
+    Changes `values`. May raise pydantic's `ValidationError`.
     """
     keys = [key for key in AUTOMATIC_KEYS if _pop_auto(values, key)]
     if "training.steps" in keys and values["training"].get("stages"):
@@ -225,8 +217,7 @@ def resolve(values, stored=None, report=None):
         )
     if stored is None:
         return _choose(values, keys, recipe, report)
-    for key in keys:
-        section, name = key.split(".")
+    for section, name in (key.split(".") for key in keys):
         values[section][name] = stored[section].get(name)
     return Recipe.model_validate(values)
 
@@ -235,19 +226,18 @@ def _pop_auto(values, key):
     """Removes a key whose value is `auto`. Returns whether it was."""
     section, name = key.split(".")
     section = values.get(section)
-    is_auto = isinstance(section, dict) and section.get(name) == AUTO
-    if is_auto:
-        del section[name]
-    return is_auto
+    is_auto = isinstance(section, dict) and section.get(name) == "auto"
+    return is_auto and bool(section.pop(name))
 
 
 def _choose(values, keys, recipe, report):
     from keras_transformer import machine as machines
 
-    machine, text = machines.find_machine(), measure_training_text(recipe.data)
+    machine, measured = machines.find_machine(), measure_training_text(recipe.data)
+    text = measured or _UNKNOWN_TEXT
     if report is not None:
-        pairs = f"{(text or _UNKNOWN_TEXT).pairs:,} pairs"
-        if text is None:
+        pairs = f"{text.pairs:,} pairs"
+        if measured is None:
             pairs = f"text of unknown size, taken as {pairs},"
         report(f"settings for {pairs} on {machine}:")
     if os.environ.get("TF_CONFIG"):
@@ -256,7 +246,7 @@ def _choose(values, keys, recipe, report):
         machine = machine._replace(memory=None, gpus=machine.gpus[:1])
     for key in keys:
         section, name = key.split(".")
-        value, reason = _CHOICES[key](recipe, text or _UNKNOWN_TEXT, machine)
+        value, reason = _CHOICES[key](recipe, text, machine)
         values[section][name] = value
         recipe = Recipe.model_validate(values)
         if report is not None:

@@ -39,9 +39,7 @@ class _Records(BaseModel):
 def measure_training_text(data) -> TextSize | None:
     """Estimates the size of the training text, given the section `data` of a recipe.
 
-    Returns:
-        `TextSize`, or `None` if the text cannot be read, or its kind is not `files`,
-        `tsv`, `csv`, `jsonl` or `records`.
+    Returns `None` for text that cannot be read, or that would have to be downloaded.
     """
     try:
         if data.kind == "records":

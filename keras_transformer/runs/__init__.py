@@ -8,7 +8,6 @@ __getattr__, __dir__ = lazy_names(
         "average",
         "corpora",
         "cost",
-        "machine",
         "plan",
         "repeat",
         "report",

@@ -10,11 +10,8 @@ from keras_transformer.saving.load import build_model
 def build_training_model(recipe, tokenizer, initial=None):
     """Returns a compiled `TrainingModel` with a built optimizer.
 
-    Args:
-        recipe: A `Recipe`.
-        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
-        initial: `Transformer` that provides the initial weights. If `None`, they are
-            random.
+    The `Transformer` `initial` provides the initial weights. Without it, they are
+    random.
     """
     settings = recipe.training
     model = build_model(recipe, tokenizer)
@@ -57,63 +54,48 @@ def regularization(settings):
 def _optimizer(settings, schedule):
     """Returns the optimizer: Adam (section 5.3), or Muon for the layers' matrices."""
     weight_decay = settings.weight_decay or None
-    average = {
+    shared = {
+        "epsilon": settings.epsilon,
+        "weight_decay": weight_decay,
         "use_ema": settings.ema_momentum is not None,
         "ema_momentum": settings.ema_momentum or 0.0,
     }
+    betas = settings.beta_1, settings.beta_2
     if settings.optimizer == "adam":
-        return training.FusedAdam(
-            schedule,
-            beta_1=settings.beta_1,
-            beta_2=settings.beta_2,
-            epsilon=settings.epsilon,
-            weight_decay=weight_decay,
-            **average,
-        )
+        return training.FusedAdam(schedule, *betas, **shared)
     # `Muon` uses Adam for vectors, for embeddings (which it recognizes by name) and for
     # learned positions (excluded below).
     return keras.optimizers.Muon(
         schedule,
-        adam_beta_1=settings.beta_1,
-        adam_beta_2=settings.beta_2,
-        epsilon=settings.epsilon,
-        weight_decay=weight_decay,
+        *betas,
         adam_weight_decay=weight_decay,
         exclude_layers=["_positions/"],
-        **average,
+        **shared,
     )
 
 
 def _schedule(stages, d_model):
     schedules = [_stage_schedule(stage.settings, d_model) for stage in stages]
-    if len(stages) == 1:
-        return schedules[0]
     lengths = [stage.settings.steps for stage in stages]
-    return training.StagedSchedule(schedules, lengths)
+    is_one = len(stages) == 1
+    return schedules[0] if is_one else training.StagedSchedule(schedules, lengths)
 
 
 def _stage_schedule(settings, d_model):
     """Returns the learning rate schedule (section 5.3) of one stage."""
+    warmup, cooldown = settings.warmup_steps, settings.cooldown_steps
     if settings.schedule == "paper":
-        schedule = training.PaperSchedule(
-            d_model, settings.warmup_steps, settings.learning_rate_scale
-        )
+        scale = settings.learning_rate_scale
+        schedule = training.PaperSchedule(d_model, warmup, scale)
     else:
-        schedule = training.InverseSquareRoot(
-            settings.learning_rate, settings.warmup_steps
-        )
-    if settings.cooldown_steps:
-        schedule = training.LinearCooldown(
-            schedule, settings.steps, settings.cooldown_steps
-        )
-    return schedule
+        schedule = training.InverseSquareRoot(settings.learning_rate, warmup)
+    if not cooldown:
+        return schedule
+    return training.LinearCooldown(schedule, settings.steps, cooldown)
 
 
 def _guided_alignment(recipe, tokenizer):
-    """Returns the loss that trains an attention head to attend to the next word.
-
-    The loss is for parsers. If the recipe has no `guided_alignment`, returns `None`.
-    """
+    """Returns a parser's loss for a head that attends to the next word, or `None`."""
     weight = recipe.training.guided_alignment
     if not weight:
         return None

@@ -62,17 +62,8 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
 
     The steps of the recipe are counted, in proportion to the target tokens that they
     would have and those that were trained. The two differ if steps were skipped, or if
-    the text or the batches were changed during the run.
-
-    Args:
-        recipe: A `Recipe`.
-        settings: Sizes of the model (see `forward_flops`).
-        num_outputs: Number of ids that the model predicts.
-        corpora: List of `EncodedCorpus`, one per stage.
-        progress: `Progress` of the run.
-
-    Returns:
-        The number of floating-point operations, float.
+    the text or the batches were changed during the run. `corpora` has one
+    `EncodedCorpus` per stage.
     """
     total = tokens = 0.0
     for stage, corpus in zip(recipe.stages, corpora, strict=True):
@@ -89,15 +80,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
 
 
 def training_cost(recipe, model, corpora, progress, devices):
-    """Returns the counted training cost and the achieved rate, as text.
-
-    Args:
-        recipe: A `Recipe`.
-        model: The trained `Transformer`.
-        corpora: List of `EncodedCorpus`, one per stage.
-        progress: `Progress` of the run.
-        devices: Number of devices.
-    """
+    """Returns the counted training cost of a run and the achieved rate, as text."""
     settings = with_head_dims(model.get_config())
     cost = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
     rate = cost / max(progress.seconds, 1e-9) / devices

@@ -17,16 +17,9 @@ from keras_transformer.runs.corpora import nonempty_pairs
 def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     """Returns a function that computes the model's metrics on the validation pairs.
 
-    The metrics are perplexity, and BLEU and chrF for text or F1 for trees.
-
-    Args:
-        recipe: A `Recipe`.
-        model: The recipe's `Transformer`.
-        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
-        corpus: `EncodedCorpus` of the validation pairs.
-        pairs: The same pairs as text: `Pairs`, or `TreeFiles` for `data.kind: trees`.
-        beam_size: Beam size for BLEU, chrF or F1, `training.validation_beam_size` if
-            `None`.
+    The metrics are perplexity, and BLEU and chrF for text or F1 for trees. `corpus` and
+    `pairs` are the same pairs, encoded and as text (`Pairs` or `TreeFiles`). If
+    `beam_size` is `None`, it is `training.validation_beam_size`.
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
@@ -131,10 +124,7 @@ class ModelScores(NamedTuple):
 
 
 def score_model(folder, sources, references, **settings):
-    """Returns the `ModelScores` of a run on a list of sources and one of references.
-
-    `settings` are arguments of `evaluation.bleu`.
-    """
+    """Returns the `ModelScores` of a run. `settings` are those of `evaluation.bleu`."""
     translator = open_model(folder)
     translations = translator.translate(sources)
     perplexity = perplexity_of(translator.score(sources, references))

@@ -48,13 +48,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
 
 
 def _resize(model, source_replaced, target_replaced):
-    """Returns a copy of a model with additional embeddings for the new ids.
-
-    Args:
-        model: `Transformer`.
-        source_replaced: For each new id of the source, the old ids that it replaces.
-        target_replaced: The same for each new id of the target.
-    """
+    """Returns a copy of a model with an embedding for each list of replaced ids."""
     config = model.get_config()
     config["vocabulary_size"] += len(target_replaced)
     source_matrix = None
