@@ -3,8 +3,8 @@
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.arguments import count_parameters
-from keras_transformer.sizes import SIZES, TRAINING_CHANGES
+from keras_transformer.arguments import count_parameters, with_head_dims
+from keras_transformer.sizes import SIZES, TRAINING_CHANGES, change_size
 
 # Layers, d_model, d_ff, heads, d_k, d_v, dropout, and the millions of parameters, which
 # the paper prints for some rows.
@@ -100,40 +100,30 @@ def test_size_has_the_known_number_of_parameters(name, vocabulary_size, millions
 def test_count_parameters_matches_a_built_size():
     model = kt.Transformer.from_size("tiny", 41)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    assert (
-        count_parameters(SIZES["tiny"] | {"vocabulary_size": 41})
-        == model.count_params()
-    )
+    arguments = SIZES["tiny"] | {"vocabulary_size": 41}
+    assert count_parameters(arguments) == model.count_params()
     assert SIZES["tiny"].items() <= model.get_config().items()
     changed = kt.Transformer.from_size("tiny", 41, dropout=0.0, pad_id=7)
     assert (changed.dropout, changed.pad_id, changed.d_model) == (0.0, 7, 128)
+    with pytest.raises(ValueError, match=r"must be one of tiny, .* Received: 'huge'"):
+        kt.Transformer.from_size("huge", 41)
 
 
 def test_default_sizes_match_the_base_size():
-    model = kt.Transformer(41)
-    attention = model.encoder.layers[0].self_attention
-    widths = {"key_dim": attention.key_dim, "value_dim": attention.value_dim}
-    assert SIZES["base"].items() <= {**model.get_config(), **widths}.items()
+    config = with_head_dims(kt.Transformer(41).get_config())
+    assert SIZES["base"].items() <= config.items()
 
 
 @pytest.mark.parametrize(
     ("changes", "widths"),
     [
-        ({}, (32, 32)),
-        ({"d_model": 64}, (16, 16)),
         ({"num_heads": 8}, (16, 16)),
         ({"d_model": 64, "num_heads": 2}, (32, 32)),
-        ({"num_heads": 8, "key_dim": 5}, (5, 16)),
+        ({"d_model": 64, "key_dim": 5}, (5, 16)),
         ({"key_dim": 5}, (5, 32)),
     ],
 )
 def test_size_widths_follow_changed_sizes(changes, widths):
     """As in the paper, heads have width `d_model / num_heads`, in "tiny" 32."""
-    model = kt.Transformer.from_size("tiny", 41, num_layers=1, **changes)
-    attention = model.encoder.layers[0].self_attention
-    assert (attention.key_dim, attention.value_dim) == widths
-
-
-def test_size_rejects_unknown_name():
-    with pytest.raises(ValueError, match=r"must be one of tiny, .* Received: 'huge'"):
-        kt.Transformer.from_size("huge", 41)
+    arguments = with_head_dims(change_size("tiny", changes))
+    assert (arguments["key_dim"], arguments["value_dim"]) == widths

@@ -16,6 +16,7 @@ from keras_transformer.recipes.training_text import TextSize
 LAPTOP = Machine(4, 8 << 30)
 GPU = Machine(16, 64 << 30, (Gpu(24 << 30, 8.6),))
 FILES = "data.train={source: a.en, target: a.de}"
+TEXT = {"train": {"source": "a.en", "target": "a.de"}}
 
 
 @pytest.fixture
@@ -154,56 +155,37 @@ def test_workers_with_different_memory_choose_the_same_settings(load, monkeypatc
     assert recipes[0] == recipes[1]
 
 
-def test_recipe_without_a_model_extends_the_files_recipe(load, tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("data: {train: {source: a.en, target: a.de}}")
-    assert load(29_000, recipe=path) == load(29_000)
-    path.write_text(
-        "data: {train: {source: a.en, target: a.de}}\n"
-        "training: {steps: 700, checkpoint_steps: 100}\ntokenizer: {kind: word_piece}"
-    )
-    recipe = load(29_000, recipe=path)
-    assert recipe.training.checkpoint_minutes is None
-    overrides = ["training.steps=700", "training.checkpoint_steps=100"]
-    assert recipe == load(29_000, LAPTOP, *overrides, "tokenizer.kind=word_piece")
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        "{kind: tsv, train: [a.tsv]}",
-        "{kind: jsonl, train: [a.jsonl]}",
-        "{kind: hf, name: a/b}",
-        "{kind: records, train: a}",
+        {"train": {"source": "a.en", "target": "a.de"}},
+        {"kind": "tsv", "train": ["a.tsv"]},
+        {"kind": "jsonl", "train": ["a.jsonl"]},
+        {"kind": "hf", "name": "a/b"},
+        {"kind": "records", "train": "a"},
     ],
 )
-def test_recipe_without_a_model_extends_the_files_recipe_for_any_text(
-    load, tmp_path, data
-):
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"data: {data}")
-    recipe = load(29_000, recipe=path, data=None)
-    assert recipe.model_dump(exclude="data") == load(29_000).model_dump(exclude="data")
+def test_recipe_without_a_model_extends_the_files_recipe(load, data):
+    training = {"steps": 700, "checkpoint_steps": 100}
+    mine = {"data": data, "training": training, "tokenizer": {"kind": "word_piece"}}
+    recipe = load(29_000, recipe=mine, data=None)
+    overrides = ["training.steps=700", "training.checkpoint_steps=100"]
+    expected = load(29_000, LAPTOP, *overrides, "tokenizer.kind=word_piece")
+    assert recipe.model_dump(exclude="data") == expected.model_dump(exclude="data")
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("values", "key", "error"),
     [
-        (
-            "data: {train: {source: a, target: b}}\nmodel: {dropout: 0.2}",
-            "seed must be",
-        ),
-        ("data: {kind: phrases}", r"training.steps: auto requires text"),
+        ({"data": TEXT, "model": {"dropout": 0.2}}, "seed", "seed must be"),
+        ({"data": {"kind": "phrases"}}, "steps", r"training.steps: auto requires text"),
     ],
 )
-def test_other_recipes_have_the_defaults_of_the_paper(load, tmp_path, text, error):
-    path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    recipe = load(29_000, recipe=path, data=None)
+def test_other_recipes_have_the_defaults_of_the_paper(load, values, key, error):
+    recipe = load(29_000, recipe=values, data=None)
     assert (recipe.model.size, recipe.training.batch_tokens) == ("base", 25_000)
-    key = "seed" if "seed" in error else "steps"
     with pytest.raises(RecipeError, match=error):
-        load(29_000, LAPTOP, f"training.{key}=auto", recipe=path, data=None)
+        load(29_000, LAPTOP, f"training.{key}=auto", recipe=values, data=None)
 
 
 def test_automatic_size_leaves_room_for_both_vocabularies(load):
@@ -260,25 +242,21 @@ def test_started_run_keeps_its_values(load, tmp_path, folder):
     assert longer.training.warmup_steps == started.training.warmup_steps
 
 
-def test_stored_recipe_provides_automatic_and_missing_values(load, tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("data: {train: {source: a.en, target: a.de}}")
-    for recipe in ("files", path):
+def test_stored_recipe_provides_automatic_and_missing_values(load):
+    for recipe in ("files", {"data": TEXT}):
         started = load(29_000, recipe=recipe)
         assert load(4_500_000, GPU, recipe=recipe) != started
         assert load(4_500_000, GPU, recipe=recipe, stored=started) == started
-    changed = load(29_000, LAPTOP, "training.beta_1=0.8", recipe=path)
-    assert load(4_500_000, GPU, recipe=path, stored=changed) == changed
+    changed = load(29_000, LAPTOP, "training.beta_1=0.8", recipe=recipe)
+    assert load(4_500_000, GPU, recipe=recipe, stored=changed) == changed
 
 
-def test_moving_average_replaces_the_average_of_checkpoints(load, tmp_path):
+def test_moving_average_replaces_the_average_of_checkpoints(load):
     """The recipe `files` sets `average_checkpoints`, which excludes `ema_momentum`."""
     assert load(29_000).training.average_checkpoints == 5
-    path = tmp_path / "recipe.yaml"
-    path.write_text("training: {ema_momentum: 0.99}")
     for recipe in (
         load(29_000, LAPTOP, "training.ema_momentum=0.99"),
-        load(29_000, recipe=path),
+        load(29_000, recipe={"training": {"ema_momentum": 0.99}}),
     ):
         assert recipe.training.average_checkpoints == 1
 
@@ -296,15 +274,11 @@ def test_intervals_follow_from_the_stages(load):
 
 def test_started_run_may_change_its_stages(load, tmp_path):
     """The number of steps follows from the stages, so it is not kept."""
-    path, run = tmp_path / "mine.yaml", tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "checkpoints" / "ckpt-1.index").touch()
-    text = (
-        "data: {{train: {{source: a.en, target: a.de}}}}\n"
-        "training: {{stages: [{{steps: 30}}, {{steps: {}}}]}}"
-    )
-    for last, steps in ((40, 70), (50, 80)):
-        path.write_text(text.format(last))
-        found = load(29_000, recipe=path, run=run)
-        assert found.training.steps == steps
-        dump_recipe(found, run / "config.yaml")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-1.index").touch()
+    for last in (40, 50):
+        stages = [{"steps": 30}, {"steps": last}]
+        values = {"data": TEXT, "training": {"stages": stages}}
+        found = load(29_000, recipe=values, run=tmp_path)
+        assert found.training.steps == 30 + last
+        dump_recipe(found, tmp_path / "config.yaml")

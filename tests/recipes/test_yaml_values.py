@@ -36,36 +36,16 @@ def test_words_of_yaml_1_1_are_strings(text):
 @pytest.mark.parametrize(
     "value",
     [
-        *STRINGS,
-        "010",
-        "0b1",
-        "1e5",
-        "1E-9",
-        "-.5e3",
-        "1.0",
-        "7",
-        "true",
-        "null",
-        "a: b",
-        "é\n",
-        "",
+        *(*STRINGS, "010", "0b1", "1e5", "1E-9", "-.5e3", "1.0", "7", "true", "null"),
+        *("a: b", "é\n", "", 0, -5, 10**6, 1.0, 1e-9, 1e20, math.inf, True, None),
     ],
 )
-def test_strings_are_read_back_as_strings(value):
+def test_values_are_read_back_with_their_types(value):
     text = dump_yaml({"key": value, "list": [value]})
-    assert read_yaml(text) == {"key": value, "list": [value]}
     # Other programs may read YAML 1.1.
-    assert yaml.safe_load(text) == {"key": value, "list": [value]}
-
-
-@pytest.mark.parametrize("value", [0, -5, 10**6, 1.0, 1e-9, 1e20, math.inf, True, None])
-def test_other_values_are_read_back_with_their_types(value):
-    text = dump_yaml([value])
-    for found in (read_yaml(text)[0], yaml.safe_load(text)[0]):
-        assert found == value and type(found) is type(value)
-
-
-def test_nan_is_read_back():
+    for found in (read_yaml(text), yaml.safe_load(text)):
+        assert found == {"key": value, "list": [value]}
+        assert type(found["key"]) is type(value)
     assert math.isnan(read_yaml(dump_yaml(math.nan)))
 
 
