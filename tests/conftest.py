@@ -59,6 +59,7 @@ FORKED = (
     "cli/test_translate_resume.py",
     "serving/test_stopping.py",
     "runs/test_repeat_processes.py",
+    "runs/test_data_diversification.py",
     "pipelines/test_datasets.py",
     "pipelines/tokenizers/test_hostile_tokenizers.py",
 )

@@ -108,13 +108,8 @@ class FaultTable:
                 if fault in test["faults"]:
                     path, function = name.split("::", 1)
                     link = f"[{function}](../../{path})" + " (slow)" * test["slow"]
-                    cells = (
-                        fault,
-                        what,
-                        test["faults"][fault],
-                        self._outcome(name),
-                        link,
-                    )
+                    outcome = self._outcome(name)
+                    cells = fault, what, test["faults"][fault], outcome, link
                     cells = (cell.replace("|", "\\|") for cell in cells)
                     rows.append(f"| {' | '.join(cells)} |")
         TABLE.write_text("\n".join(rows) + "\n", "utf-8")

@@ -29,16 +29,10 @@ _context.set_forkserver_preload(LIBRARIES)
 def start(code, *arguments, env=(), cwd=None, stdin=os.devnull, stdout, stderr):
     """Starts a process that runs like `python -c CODE ARGUMENTS`.
 
-    Args:
-        code: Text of the program.
-        arguments: Values for `sys.argv[1:]`.
-        env: Dict of environment variables to change. `None` unsets a variable.
-        cwd: Folder to run in.
-        stdin, stdout, stderr: Path of a file, or the end of a pipe that `output_pipe`
-            returns for the process. Output is appended to a file.
-
-    Returns:
-        A `multiprocessing.Process`. If a signal ended it, `exitcode` is negative.
+    `env` has the environment variables to change; `None` unsets one. A stream is the
+    path of a file, to which output is appended, or the end of a pipe from
+    `output_pipe`. Returns a `multiprocessing.Process`. If a signal ended it, its
+    `exitcode` is negative.
     """
     streams = (stdin, stdout, stderr)
     words = ["-c", *map(str, arguments)]
@@ -63,16 +57,10 @@ def output_pipe():
 
 
 def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
-    """Runs a process to its end.
+    """Runs a process (see `start`) to its end, at most `limit` seconds.
 
-    Args:
-        code, arguments, options: See `start`.
-        folder: Folder for files with standard input, output and error.
-        stdin: Text for standard input.
-        limit: Timeout in seconds, after which the test fails.
-
-    Returns:
-        An object with `returncode`, `stdout` and `stderr`, as from `subprocess.run`.
+    `stdin` is a text. `folder` gets files with standard input, output and error.
+    Returns an object like `subprocess.run`, with `returncode`, `stdout` and `stderr`.
     """
     paths = {name: pathlib.Path(folder, f".{name}") for name in _STREAMS}
     for name, text in zip(_STREAMS, (stdin, "", ""), strict=True):

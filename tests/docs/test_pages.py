@@ -48,12 +48,6 @@ def test_commands_and_links_exist(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("words", [["bake"], ["train", "phrases", "--no-such-option"]])
-def test_parse_rejects_unknown_names(words):
-    with pytest.raises(Exception, match=r"bake|no-such-option"):
-        parse(typer.main.get_command(app), words)
-
-
 def run(folder, page, program=(pages.__file__,)):
     """Runs a page in a folder, in a process of its own."""
     (folder / "bin").mkdir(exist_ok=True)
@@ -107,21 +101,6 @@ print("score", 1 / 8)
 ```text
 score 0.33...
 ```
-
-- a list
-
-  ```bash
-  # The second line is not run.
-  echo one | \\
-    cat; echo two  # a comment
-  ```
-
-<!-- test: output -->
-
-```text
-...
-two
-```
 """
 
 
@@ -129,10 +108,9 @@ def test_run_page_compares_output(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     pages.run_page(page)
-    for old, new, line in (("0.33...", "0.34...", 9), ("...\ntwo", "...\none", 23)):
-        page.write_text(PAGE.replace(old, new))
-        with pytest.raises(SystemExit, match=rf"page.md:{line}: the page shows"):
-            pages.run_page(page)
+    page.write_text(PAGE.replace("0.33", "0.34"))
+    with pytest.raises(SystemExit, match=r"page.md:9: the page shows"):
+        pages.run_page(page)
 
 
 @pytest.fixture(scope="module")

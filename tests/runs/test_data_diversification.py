@@ -8,9 +8,9 @@ import functools
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 
+import prepared
 import pytest
 from benchmark_scripts import FOLDER, load_script
 from phrases_run import SMALL
@@ -155,9 +155,8 @@ def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch
         recipe = load_recipe(output / "forward.yaml")
         assert recipe.training.mixed_precision is None
     # The second call resumes: it runs no command again.
-    assert [each[0] for each in commands] == ["train"] * 2 + ["translate"] * 2 + [
-        "train"
-    ]
+    names = ["train"] * 2 + ["translate"] * 2 + ["train"]
+    assert [each[0] for each in commands] == names
 
 
 @pytest.mark.parametrize("has_validation", [True, False])
@@ -224,11 +223,10 @@ signal.signal(signal.SIGINT, save)
 folder.mkdir()
 time.sleep(600)
 """
-# The script, with `sys.argv[1]` as the Python that trains. A shell may have started the
-# tests with Ctrl-C ignored.
+# The script, with `sys.argv[1]` as the Python that trains.
 SCRIPT = f"""
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import os, sys
+os.setpgid(0, 0)
 sys.path.insert(0, {str(FOLDER)!r})
 import data_diversification
 sys.executable = sys.argv[1]
@@ -240,19 +238,18 @@ def test_interrupted_training_saves_before_the_script_ends(tmp_path):
     python, output = tmp_path / "python", tmp_path / "runs"
     python.write_text(TRAINING.format(python=sys.executable))
     python.chmod(0o755)
-    settings = [f"--set={each}" for each in SMALL]
-    command = [sys.executable, "-c", SCRIPT, python, "phrases", f"--output={output}"]
-    process = subprocess.Popen(
-        [*command, *settings], stderr=subprocess.PIPE, process_group=0
-    )
+    arguments = "phrases", f"--output={output}", *(f"--set={each}" for each in SMALL)
+    paths = {"stdout": os.devnull, "stderr": tmp_path / "log"}
+    process = prepared.start(SCRIPT, python, *arguments, **paths)
     try:
         wait_until((output / "forward-1").exists, "the start of the training")
         # Like a terminal, this interrupts both processes.
         os.killpg(process.pid, signal.SIGINT)
-        log = process.communicate()[1].decode()
+        process.join(120)
     finally:
         process.kill()
-    assert process.returncode == 130, log
+    log = paths["stderr"].read_text()
+    assert process.exitcode == 130, log
     assert log.endswith("interrupted; run the same command again to resume\n")
     assert (output / "forward-1" / "saved").exists()
 
@@ -273,17 +270,12 @@ def test_unsuitable_recipe_is_refused(tmp_path, setting, message):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
-def test_commands_train_and_translate(tmp_path, capsys, monkeypatch):
+@pytest.mark.slow  # Three trainings.
+def test_commands_train_and_translate(tmp_path, capsys):
     settings = [f"--set={each}" for each in (*SMALL, "training.steps=2")]
     arguments = ["phrases", *settings, "--set-final=training.steps=3"]
     script.main([*arguments, f"--output={tmp_path / 'runs'}"])
-    assert (tmp_path / "runs" / "diversified" / "model.keras").is_file()
     final = load_recipe(tmp_path / "runs" / "diversified" / "config.yaml")
     assert final.training.steps == 3
-    origins = set(lines(tmp_path / "runs" / "text" / "diversified.origin"))
-    assert "original" in origins
+    assert "original" in lines(tmp_path / "runs" / "text" / "diversified.origin")
     assert "keras-transformer evaluate" in capsys.readouterr().out
-    # A second call finds all parts finished.
-    monkeypatch.setattr(script, "run", None)
-    script.main([*arguments, f"--output={tmp_path / 'runs'}"])

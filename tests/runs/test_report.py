@@ -23,7 +23,7 @@ VALIDATION = [
 
 
 def write_run(folder, rows, tail=""):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "metrics.jsonl").write_text(text + tail)
     return folder
@@ -112,15 +112,6 @@ def test_curves_mark_stage_starts(tmp_path, figures):
     assert not figures[1].axes[0].texts
 
 
-def test_curves_label_runs_with_unique_path_suffixes(tmp_path, figures):
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-    runs = [write_run(tmp_path / name / "run", TRAIN) for name in ("x", "y")]
-    draw_curves(runs, tmp_path / "both.png")
-    texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    assert texts == ["x/run", "y/run"]
-
-
 def test_curves_omit_values_that_are_not_finite(tmp_path, figures):
     rows = [
         *TRAIN[:2],
@@ -128,9 +119,12 @@ def test_curves_omit_values_that_are_not_finite(tmp_path, figures):
         {**TRAIN[2], "seconds": None},
         {"split": "skipped", "step": 250, "seconds": 1.0, "reason": "x"},
     ]
-    run = write_run(tmp_path / "run", rows)
-    draw_curves([run], run / "curves.png")
+    runs = [write_run(tmp_path / name / "run", rows) for name in ("x", "y")]
+    draw_curves(runs, tmp_path / "both.png")
     assert len(curves_of(figures[0])["training loss", "steps"][0]) == 2
+    # The labels are the shortest ends of the paths that distinguish the runs.
+    texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    assert texts == ["x/run", "y/run"]
 
 
 @pytest.mark.parametrize("rows", [[], [{"split": "stage", "step": 0, "seconds": 0}]])
