@@ -48,21 +48,30 @@ def forks(tmp_path_factory):
     return Forks(tmp_path_factory.mktemp("forks"))
 
 
-def train(forks, settings, folder):
+def arguments_of(settings):
     settings = (part for one in settings for part in ("--set", one))
-    arguments = ["train", "phrases", *settings, "--deterministic"]
+    return ["train", "phrases", *settings, "--deterministic"]
+
+
+def train(forks, arguments, folder):
     code, log = forks.run(*arguments, "--output", folder)
     assert code == 0, log
     return Training(arguments, folder)
 
 
 @pytest.fixture(scope="session")
-def light(forks, tmp_path_factory):
-    """`Training` without decoding and parts of batches."""
-    return train(forks, [*SETTINGS, *LIGHT], tmp_path_factory.mktemp("light") / "run")
+def light_arguments():
+    """Arguments of a training without decoding and parts of batches."""
+    return arguments_of([*SETTINGS, *LIGHT])
+
+
+@pytest.fixture(scope="session")
+def light(forks, light_arguments, tmp_path_factory):
+    return train(forks, light_arguments, tmp_path_factory.mktemp("light") / "run")
 
 
 @pytest.fixture(scope="session")
 def full(forks, tmp_path_factory):
     """`Training` with all features, including BLEU."""
-    return train(forks, SETTINGS, tmp_path_factory.mktemp("full") / "run")
+    arguments = arguments_of(SETTINGS)
+    return train(forks, arguments, tmp_path_factory.mktemp("full") / "run")

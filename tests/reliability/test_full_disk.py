@@ -124,10 +124,12 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
 @pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
 # Bytes that are free when the run starts.
 @pytest.mark.parametrize("left", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
-def test_train_leaves_no_partial_text_if_the_disk_is_full(forks, light, disk, left):
+def test_train_leaves_no_partial_text_if_the_disk_is_full(
+    forks, light_arguments, disk, left
+):
     run = disk.folder / "run"
     disk.fill(left)
-    code, log = forks.run(*light.arguments, "--output", run)
+    code, log = forks.run(*light_arguments, "--output", run)
     assert code == 2
     assert_disk_full_error(log, run)
     assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
@@ -177,12 +179,12 @@ def visible_files(folder):
 
 
 @pytest.mark.fault("F09", "an error before any input is read")
-def test_train_reports_a_read_only_disk_at_once(forks, light, tmp_path):
+def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path):
     with mounted(tmp_path / "disk", "-r") as is_mounted:
         if not is_mounted:
             pytest.skip("a tmpfs cannot be mounted here")
         run = tmp_path / "disk" / "run"
-        code, log = forks.run(*light.arguments, "--output", run)
+        code, log = forks.run(*light_arguments, "--output", run)
         assert code == 2
         assert log.splitlines()[-1] == (
             f"error: {run}: cannot be written (Read-only file system)"
@@ -193,14 +195,14 @@ def test_train_reports_a_read_only_disk_at_once(forks, light, tmp_path):
     "F09", "a folder of another user: one line about the missing permission"
 )
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_train_reports_a_folder_of_another_user(forks, light):
+def test_train_reports_a_folder_of_another_user(forks, light_arguments):
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
     # Other users, such as 65534 (`nobody`), cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):
-            code, log = forks.run(*light.arguments, "--output", run, user=65534)
+            code, log = forks.run(*light_arguments, "--output", run, user=65534)
             assert code == 2, log
             assert log.splitlines()[-1] == (
                 f"error: {run}: cannot be written (Permission denied)"

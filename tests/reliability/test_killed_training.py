@@ -6,7 +6,6 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 import os
 import random
 import re
-import shutil
 import signal
 import time
 
@@ -86,15 +85,6 @@ def test_killed_run_matches_an_uninterrupted_run(
 def test_runs_are_killed_at_every_point():
     points = {point for kills in KILLS for point, _ in kills}
     assert points >= {*TRAIN_POINTS}
-
-
-@pytest.mark.slow
-def test_comparison_finds_a_difference(light, tmp_path):
-    shutil.copytree(light.run, tmp_path / "run")
-    log = tmp_path / "run" / "metrics.jsonl"
-    log.write_text(log.read_text().replace('"split": "train"', '"split": "trait"', 1))
-    with pytest.raises(AssertionError):
-        assert_same(tmp_path / "run", light.run)
 
 
 # Signals that a run gets while it waits at a point, one per second, its exit code, and
