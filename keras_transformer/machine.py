@@ -168,11 +168,7 @@ def _smallest_gpu_memory():
 def recipe_memory(recipe, num_devices=1, num_parts=None):
     """Estimates the bytes that training a recipe takes on each device, in float32.
 
-    Args:
-        recipe: A `Recipe`.
-        num_devices: Number of devices that share a batch.
-        num_parts: Number of parts of a batch that are processed one after another. If
-            `None`, `training.gradient_accumulation_steps`.
+    `num_parts` replaces `training.gradient_accumulation_steps` if it is not `None`.
     """
     size = recipe.tokenizer.vocabulary_size
     sizes = recipe.model.model_dump() | {"vocabulary_size": size}

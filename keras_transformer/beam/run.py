@@ -18,11 +18,7 @@ _MISSING = object()
 
 
 def run_beam(build, beam_options=()):
-    """Runs a pipeline with the steps that `build(pipeline)` adds, to its end.
-
-    `beam_options` are command-line options of Beam and its runner. Returns Beam's
-    `PipelineResult`, with the counters of all workers.
-    """
+    """Runs the steps that `build(pipeline)` adds. Returns Beam's `PipelineResult`."""
     try:
         # Later options override earlier ones, so a caller can request more messages.
         options = PipelineOptions(

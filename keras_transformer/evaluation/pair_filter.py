@@ -21,17 +21,9 @@ FILTER_REASONS = {
 class PairFilter:
     """Scores sentence pairs, selects the good ones, and counts the others by reason.
 
-    Args:
-        translator: `Translator` that computes the scores.
-        max_ratio: Maximum number of subwords on the longer side per subword on the
-            shorter side.
-        max_length: Maximum number of subwords on a side. A model with learned positions
-            may have a lower limit.
-        keep_identical: Whether both sides of a pair may have the same text.
-
-    Attributes:
-        dropped: Number of dropped pairs by reason, a `Counter`. See `FILTER_REASONS`.
-        num_kept: Number of pairs kept.
+    `max_ratio` is the maximum number of subwords on the longer side per subword on the
+    shorter side, and `max_length` the maximum number on a side. A model with learned
+    positions may have a lower limit.
     """
 
     def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
@@ -39,21 +31,16 @@ class PairFilter:
         self.max_ratio = max_ratio
         self.max_length = max_length
         self.keep_identical = keep_identical
-        self.dropped = Counter()
+        self.dropped = Counter()  # number of pairs by reason (see `FILTER_REASONS`)
         self.num_kept = 0
 
     def score(self, pairs):
         """Computes the natural log-probability per target subword of each pair.
 
-        The end of a sentence counts as a subword, so that the score of a one-subword
-        target does not depend on that subword alone.
-
-        Args:
-            pairs: List of (source, target), each a str, or `None` if it is not UTF-8.
-
-        Returns:
-            float32 `[len(pairs)]`, NaN for pairs that break a rule. If the model
-            computes NaN for a pair, the score is minus infinity.
+        A text that is not UTF-8 is `None`. The end of a sentence counts as a subword,
+        so that the score of a one-subword target does not depend on that subword alone.
+        The result is float32 `[len(pairs)]`, with NaN for pairs that break a rule, and
+        minus infinity for pairs for which the model computes NaN.
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         remaining = [i for i, reason in enumerate(reasons) if reason is None]
@@ -79,16 +66,7 @@ class PairFilter:
         return log_probs
 
     def select_above(self, scores, threshold):
-        """Selects the pairs whose score is at least `threshold`.
-
-        Args:
-            scores: Result of `score`.
-            threshold: Natural log-probability per target subword.
-
-        Returns:
-            bool `[len(scores)]`, whether each pair is selected. Pairs with the score
-            minus infinity never are.
-        """
+        """Returns whether each pair's score is finite and at least `threshold`."""
         passed = (scores >= threshold) & np.isfinite(scores)
         self._count(scores, passed)
         return passed
@@ -104,9 +82,6 @@ class PairFilter:
         Returns:
             `(passed, threshold)`: bool `[len(scores)]`, whether each pair is selected,
             and the lowest selected score, or `None` if no pair is selected.
-
-        Raises:
-            ValueError: If `fraction` is outside (0, 1].
         """
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: {fraction}.")

@@ -109,14 +109,7 @@ def reference_sets(references):
 
 
 def warn_of_references(systems, references, metrics, tokenize):
-    """Logs a warning if the references make BLEU or chrF useless.
-
-    Args:
-        systems: Lists of the translations of each system.
-        references: Lists of references, one or more.
-        metrics: Names of the metrics, such as "bleu" and "chrf".
-        tokenize: sacreBLEU's tokenizer for BLEU.
-    """
+    """Logs a warning if the references make BLEU or chrF useless."""
     text = "".join("".join(references[0][:_NUM_SAMPLES]).split())
     for name, script in _UNSPACED.items():
         is_frequent = len(re.findall(script, text)) > _UNSPACED_SHARE * len(text)

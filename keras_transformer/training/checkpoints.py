@@ -90,11 +90,8 @@ class Checkpoints:
     def save(self, step, progress):
         """Writes the checkpoint of `step` and deletes those that are no longer kept.
 
-        If the disk is full, older checkpoints are unchanged.
-
-        Args:
-            step: Number of completed steps.
-            progress: Mapping with JSON values, which `restore` returns.
+        `progress` is a mapping with JSON values, which `restore` returns. If the disk
+        is full, older checkpoints are unchanged.
         """
         if not self._writes:
             return
@@ -147,10 +144,7 @@ class Checkpoints:
                 file.unlink(missing_ok=True)
 
     def finish_rotation(self, step):
-        """Deletes old checkpoints that a killed process has left.
-
-        `step` is the step of the checkpoint that `restore` found.
-        """
+        """Deletes old checkpoints that a killed process left before that of `step`."""
         if self._writes:
             self._delete_old(step)
 

@@ -65,10 +65,7 @@ def projected_loss(
 def _sums_and_gradients(
     passes, matrix, labels, weights, label_smoothing, loss_weights, chunk_tokens
 ):
-    """Returns the sums of `projected_loss`, and the gradients of the loss.
-
-    The gradients are with respect to each of the passes and to the matrix.
-    """
+    """Returns the sums, and the gradients with respect to the passes and the matrix."""
     mean_row = ops.mean(matrix, axis=0)
     pass_weights = [1.0] if loss_weights is None else loss_weights[: len(passes)]
 
@@ -177,17 +174,10 @@ def _scan(function, carried, chunks, num_results):
     """Calls `function` for one chunk after another, as `jax.lax.scan` does.
 
     The only part of the loss that depends on the backend: `ops.scan` requires results
-    that have the shapes of the carried arrays.
-
-    Args:
-        function: Receives the carried arrays and a list with one chunk of each array.
-            Returns the new carried arrays, and results with the shapes of the first
-            `num_results` chunks.
-        carried: List of arrays.
-        chunks: List of arrays `[chunks, ...]`.
-
-    Returns:
-        The last carried arrays, and the concatenated results.
+    that have the shapes of the carried arrays. `function` receives the carried arrays
+    and a list with one chunk of each of `chunks`, arrays `[chunks, ...]`. It returns
+    the new carried arrays, and results with the shapes of the first `num_results`
+    chunks. The results are concatenated.
     """
     import tensorflow as tf
 

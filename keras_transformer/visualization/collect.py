@@ -61,9 +61,6 @@ class Attention(NamedTuple):
         """Returns a list of (layer, head, scores `[rows, columns]`) of one kind.
 
         Layers and heads count from 1. If one is `None`, all of them are returned.
-
-        Raises:
-            ModelError: If the model has no such kind, layer or head.
         """
         if kind not in KINDS:
             raise ModelError(
