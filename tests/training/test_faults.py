@@ -26,8 +26,9 @@ from keras_transformer import training
 from keras_transformer.errors import TrainingFault
 from keras_transformer.saving.checkpoints import average_checkpoints
 
-# Source id that makes the step of `FaultyModel` invalid.
-MARK = VOCABULARY - 1
+# Source ids that make the step of a `FaultyModel` invalid. A batch of the kind "tokens"
+# has only padding as labels.
+MARKS = {"loss": VOCABULARY - 1, "gradient": VOCABULARY - 2, "large": VOCABULARY - 3}
 BAD_STEPS = (3, 6)
 STEPS = 8
 REASON = {
@@ -39,68 +40,57 @@ REASON = {
 
 
 class FaultyModel(training.TrainingModel):
-    """Computes a wrong loss or gradient for sources that contain `MARK`."""
-
-    kind = "loss"
+    """Computes a wrong loss or gradient for sources that contain a mark."""
 
     def _sums(self, batch, training):
         sums = super()._sums(batch, training)
-        if self.kind == "loss":
-            sums[0] += self._poison(batch, float("inf"), 0.0)
+        sums[0] += self._poison(batch, "loss", float("inf"), 0.0)
         return sums
 
     def _gradients(self, batch, scale):
-        if self.kind == "large":
-            scale *= self._poison(batch, 1e3, 1.0)
+        scale *= self._poison(batch, "large", 1e3, 1.0)
         gradients, sums = super()._gradients(batch, scale)
-        if self.kind == "gradient":
-            gradients[3] += self._poison(batch, float("inf"), 0.0)
+        gradients[3] += self._poison(batch, "gradient", float("inf"), 0.0)
         return gradients, sums
 
-    def _poison(self, batch, poison, otherwise):
-        marked = tf.reduce_any(tf.equal(batch.inputs["source_ids"], MARK))
+    def _poison(self, batch, kind, poison, otherwise):
+        marked = tf.reduce_any(tf.equal(batch.inputs["source_ids"], MARKS[kind]))
         return tf.where(marked, poison, otherwise)
 
 
-def faulty_model(kind, parts=1, optimizer=None, jit_compile=False, **options):
-    dtype, limit = options.get("dtype"), options.get("limit")
+def faulty_model(parts=1, optimizer=None, dtype=None, limit=50.0, **options):
     transformer = tiny_transformer(dtype=dtype)
     model = FaultyModel(transformer, 0.1, parts, max_gradient_norm=limit)
-    model.kind = kind
-    model.compile(optimizer or paper_adam(), jit_compile=jit_compile)
+    model.compile(optimizer or paper_adam(), **options)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model
 
 
 def batches(steps, kind=None, bad=BAD_STEPS):
-    """Returns the batches of `steps`, counted from 1. Those in `bad` are invalid.
-
-    If `kind` is "tokens", their labels are all padding. Otherwise they contain `MARK`.
-    """
+    """Returns the batches of `steps`, counted from 1. Those in `bad` are invalid."""
     found = []
     for step in steps:
         inputs, labels = batch(step)
-        inputs["source_ids"][inputs["source_ids"] == MARK] = 4
-        if step in bad:
-            if kind == "tokens":
-                labels = np.zeros_like(labels)
-            else:
-                inputs["source_ids"][0, 0] = MARK
+        inputs["source_ids"][inputs["source_ids"] >= min(MARKS.values())] = 4
+        if step in bad and kind == "tokens":
+            labels = np.zeros_like(labels)
+        elif step in bad and kind:
+            inputs["source_ids"][0, 0] = MARKS[kind]
         found.append((inputs, labels))
     stacked = tf.nest.map_structure(lambda *arrays: np.stack(arrays), *found)
     return tf.data.Dataset.from_tensor_slices(stacked)
 
 
 @functools.cache
-def resettable_model(kind, **options):
-    return ResettableModel(faulty_model(kind, **options))
+def resettable_model(**options):
+    return ResettableModel(faulty_model(**options))
 
 
-def trainer_in(folder, kind, **options):
-    return training.Trainer(resettable_model(kind).reset(), folder, **options)
+def trainer_in(folder, **options):
+    return training.Trainer(resettable_model().reset(), folder, **options)
 
 
-def fit(trainer, kind=None, bad=BAD_STEPS, first=1, **settings):
+def fit(trainer, kind="loss", bad=BAD_STEPS, first=1, **settings):
     """Trains up to `STEPS`. One step in a row may be skipped by default."""
     settings = {"bar": False, "max_consecutive_skips": 1, **settings}
     trainer.fit(batches(range(first, STEPS + 1), kind, bad), STEPS, **settings)
@@ -121,17 +111,14 @@ def log_of(trainer):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("loss", {}),
-        ("gradient", {}),
-        ("tokens", {}),
-        ("large", {"limit": 50.0}),
+        *((kind, {}) for kind in REASON),
         pytest.param("loss", {"parts": 3}, marks=pytest.mark.slow),
         pytest.param("gradient", {"jit_compile": True}, marks=pytest.mark.slow),
     ],
 )
 def test_invalid_step_changes_nothing(tmp_path, kind, options):
     """Weights, Adam's slots and metrics match a run without the invalid batches."""
-    resettable = resettable_model("loss" if kind == "tokens" else kind, **options)
+    resettable = resettable_model(**options)
     good = [step for step in range(1, STEPS + 1) if step not in BAD_STEPS]
     model = resettable.reset()
     history = model.fit(batches(good), shuffle=False, verbose=0).history
@@ -159,7 +146,7 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
 def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     """Every start reads the log, so it lists only some of the places of a batch."""
     places = [f"a.en:{number}" for number in range(1000)]
-    trainer = trainer_in(tmp_path, "loss")
+    trainer = trainer_in(tmp_path)
     settings = {"checkpoint_steps": 2, "locate_batch": lambda step: places[step:]}
     with pytest.raises(TrainingFault) as raised:
         fit(trainer, max_consecutive_skips=0, **settings)
@@ -170,7 +157,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     assert [row["batch"] for row in log_of(trainer)] == [places[3:103]]
     # The next start resumes before the invalid batch and may skip one step.
     assert steps_in(tmp_path / "checkpoints") == [2]
-    again = trainer_in(tmp_path, "loss")
+    again = trainer_in(tmp_path)
     assert again.restore() == 2
     fit(again, first=3)
     assert again.progress.skipped == 2
@@ -194,7 +181,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
 def test_training_stops_after_consecutive_invalid_steps(
     tmp_path, kind, bad, allowed, skip_nonfinite, stops_at
 ):
-    trainer = trainer_in(tmp_path, "gradient", skip_nonfinite=skip_nonfinite)
+    trainer = trainer_in(tmp_path, skip_nonfinite=skip_nonfinite)
     settings = {"checkpoint_steps": 1, "max_consecutive_skips": allowed}
     if stops_at is None:
         fit(trainer, kind, bad, **settings)
@@ -213,12 +200,12 @@ def test_training_stops_after_consecutive_invalid_steps(
 def test_skipped_steps_at_the_end_keep_regular_checkpoints(tmp_path):
     """Steps 6 to 8 are skipped, so the checkpoint of step 8 is not a regular one."""
     settings = {"checkpoint_steps": 2, "max_consecutive_skips": 3}
-    fit(trainer_in(tmp_path, "loss", keep=2), bad=(6, 7, 8), **settings)
+    fit(trainer_in(tmp_path, keep=2), bad=(6, 7, 8), **settings)
     folder = tmp_path / "checkpoints"
     assert steps_in(folder) == [2, 4, STEPS]
     averaged = average_checkpoints(tiny_transformer(), folder, last=2)
     assert [path.rpartition("-")[2] for path in averaged] == ["2", "4"]
-    assert trainer_in(tmp_path, "loss").restore() == STEPS
+    assert trainer_in(tmp_path).restore() == STEPS
 
 
 @pytest.mark.fault("F11", "at a loss scale below 1e-4, the step is invalid")
@@ -228,7 +215,8 @@ def test_float16_overflow_at_small_scale_is_a_fault():
     If the scale is below 1e-4, the gradient itself must be infinite, which is a fault.
     """
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
-    model = faulty_model("gradient", optimizer=optimizer, dtype="mixed_float16")
+    options = {"dtype": "mixed_float16", "run_eagerly": True}
+    model = faulty_model(optimizer=optimizer, **options)
     bad_steps = range(1, 6)
     faults = []
     for step in bad_steps:
@@ -243,7 +231,8 @@ def test_float16_overflow_at_small_scale_is_a_fault():
 def test_skipped_steps_leave_the_loss_scale_unchanged():
     """Only an overflow lowers the scale. Other faults say nothing about float16."""
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), 64.0)
-    model = faulty_model(None, 1, optimizer, dtype="mixed_float16", limit=1e-6)
+    options = {"dtype": "mixed_float16", "run_eagerly": True}
+    model = faulty_model(optimizer=optimizer, limit=1e-6, **options)
     before = weights_of(model)
     model.fit(batches([1, 2, 3]), shuffle=False, verbose=0)
     assert int(model.last_fault) == 4  # `EXPLOSION`
@@ -259,7 +248,7 @@ def test_global_clipnorm_scales_whole_gradient():
         transformer = tiny_transformer()
         before = weights_of(transformer)
         model = training.TrainingModel(transformer, 0.1, parts, global_clipnorm)
-        model.compile(keras.optimizers.SGD(0.5))
+        model.compile(keras.optimizers.SGD(0.5), run_eagerly=True)
         model.fit(batches([1]), shuffle=False, verbose=0)
         moved = zip(before, weights_of(transformer), strict=True)
         return np.concatenate([(old - new).ravel() for old, new in moved])
