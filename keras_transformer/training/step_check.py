@@ -3,7 +3,7 @@
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
 `max_gradient_norm`, or if it has no target token with a weight above 0. An invalid step
 changes neither the weights nor the optimizer's slots and step count. The
-`SkippedUpdates` callback decides whether training continues.
+`AfterStep` callback decides whether training continues.
 
 Under float16, a non-finite gradient usually means that the loss scale is too high. The
 optimizer then skips the update and lowers the loss scale, but the step counts as valid.
@@ -30,20 +30,17 @@ MIN_LOSS_SCALE = 1e-4
 def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
     """Applies the gradients of a valid step, after clipping, and returns the fault.
 
-    Args:
-        optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
-        gradients: Gradients of this replica, one per variable. With a
-            `LossScaleOptimizer`, they are multiplied by the loss scale.
-        variables: The trainable variables.
-        loss_sum: Sum of this replica's loss over its tokens, float32 scalar.
-        tokens: Total weight of the target tokens in the global batch, float32 scalar.
-        options: `StepOptions`, with the limits of the gradient's norm.
-
-    Returns:
-        int32 scalar: `OK` or a key of `FAULT_REASONS`.
+    The fault is an int32 scalar, `OK` or a key of `FAULT_REASONS`. `gradients` and
+    `loss_sum` are those of this replica, and `tokens` is the total weight of the target
+    tokens in the global batch. With a `LossScaleOptimizer`, the gradients are
+    multiplied by the loss scale.
     """
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    loss_scale = _loss_scale(optimizer) if is_scaled else None
+    loss_scale = None
+    if is_scaled:
+        loss_scale = tf.convert_to_tensor(
+            optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+        )
     # If any component is non-finite, so is the sum, which costs half as much as a norm.
     total = tf.add_n(
         [tf.cast(tf.reduce_sum(gradient), tf.float32) for gradient in gradients]
@@ -67,9 +64,7 @@ def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
 def _limit_norm(gradients, loss_scale, options):
     """Clips the gradients if `global_clipnorm` is set.
 
-    Returns:
-        The gradients to apply, and whether their norm before clipping exceeds
-        `max_gradient_norm`.
+    Also returns whether their norm before clipping exceeds `max_gradient_norm`.
     """
     clipnorm, max_norm = options.global_clipnorm, options.max_gradient_norm
     if clipnorm is None and max_norm is None:
@@ -137,15 +132,3 @@ def _run_if(condition, function):
         return tf.constant(True)
 
     tf.cond(condition, run, lambda: tf.constant(False))
-
-
-def _loss_scale(optimizer):
-    return tf.convert_to_tensor(
-        optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
-    )
-
-
-def last_fault(model):
-    """Returns the fault of the last step of a `TrainingModel`."""
-    # Keras cannot convert a mirrored variable to a number.
-    return int(tf.convert_to_tensor(model.last_fault))

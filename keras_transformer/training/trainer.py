@@ -8,25 +8,16 @@ import tensorflow as tf
 from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
 from keras_transformer.saving.keras_file import store_fingerprint
-from keras_transformer.training.callbacks import (
-    PeriodicCheckpoint,
-    Progress,
-    SkippedUpdates,
-    StepCounter,
-    Validation,
-)
+from keras_transformer.training.callbacks import AfterStep, Progress
 from keras_transformer.training.checkpoints import Checkpoints
 from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.training.replicas import SingleProcess
 from keras_transformer.training.reporting import (
     STAGE,
     MetricsLog,
-    ProgressReport,
-    TrainingLog,
     metric_sums,
     restore_metric_sums,
 )
-from keras_transformer.training.signals import SaveOnSignal
 
 
 class Trainer:
@@ -69,8 +60,8 @@ class Trainer:
         self.model = model
         self.folder = pathlib.Path(folder)
         self.progress = Progress()
-        self._workers = workers or SingleProcess()
-        self.writes = self._workers.is_chief
+        self.workers = workers or SingleProcess()
+        self.writes = self.workers.is_chief
         self.checkpoints = Checkpoints(
             model, self.folder / "checkpoints", keep, self.writes
         )
@@ -78,8 +69,8 @@ class Trainer:
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
         self.skip_nonfinite = skip_nonfinite
+        self.stage = ""  # such as "stage 1 of 2", for the progress bar
         self._saved_step = None
-        self._num_stages = 1
 
     def restore(self, check=None):
         """Restores the newest checkpoint.
@@ -145,7 +136,7 @@ class Trainer:
         `is_new` means that no step of the stage has been trained yet.
         """
         self.progress.stage = number
-        self._num_stages = num_stages
+        self.stage = f"stage {number} of {num_stages}"
         if is_new:
             # The sums of the last stage do not count in this stage's lines of the log.
             self.progress.metrics = []
@@ -205,59 +196,40 @@ class Trainer:
             SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
                 code is 143 or 129.
         """
-        progress_bar = validation = None
-
-        def save_on_signal():
-            is_over = validation is not None and validation.is_over()
-            is_last = is_over or self.progress.step >= steps
-            self.save(END if is_last else INTERRUPTION)
-
-        on_signal = SaveOnSignal(save_on_signal, self._workers)
-        counter = StepCounter(self.progress)
-        callbacks = [
-            counter,
-            SkippedUpdates(self, max_consecutive_skips, locate_batch),
-            TrainingLog(self.log, log_steps),
-            self.moving_average,
-        ]
-        if bar and self.writes:
-            total = steps if bar is True else bar
-            progress_bar = ProgressReport(self.progress, total, self._num_stages)
-            callbacks.append(progress_bar)
-        if validate is not None:
-            how = validation_steps, metric, patience
-            validation = Validation(
-                self, validate, *how, counter, on_signal, progress_bar
-            )
-            callbacks.append(validation)
-        interval = checkpoint_minutes, checkpoint_steps
-        checkpoint = PeriodicCheckpoint(
-            self.progress, self.save, *interval, self._workers
+        after_step = AfterStep(
+            self,
+            steps,
+            checkpoint_minutes,
+            checkpoint_steps,
+            validate,
+            validation_steps,
+            metric,
+            patience,
+            log_steps,
+            bar,
+            max_consecutive_skips,
+            locate_batch,
         )
-        callbacks += [checkpoint, on_signal]
-        with on_signal, progress_bar or contextlib.nullcontext():
-            self._fit(dataset, steps, validation, checkpoint, callbacks)
-
-    def _fit(self, dataset, steps, validation, checkpoint, callbacks):
-        if validation and self.progress.validation_due:
-            # A signal has interrupted this validation. The checkpoint of its step still
-            # says that it is due, and a scheduled one was not written.
-            validation.run()
-            self._saved_step = None
-            checkpoint.save_if_due()
-        remaining = steps - self.progress.step
-        if remaining > 0 and not (validation and validation.is_over()):
-            # The dataset's cardinality must be infinite. If it were unknown, Keras
-            # would count one iteration too many per epoch.
-            self.model.fit(
-                dataset,
-                steps_per_epoch=remaining,
-                epochs=1,
-                shuffle=False,
-                verbose=0,
-                callbacks=callbacks,
-            )
-        self.save(END)
+        with after_step:
+            if validate and self.progress.validation_due:
+                # A signal has interrupted this validation. The checkpoint of its step
+                # still says that it is due, and a scheduled one was not written.
+                after_step.run_validation()
+                self._saved_step = None
+                after_step.save_if_due()
+            remaining = steps - self.progress.step
+            if remaining > 0 and not after_step.is_over():
+                # The dataset's cardinality must be infinite. If it were unknown, Keras
+                # would count one iteration too many per epoch.
+                self.model.fit(
+                    dataset,
+                    steps_per_epoch=remaining,
+                    epochs=1,
+                    shuffle=False,
+                    verbose=0,
+                    callbacks=[after_step, self.moving_average],
+                )
+            self.save(END)
 
     def save_model(self, name, use_average=True):
         """Saves the model in the run folder and returns the path of the file.

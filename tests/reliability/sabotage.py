@@ -65,7 +65,7 @@ def kill_later(seconds):
             started.append(threading.Thread(target=kill, daemon=True))
             started[0].start()
 
-    after(f"{TRAINING}.callbacks:StepCounter.on_train_batch_end")(start)
+    after(f"{TRAINING}.callbacks:AfterStep.on_train_batch_end")(start)
 
 
 def attribute(path):
@@ -199,7 +199,7 @@ TRAIN_POINTS = {
     "before the ids file is closed": before(
         "keras_transformer.pipelines.encoding:_NpyFile.close"
     ),
-    "step": before(f"{TRAINING}.callbacks:StepCounter.on_train_batch_end"),
+    "step": before(f"{TRAINING}.callbacks:AfterStep.on_train_batch_end"),
     "log line half written": partial_log_line,
     "before a checkpoint": before(f"{TRAINING}.checkpoints:Checkpoints.save"),
     "checkpoint's part half written": after(

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import types
 
 import keras
 import numpy as np
@@ -15,6 +16,8 @@ from training_samples import (
     dataset,
     steps_in,
     tiny_training_model,
+    tiny_transformer,
+    weights_of,
 )
 
 import keras_transformer as kt
@@ -33,6 +36,11 @@ def tensorboard_scalars(folder):
     return scalars
 
 
+@pytest.fixture(scope="module")
+def resettable():
+    return ResettableModel(tiny_training_model())
+
+
 def test_trainer_rejects_invalid_arguments(tmp_path):
     model = tiny_training_model()
     with pytest.raises(ValueError, match="`keep` must be at least 1"):
@@ -45,23 +53,68 @@ def test_trainer_rejects_invalid_arguments(tmp_path):
         training.Trainer(model, tmp_path)
 
 
-def test_patience_counts_validations_of_one_metric(tmp_path):
-    """A run that stopped early trains on after a change of `metric`."""
-    trainer = training.Trainer(tiny_training_model(), tmp_path)
-    settings = {
-        "validate": lambda: {"bleu": 1.0, "chrf": 1.0},
-        "validation_steps": 1,
-        "patience": 2,
-    }
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [
+        # The second score is the best. An equal score is not better.
+        ("bleu", [10.0, 20.0, 15.0, 20.0, 19.0]),
+        ("perplexity", [10.0, 7.0, 7.0, 8.0, 9.0]),
+    ],
+)
+def test_validation_stops_early_across_starts(resettable, tmp_path, metric, scores):
+    """With patience 3, training stops at the 5th validation, after one restart."""
+    model, remaining, weights = resettable.reset(), iter(scores), []
+
+    def validate():
+        weights.append(weights_of(model))
+        return {"other": 1.0, metric: next(remaining)}
+
+    settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}
+    # The third start does not train.
+    for first, last, end in ((0, 16, 16), (16, 100, 20), (20, 100, 20)):
+        trainer = training.Trainer(model, tmp_path)
+        assert trainer.restore() == first
+        trainer.fit(dataset(first), last, validate=validate, **settings)
+        assert trainer.progress.step == end
+        assert (trainer.progress.best_step, trainer.progress.best_score) == (
+            8,
+            scores[1],
+        )
+    stored = tiny_transformer(seed=8)
+    stored.load_weights(tmp_path / "best.keras")
+    for weight, expected in zip(weights_of(stored), weights[1], strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows] == [4, 8, 12, 16, 20]
+    assert [row[metric] for row in rows] == scores
+    assert {row["best_metric"] for row in rows} == {metric}
+    assert [row["is_best"] for row in rows] == [True, True, False, False, False]
+
+
+def test_patience_counts_validations_of_one_metric(resettable, tmp_path, monkeypatch):
+    """A run that stopped early trains on after a change of `metric`.
+
+    The time of validations is not training time.
+    """
+    clock = types.SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("keras_transformer.training.callbacks.time", clock)
+
+    def validate():
+        clock.now += 1000
+        return {"bleu": 1.0, "chrf": 1.0}
+
+    trainer = training.Trainer(resettable.reset(), tmp_path)
+    settings = {"validate": validate, "validation_steps": 1, "patience": 2}
     for metric, last_step in (("bleu", 3), ("bleu", 3), ("chrf", 6)):
         done = trainer.progress.step
         trainer.fit(dataset(done), 9, metric=metric, bar=False, **settings)
         assert trainer.progress.step == last_step
+    assert (clock.now, trainer.progress.seconds) == (100 + 6 * 1000, 0)
 
 
-def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
+def test_trainer_logs_metrics_every_four_steps(resettable, tmp_path, capsys):
     """Each line has the metrics of its 4 steps, weighted by tokens."""
-    resettable = ResettableModel(tiny_training_model())
     trainer = training.Trainer(resettable.reset(), tmp_path)
     scores = iter([3.0, 2.5])
     trainer.fit(
@@ -125,27 +178,12 @@ def random_words(rng, count):
     return ids.astype("int32")
 
 
-def copy_batches(seed):
-    rng = np.random.default_rng(seed)
-    while True:
-        labels = random_words(rng, 64)
-        starts = np.full((64, 1), START)
-        shifted = np.where(labels[:, 1:] > 0, labels[:, :-1], 0)
-        target_ids = np.concatenate([starts, shifted], axis=1).astype("int32")
-        yield {"source_ids": labels, "target_ids": target_ids}, labels
-
-
-def decode_greedily(model, source_ids):
-    """Returns greedily chosen ids `[batch, LONGEST + 1]`, 0 after the end id."""
-    target_ids = np.full((len(source_ids), 1), START, "int32")
-    ended = np.zeros(len(source_ids), bool)
-    for _ in range(LONGEST + 1):
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        best = np.argmax(model(inputs)[:, -1], axis=-1).astype("int32")
-        best[ended] = 0
-        ended |= best == END
-        target_ids = np.concatenate([target_ids, best[:, None]], axis=1)
-    return target_ids[:, 1:]
+def copy_batch(rng, count):
+    labels = random_words(rng, count)
+    starts = np.full((count, 1), START)
+    shifted = np.where(labels[:, 1:] > 0, labels[:, :-1], 0)
+    target_ids = np.concatenate([starts, shifted], axis=1).astype("int32")
+    return {"source_ids": labels, "target_ids": target_ids}, labels
 
 
 @pytest.mark.slow
@@ -166,8 +204,9 @@ def test_model_learns_to_copy(tmp_path):
     model.compile(keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9))
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     ids = tf.TensorSpec([64, LONGEST + 1], tf.int32)
+    rng = np.random.default_rng(1)
     batches = tf.data.Dataset.from_generator(
-        lambda: copy_batches(1),
+        lambda: iter(lambda: copy_batch(rng, 64), None),
         output_signature=({"source_ids": ids, "target_ids": ids}, ids),
     )
     trainer = training.Trainer(model, tmp_path)
@@ -175,7 +214,7 @@ def test_model_learns_to_copy(tmp_path):
     trainer.fit(batches, 700, bar=False)
     # CPU time does not depend on the machine's other work.
     assert time.process_time() - started < 60
-    unseen = random_words(np.random.default_rng(2), 211)
-    copies = decode_greedily(transformer, unseen)
-    exact = np.mean((copies == unseen)[unseen > 0])
+    inputs, labels = copy_batch(np.random.default_rng(2), 211)
+    predicted = np.argmax(transformer(inputs), axis=-1)
+    exact = np.mean((predicted == labels)[labels > 0])
     assert exact > 0.99, exact
