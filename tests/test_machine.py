@@ -7,14 +7,24 @@ import pytest
 
 from keras_transformer import machine as machines
 from keras_transformer.arguments import count_parameters
-from keras_transformer.machine import (
-    Gpu,
-    Machine,
-    recipe_memory,
-)
+from keras_transformer.machine import Gpu, Machine, recipe_memory
 from keras_transformer.recipes import load_recipe
 
 FILES = "data.train={source: a, target: b}"
+
+
+@pytest.fixture
+def cgroup(monkeypatch, tmp_path):
+    """Function that writes the files of a container's cgroup."""
+
+    def write(files):
+        monkeypatch.setattr(machines, "_CGROUP", tmp_path)
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -34,28 +44,19 @@ FILES = "data.train={source: a, target: b}"
     ],
     ids=["cgroup_v2", "cgroup_v1"],
 )
-def test_free_memory_subtracts_what_the_container_uses(monkeypatch, tmp_path, files):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+def test_free_memory_subtracts_what_the_container_uses(cgroup, files):
+    cgroup(files)
     # Of the 2,000 bytes in use, 1,000 are cached files.
     assert machines.free_memory() == 2000
     assert machines.find_machine().memory == 3000
 
 
-def test_free_memory_is_never_negative(monkeypatch, tmp_path):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("3000")
-    (tmp_path / "memory.current").write_text("3100")
+def test_free_memory_is_never_negative_and_has_no_limit_outside_a_container(cgroup):
+    cgroup({"memory.max": "3000", "memory.current": "3100"})
     assert machines.free_memory() == 0
-
-
-def test_free_memory_outside_a_container(monkeypatch, tmp_path):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("max")
+    cgroup({"memory.max": "max"})
     assert machines.free_memory() > 2**28
+    assert machines.find_machine().memory > 2**28
 
 
 @pytest.mark.parametrize(
@@ -71,15 +72,6 @@ def test_machine_describes_its_gpus(gpus, text):
     assert str(machine) == f"4 CPU core(s), 8.0 GiB of memory, {text}"
 
 
-def test_find_machine_respects_the_limit_of_a_container(monkeypatch):
-    monkeypatch.setattr(machines, "_container_limit", lambda: 3 << 30)
-    assert machines.find_machine().memory == 3 << 30
-    assert machines.free_memory() <= 3 << 30
-    monkeypatch.setattr(machines, "_container_limit", lambda: None)
-    assert machines.find_machine().memory > 2**28
-    assert machines.find_machine().cores >= 1
-
-
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
@@ -92,13 +84,9 @@ def test_find_machine_respects_the_limit_of_a_container(monkeypatch):
         ({}, 8),
     ],
 )
-def test_find_machine_respects_the_cpu_quota(monkeypatch, tmp_path, files, cores):
-    monkeypatch.setattr(machines, "_CGROUP", tmp_path)
+def test_find_machine_respects_the_cpu_quota(monkeypatch, cgroup, files, cores):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    cgroup(files)
     assert machines.find_machine().cores == cores
 
 

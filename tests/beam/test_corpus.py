@@ -199,15 +199,10 @@ def test_damaged_records_are_rejected(records, tmp_path, name, change):
     assert not (tmp_path / "ids").exists()
 
 
-def test_records_reject_other_tokenizer(records, tmp_path):
-    other = train_tokenizer("bpe", WORDS * 9, 290)
-    arguments = RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
+def test_records_reject_other_tokenizer_and_segmentation(records, tmp_path):
+    source, other = RecordFolder(records[0]), train_tokenizer("bpe", WORDS * 9, 290)
     with pytest.raises(DataError, match="different tokenizer than the run's"):
-        encode_corpus(*arguments)
-
-
-def test_ids_cannot_be_segmented_again(records, tmp_path):
-    source = RecordFolder(records[0])
+        encode_corpus(source, other, other, tmp_path / "ids", MAX_LENGTH)
     tokenizer = source.tokenizer()
     arguments = (source, tokenizer, tokenizer, tmp_path / "ids", MAX_LENGTH)
     before = encode_corpus(*arguments)

@@ -74,15 +74,6 @@ def test_score_matches_export_signature(tiny_export, tiny_signatures, files, tmp
         )
 
 
-def test_existing_files_are_not_overwritten(tiny_export, tmp_path):
-    source, target = tmp_path / "a.de", tmp_path / "b.de"
-    source.write_text("Hund\n")
-    target.write_text("Katze\n")
-    with pytest.raises(DataError, match=r"a\.de: already exists"):
-        beam_inference.run_with_beam(tiny_export, "score", [source], tmp_path, [target])
-    assert source.read_text() == "Hund\n"
-
-
 def test_hostile_export_is_rejected(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def steal(inputs):
@@ -128,22 +119,17 @@ def test_batch_size_respects_export_limit(small_batch_export, tmp_path):
     assert (tmp_path / "out" / "a.de").read_text().count("\n") == 15
 
 
-def test_invalid_paths_are_rejected_first(tiny_export, tmp_path):
-    (tmp_path / "file").write_text("old")
-    for output, targets, message in (
-        (tmp_path / "out", ["a.de"], "target files are for scoring only"),
-        (tmp_path / "file", [], "file: is a file, not a folder"),
-        (tmp_path / "file" / "out", [], "out: cannot be created"),
+def test_invalid_paths_are_rejected_first(tiny_export, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.en").write_text("old")
+    for task, sources, output, targets, message in (
+        ("translate", ["a.en"], "out", ["a.de"], "target files are for scoring only"),
+        ("translate", ["a.en"], "a.en", [], "a.en: is a file, not a folder"),
+        ("translate", ["a.en"], "a.en/out", [], "out: cannot be created"),
+        ("translate", ["x/a.en", "y/a.en.gz"], "out", [], "different names"),
+        ("score", ["a.en"], ".", ["a.de"], "a.en: already exists"),
     ):
         with pytest.raises(DataError, match=message):
-            beam_inference.run_with_beam(
-                tiny_export, "translate", ["a.en"], output, targets
-            )
-    assert (tmp_path / "file").read_text() == "old"
-
-
-def test_input_files_need_different_names(tiny_export, tmp_path):
-    with pytest.raises(DataError, match="different names"):
-        beam_inference.run_with_beam(
-            tiny_export, "translate", ["x/a.en", "y/a.en.gz"], tmp_path / "out"
-        )
+            beam_inference.run_with_beam(tiny_export, task, sources, output, targets)
+    assert (tmp_path / "a.en").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -42,17 +42,21 @@ REFERENCES = [
 ]
 
 
-def test_compound_split_bleu_matches_sacrebleu_on_the_tokens():
-    sides = [
+@pytest.mark.parametrize("references", [[REFERENCES], [REFERENCES, REFERENCES[::-1]]])
+def test_compound_split_bleu_matches_sacrebleu_on_the_tokens(references):
+    hypotheses, *tokenized = (
         [compound_split_tokens(text) for text in side]
-        for side in (HYPOTHESES, REFERENCES)
-    ]
-    expected = sacrebleu.raw_corpus_bleu(sides[0], [sides[1]], smooth_value=0.0)
-    result = compound_split_bleu(HYPOTHESES, REFERENCES)
+        for side in (HYPOTHESES, *references)
+    )
+    expected = sacrebleu.corpus_bleu(
+        hypotheses, tokenized, tokenize="none", smooth_method="none", force=True
+    )
+    result = compound_split_bleu(HYPOTHESES, references)
     assert result.score == pytest.approx(expected.score, abs=1e-9)
+    assert result.signature.startswith(f"nrefs:{len(references)}|")
     assert "|tok:moses-de-" in result.signature and "smooth:none" in result.signature
     # Matching halves of compounds count, so the score is higher.
-    assert result.score > sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert result.score > sacrebleu.corpus_bleu(HYPOTHESES, references).score
 
 
 def test_compound_split_bleu_matches_hand_calculation():
@@ -66,25 +70,8 @@ def test_compound_split_bleu_matches_hand_calculation():
     assert result.score == pytest.approx(100 * expected)
 
 
-def test_compound_split_bleu_of_two_references_matches_sacrebleu_on_the_tokens():
-    references = [REFERENCES, REFERENCES[::-1]]
-    hypotheses, *tokenized = (
-        [compound_split_tokens(text) for text in side]
-        for side in (HYPOTHESES, *references)
-    )
-    expected = sacrebleu.corpus_bleu(
-        hypotheses, tokenized, tokenize="none", smooth_method="none", force=True
-    )
-    result = compound_split_bleu(HYPOTHESES, references)
-    assert result.score == pytest.approx(expected.score)
-    assert result.signature.startswith("nrefs:2|")
-
-
-def test_compound_split_tokens_reject_unknown_languages():
+def test_compound_split_rejects_unknown_languages_and_unpaired_lists():
     with pytest.raises(ValueError, match=r"`language` must be one of .* 'german'"):
         compound_split_tokens("ein Hund", "german")
-
-
-def test_compound_split_bleu_rejects_unpaired_lists():
     with pytest.raises(ValueError, match="2 translations, 1 references"):
         compound_split_bleu(["a", "b"], ["a"])

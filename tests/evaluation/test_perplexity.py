@@ -56,52 +56,38 @@ def batches():
 STEPS = [(2, 4), (4, 5), (5, 6), (6, 3), (2, 5), (5, 3), (2, 6), (6, 6), (6, 3)]
 
 
+def expected_perplexity(table, steps=STEPS):
+    return math.exp(-sum(log_prob(table, *step) for step in steps) / len(steps))
+
+
 def test_perplexity_weights_tokens_equally(table, batches):
-    mean = sum(log_prob(table, *step) for step in STEPS) / len(STEPS)
-    expected = math.exp(-mean)
-    assert perplexity(TableModel(table), batches) == pytest.approx(expected, rel=1e-5)
+    """Padding does not count. The batches may be tensors."""
+    expected = pytest.approx(expected_perplexity(table), rel=1e-5)
+    model = TableModel(table)
+    assert perplexity(model, batches) == expected
+    padded = keras.tree.map_structure(
+        lambda ids: keras.ops.pad(ids, ((0, 1), (0, 3))), batches
+    )
+    assert perplexity(model, padded) == expected
+    uniform = TableModel(np.zeros((VOCABULARY_SIZE,) * 2, "float32"))
+    assert perplexity(uniform, batches) == pytest.approx(VOCABULARY_SIZE, rel=1e-6)
 
 
 def test_perplexity_counts_unpredictable_ids_as_unknown(table, batches):
     """The model has logits only for ids below 6, so a label of 6 counts as id 1."""
     fewer = table[:, :6]
     steps = [(current, 1 if label == 6 else label) for current, label in STEPS]
-    mean = sum(log_prob(fewer, *step) for step in steps) / len(steps)
-    expected = math.exp(-mean)
+    expected = expected_perplexity(fewer, steps)
     assert perplexity(TableModel(fewer), batches) == pytest.approx(expected, rel=1e-5)
-
-
-def test_perplexity_of_a_uniform_model_is_the_vocabulary_size(batches):
-    model = TableModel(np.zeros((VOCABULARY_SIZE,) * 2, "float32"))
-    assert perplexity(model, batches) == pytest.approx(VOCABULARY_SIZE, rel=1e-6)
-
-
-def test_perplexity_ignores_padding(table, batches):
-    padded = [
-        (
-            {name: np.pad(ids, ((0, 1), (0, 3))) for name, ids in inputs.items()},
-            np.pad(labels, ((0, 1), (0, 3))),
-        )
-        for inputs, labels in batches
-    ]
-    model = TableModel(table)
-    assert perplexity(model, padded) == pytest.approx(perplexity(model, batches))
 
 
 def test_perplexity_uses_the_padding_id_of_the_model(table):
     """Id 5 is padding, and id 0 ends the only sentence."""
     model = TableModel(table)
     model.pad_id = 5
-    steps = [(2, 4), (4, 6), (6, 0)]
-    expected = math.exp(-sum(log_prob(table, *step) for step in steps) / len(steps))
+    expected = expected_perplexity(table, [(2, 4), (4, 6), (6, 0)])
     batches = [batch([[2, 4, 6, 5]], [[4, 6, 0, 5]])]
     assert perplexity(model, batches) == pytest.approx(expected, rel=1e-5)
-
-
-def test_perplexity_accepts_tensors(table, batches):
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batches)
-    model = TableModel(table)
-    assert perplexity(model, tensors) == pytest.approx(perplexity(model, batches))
 
 
 def test_scorer_is_traced_once_for_all_datasets(table, batches):

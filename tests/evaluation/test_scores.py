@@ -34,53 +34,39 @@ OTHERS = [
 ]
 
 
-def sacrebleu_command(tmp_path, *options, references=(REFERENCES,)):
-    """Returns the JSON that the sacreBLEU command prints, with six decimals."""
+LOWERCASE = ["-tok", "intl", "-lc", "--chrf-lowercase", "--ter-case-sensitive"]
+LOWERCASE_ARGUMENTS = {
+    "bleu": {"tokenize": "intl", "lowercase": True},
+    "chrf": {"lowercase": True},
+    "ter": {"case_sensitive": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("references", "options", "arguments"),
+    [
+        ([REFERENCES], [], {}),
+        ([REFERENCES], LOWERCASE, LOWERCASE_ARGUMENTS),
+        ([REFERENCES, OTHERS], ["-tok", "none"], {"bleu": {"tokenize": "none"}}),
+    ],
+)
+def test_scores_match_the_sacrebleu_command(tmp_path, references, options, arguments):
     paths = []
     for number, lines in enumerate([HYPOTHESES, *references]):
         paths.append(tmp_path / f"text{number}")
         paths[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", *map(str, paths[1:]), "-i"]
-    command += [str(paths[0]), "-w", "6", *options]
+    command = [sys.executable, "-m", "sacrebleu", *map(str, paths[1:])]
+    command += ["-i", str(paths[0]), "-w", "6", "-m", "bleu", "chrf", "ter", *options]
     output = subprocess.run(command, capture_output=True, check=True, text=True)
-    return json.loads(output.stdout)
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "arguments"),
-    [
-        (bleu, ["-m", "bleu"], {}),
-        (bleu, ["-m", "bleu", "-tok", "none"], {"tokenize": "none"}),
-        (
-            bleu,
-            ["-m", "bleu", "-tok", "intl", "-lc"],
-            {"tokenize": "intl", "lowercase": True},
-        ),
-        (chrf, ["-m", "chrf"], {}),
-        (chrf, ["-m", "chrf", "--chrf-lowercase"], {"lowercase": True}),
-        (ter, ["-m", "ter"], {}),
-        (ter, ["-m", "ter", "--ter-case-sensitive"], {"case_sensitive": True}),
-    ],
-)
-def test_scores_match_the_sacrebleu_command(tmp_path, function, options, arguments):
-    expected = sacrebleu_command(tmp_path, *options)
-    result = function(HYPOTHESES, REFERENCES, **arguments)
-    assert result.metric == expected["name"]
-    assert result.score == pytest.approx(expected["score"], abs=1e-6)
-    assert result.signature == expected["signature"]
-
-
-@pytest.mark.parametrize("function", [bleu, chrf, ter])
-def test_scores_of_two_references_match_the_sacrebleu_command(tmp_path, function):
-    references = [REFERENCES, OTHERS]
-    options = ["-m", function.__name__]
-    expected = sacrebleu_command(tmp_path, *options, references=references)
-    result = function(HYPOTHESES, references)
-    assert result.score == pytest.approx(expected["score"], abs=1e-6)
-    assert result.signature == expected["signature"]
-    assert result.signature.startswith("nrefs:2|")
-    with pytest.raises(ValueError, match="5 translations, 5 and 4 references"):
-        function(HYPOTHESES, [REFERENCES, OTHERS[:4]])
+    for function, expected in zip(
+        (bleu, chrf, ter), json.loads(output.stdout), strict=True
+    ):
+        given = references if len(references) > 1 else references[0]
+        result = function(HYPOTHESES, given, **arguments.get(function.__name__, {}))
+        assert result.metric == expected["name"]
+        assert result.score == pytest.approx(expected["score"], abs=1e-6)
+        assert result.signature == expected["signature"]
+        assert result.signature.startswith(f"nrefs:{len(references)}|")
 
 
 ENGLISH = ["The cat sat on the mat.", "It is 東京."]
@@ -135,7 +121,11 @@ def test_chrf_reports_empty_references(caplog, hypotheses, references, message):
 
 
 def test_scores_reject_unpaired_lists():
-    with pytest.raises(ValueError, match="4 translations, 5 references"):
-        bleu(HYPOTHESES[:4], REFERENCES)
-    with pytest.raises(ValueError, match="0 translations, 0 references"):
-        chrf([], [])
+    for texts, references, message in (
+        (HYPOTHESES[:4], REFERENCES, "4 translations, 5 references"),
+        ([], [], "0 translations, 0 references"),
+        (HYPOTHESES, [REFERENCES, OTHERS[:4]], "5 translations, 5 and 4 references"),
+    ):
+        for function in (bleu, chrf, ter):
+            with pytest.raises(ValueError, match=message):
+                function(texts, references)

@@ -97,6 +97,8 @@ def test_select_returns_one_layer_or_head(attention):
         attention.select("cross", head=0)
     with pytest.raises(ModelError, match="kind must be one of encoder"):
         attention.select("self")
+    with pytest.raises(ModelError, match="heads 1 to 3"):
+        visualization.write_figure(attention, "unwritten", head=4)
 
 
 def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
@@ -115,17 +117,6 @@ def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
     assert 'role="img"' not in page and 'role="group"' in page
     assert not re.search(r"(src|href|url)\s*[=(]", page)
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
-
-
-@pytest.mark.parametrize("options", [{}, {"kind": "encoder", "layer": 2, "head": 1}])
-def test_write_figure_writes_a_png(attention, tmp_path, options):
-    path = tmp_path / "picture.png"
-    visualization.write_figure(attention, path, **options)
-    pixels = image.imread(path)
-    assert min(pixels.shape[:2]) > 200
-    assert pixels[..., 0].std() > 0.05
-    with pytest.raises(ModelError, match="heads 1 to 3"):
-        visualization.write_figure(attention, path, head=4)
 
 
 def test_figure_labels_axes_color_scale_and_texts(attention, tmp_path, monkeypatch):
@@ -184,10 +175,15 @@ def test_unpaired_surrogates_are_drawn_as_question_marks(model_and_tokenizer, tm
     assert attention.texts == ("? ein Hund", "a dog ?")
     visualization.write_page(attention, tmp_path / "a.html")
     visualization.write_figure(attention, tmp_path / "a.png", layer=1, head=1)
+    pixels = image.imread(tmp_path / "a.png")
+    assert min(pixels.shape[:2]) > 200
+    assert pixels[..., 0].std() > 0.05
 
 
-def test_attention_of_rejects_text_beyond_the_learned_positions(model_and_tokenizer):
+def test_attention_of_rejects_texts_that_it_cannot_show(model_and_tokenizer):
     _, tokenizer = model_and_tokenizer
+    with pytest.raises(ModelError, match="the target must not be blank"):
+        visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
     sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1}
     model = kt.Transformer(
         tokenizer.vocabulary_size, **sizes, positions="learned", max_length=4
@@ -211,8 +207,3 @@ def test_long_texts_give_pictures_of_limited_size(monkeypatch):
     )
     visualization.write_figure(attention, "picture.png")
     assert 9_000 < min(sizes) <= max(sizes) <= 10_000 + 1e-6
-
-
-def test_attention_of_rejects_blank_text(model_and_tokenizer):
-    with pytest.raises(ModelError, match="the target must not be blank"):
-        visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
