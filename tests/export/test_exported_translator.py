@@ -189,7 +189,7 @@ def test_align_ignores_subwords_before_the_text(monkeypatch):
 
 
 def test_alignments_with_a_target_language_match_the_translator(tmp_path, export_only):
-    export_only("attend")
+    export_only("serving_default", "attend")
     folder = write_marian(tmp_path / "marian", random_arrays())
     vocabulary = folder / "vocab.yml"
     vocabulary.write_text(vocabulary.read_text().replace('"f"', '">>deu<<"'))
@@ -215,3 +215,8 @@ def test_alignments_with_a_target_language_match_the_translator(tmp_path, export
     assert aligned == kt.Translator(model, plain).align(sources, targets)
     ids = tokenizer.tokenize(sources).to_list()
     assert ids == plain.tokenize(sources).to_list() and ids[0] != ids[1]
+    translated = exported.translate([sources[0], f"{sources[0]}\na"])
+    assert translated == translator.translate([sources[0], f"{sources[0]}\na"])
+    assert translated == kt.Translator(model, plain).translate(
+        [sources[0], f"{sources[0]}\na"]
+    )
