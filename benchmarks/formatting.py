@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_transformer.files import replace_file
-from keras_transformer.saving.card import markdown_table as table  # noqa: F401
+from keras_transformer.saving.info import markdown_table as table  # noqa: F401
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 

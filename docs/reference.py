@@ -21,7 +21,7 @@ from keras_transformer.cli.app import COMMANDS, app, load_command
 from keras_transformer.cli.command import COMMON_OPTIONS
 from keras_transformer.recipes import data_sections, load_recipe, schema
 from keras_transformer.recipes.automatic import AUTOMATIC_KEYS
-from keras_transformer.saving.card import markdown_table
+from keras_transformer.saving.info import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
