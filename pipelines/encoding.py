@@ -158,10 +158,12 @@ def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
 def _encode_texts(pairs, tokenizers, sampling):
     """Tokenizes pairs in chunks.
 
-    Yields `(identical, reasons, sides)`: whether the sides of each pair are equal, bool
-    `[chunk]`; why each pair is dropped (a key of `DROP_REASONS`), or "", so far without
-    its length, object `[chunk]`; and for each side a list of segmentations, each a
-    RaggedTensor int32 `[chunk, (length)]`.
+    Yields:
+        identical: Bool `[chunk]`, whether both sides of a pair are equal.
+        reasons: Object `[chunk]`, why a pair is dropped (a key of `DROP_REASONS`), or
+            "". Lengths are not checked yet.
+        sides: For each side a list of segmentations, each a RaggedTensor int32 `[chunk,
+            (length)]`.
     """
     num_read = 0
     pairs = iter(pairs)

@@ -93,6 +93,7 @@ class Decoder(Stack):
 
     layer_class = DecoderLayer
 
+    # Keras passes the shapes of the arguments of `call` by these names.
     def build(self, inputs_shape, encoder_output_shape):
         super().build(inputs_shape, encoder_output_shape)
 

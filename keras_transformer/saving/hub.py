@@ -32,7 +32,11 @@ _PATTERNS = (*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)
 
 
 def download(name, patterns=_PATTERNS):
-    """Downloads a repository's files and returns their folder in the Hub's cache."""
+    """Downloads a repository's files and returns their folder in the Hub's cache.
+
+    `name` is `hf://OWNER/NAME`, optionally followed by `@` and a branch, tag or commit.
+    `patterns` may contain `*`.
+    """
     repository, revision = _parse(name)
     hub = _import_hub(name)
     try:
@@ -46,7 +50,7 @@ def download(name, patterns=_PATTERNS):
 
 
 def upload(folder, name, private=False):
-    """Uploads a preset to a repository, which is created if necessary.
+    """Uploads a preset to `OWNER/NAME`, a repository that is created if necessary.
 
     Replaces an earlier preset in the repository, but keeps the repository's `README.md`
     unless the folder has one. If neither has one, it is written. Returns the URL of the

@@ -67,33 +67,36 @@ def _sums_and_gradients(
 ):
     """Returns the sums, and the gradients with respect to the passes and the matrix."""
     mean_row = ops.mean(matrix, axis=0)
-    pass_weights = [1.0] if loss_weights is None else loss_weights[: len(passes)]
+    pass_weights = [1.0]
+    if loss_weights is not None:
+        pass_weights = [loss_weights.first, loss_weights.second]
 
     def add_chunk(carried, chunk):
         sums, matrix_gradient = carried
-        *passes, labels, weights = chunk
-        logits = [ops.matmul(rows, ops.transpose(matrix)) for rows in passes]
-        label_logits = [_pick(each, labels) for each in logits]
+        *passes_rows, chunk_labels, token_weights = chunk
+        logits = [ops.matmul(rows, ops.transpose(matrix)) for rows in passes_rows]
+        label_logits = [_pick(each, chunk_labels) for each in logits]
         highest = ops.max(logits[0], axis=-1)
         if loss_weights is None:
             loss = 0.0
             nlls, logit_gradients = _cross_entropy(
-                logits[0], label_logits[0], highest, weights
+                logits[0], label_logits[0], highest, token_weights
             )
         else:
             loss, nlls, logit_gradients = _divergence(
-                logits, labels, weights, loss_weights
+                logits, chunk_labels, token_weights, loss_weights
             )
         for weight, nll, rows, label_logit in zip(
-            pass_weights, nlls, passes, label_logits, strict=True
+            pass_weights, nlls, passes_rows, label_logits, strict=True
         ):
             # Label logit minus mean logit (see `smoothed_cross_entropy`). The mean
             # logit is the product of the vector and the mean row of the matrix.
             above_mean = label_logit - ops.matmul(rows, mean_row)
             loss = loss + weight * (nll + label_smoothing * above_mean)
         correct = ops.cast(label_logits[0] >= highest, "float32")
-        new_sums = [ops.sum(weights * value) for value in (loss, nlls[0], correct)]
-        for each, rows in zip(logit_gradients, passes, strict=True):
+        values = loss, nlls[0], correct
+        new_sums = [ops.sum(token_weights * value) for value in values]
+        for each, rows in zip(logit_gradients, passes_rows, strict=True):
             matrix_gradient = matrix_gradient + ops.matmul(ops.transpose(each), rows)
         gradients = [ops.matmul(each, matrix) for each in logit_gradients]
         return [sums + ops.stack(new_sums), matrix_gradient], gradients

@@ -33,7 +33,8 @@ def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
     The fault is an int32 scalar, `OK` or a key of `FAULT_REASONS`. `gradients` and
     `loss_sum` are those of this replica, and `tokens` is the total weight of the target
     tokens in the global batch. With a `LossScaleOptimizer`, the gradients are
-    multiplied by the loss scale.
+    multiplied by the loss scale. Of the `StepOptions`, `global_clipnorm` and
+    `max_gradient_norm` are used. If they are `None`, norms have no limit.
     """
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     loss_scale = None

@@ -137,14 +137,13 @@ class WordSplitter(tf.Module):
         self._known = _string_table([" ", *known], [SPACE_MARK, *known])
         self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
         bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
-        letters, digits, not_other = (
-            (r"\p{L}\p{M}", r"|\p{N}", r"\p{N}")
-            if split_digits
-            else (r"\p{L}\p{M}\p{N}", "", "")
-        )
+        letters, lone_digits = r"\p{L}\p{M}\p{N}", ""
+        if split_digits:
+            letters, lone_digits = r"\p{L}\p{M}", r"\p{N}"
+        digit = f"|{lone_digits}" if lone_digits else ""
         self._word = (
-            rf"{SPACE_MARK}?[{letters}]+{digits}"
-            rf"|{SPACE_MARK}?[^{SPACE_MARK}{not_other}{bytes_class}]"
+            rf"{SPACE_MARK}?[{letters}]+{digit}"
+            rf"|{SPACE_MARK}?[^{SPACE_MARK}{lone_digits}{bytes_class}]"
             rf"|{SPACE_MARK}|[{bytes_class}]"
         )
 
@@ -153,6 +152,7 @@ class WordSplitter(tf.Module):
         # Without a dtype, an empty list would become a float tensor.
         strings = tf.convert_to_tensor(strings, tf.string)
         characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
+        # Characters outside the alphabet are replaced by the symbols of their bytes.
         symbols = self._known.lookup(characters.flat_values)
         unknown = tf.where(symbols == "")
         in_bytes = tf.strings.bytes_split(tf.gather_nd(characters.flat_values, unknown))
