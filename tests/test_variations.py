@@ -192,7 +192,7 @@ def test_variations_reject_invalid_values(changes, message):
     with pytest.raises(ValueError, match=message):
         kt.Variations(**changes)
     with pytest.raises(ValueError, match=next(iter(changes))):
-        ModelSettings(preset="tiny", variations=changes)
+        ModelSettings(size="tiny", variations=changes)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_learned_positions_have_no_variations(changes):
     with pytest.raises(ValueError, match="Only sinusoids have `rates` and `first_"):
         built(changes, **LEARNED)
     with pytest.raises(ValueError, match="requires positions: sinusoidal"):
-        ModelSettings(preset="tiny", **LEARNED, variations=changes)
+        ModelSettings(size="tiny", **LEARNED, variations=changes)
 
 
 def test_recipe_keeps_the_changes_only(tmp_path):
