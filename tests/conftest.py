@@ -68,6 +68,8 @@ LONGEST = (
     *EXPORTED,
     *FORKED,
     "backends/test_model_on_backends.py",
+    "training/test_interruptions.py",
+    "pipelines/tokenizers/test_contract.py",
     "decoding/test_incremental.py",
     "training/test_faults.py",
     "training/test_training_model.py",

@@ -190,7 +190,7 @@ class Scored:
             return Rows
 
     target_tokenizer = tokenizer
-    model = SimpleNamespace(positions="sinusoidal")
+    model = SimpleNamespace(position_limit=None)
 
     def score(self, sources, targets):
         return [PairScore(float(target), 1) for target in targets]
