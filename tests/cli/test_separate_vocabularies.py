@@ -278,6 +278,6 @@ def test_damaged_pair_of_sizes_is_refused(run, translator, tmp_path):
         check_vocabularies("x", translator.model, target)
     with pytest.raises(ValueError, match="must not have more ids than the model"):
         kt.Translator(translator.model, target)
-    with pytest.raises(ValueError, match="source_vocabulary_size': .370, 380"):
+    with pytest.raises(ValueError, match=r"source_vocabulary_size': \[370, 380"):
         small = kt.Transformer(380, 1, 16, 24, 2)
         Ensemble([translator.model, small])
