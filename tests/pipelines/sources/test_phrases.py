@@ -110,17 +110,19 @@ def test_hour_skeleton_ignores_literal_text(locale, skeleton):
     assert hour_skeleton(babel.Locale.parse(locale)) == skeleton
 
 
-@pytest.mark.parametrize("locales", [("ja", "en"), ("th", "fa")])
+@pytest.mark.parametrize(
+    "locales", [("en", "de"), ("ja", "en"), ("th", "fa"), ("hi", "zh-Hant")]
+)
 def test_phrases_have_one_target_per_source_for_all_seeds(locales):
     targets = {}
     for seed in (1, 2):
-        splits = phrases(*locales, size=2_001, seed=seed, held_out=51)
-        assert (len(splits.validation), len(splits.test)) == (51, 51)
+        splits = phrases(*locales, size=4_001, seed=seed, held_out=101)
+        assert (len(splits.validation), len(splits.test)) == (101, 101)
         for source, target in (pair for part in splits for pair in part):
             assert targets.setdefault(source, target) == target
             assert source.strip() and target.strip()
             assert "\N{NO-BREAK SPACE}" not in source
-    assert sum(map(has_digit, targets)) > 3_000
+    assert sum(map(has_digit, targets)) > 6_000
 
 
 @pytest.mark.parametrize("name", ["xx", "no locale", "", "e"])

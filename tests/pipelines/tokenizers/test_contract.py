@@ -55,7 +55,7 @@ def round_trip(tokenizer, texts):
 def test_unusual_texts_round_trip(lossless):
     assert round_trip(lossless, NASTY) == NASTY
     # The result for a text does not depend on the rest of the batch.
-    assert [round_trip(lossless, [text])[0] for text in NASTY[::5]] == NASTY[::5]
+    assert [round_trip(lossless, [text])[0] for text in NASTY] == NASTY
 
 
 ALPHABET = st.one_of(
@@ -64,7 +64,7 @@ ALPHABET = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(texts=st.lists(st.text(ALPHABET, max_size=40), max_size=20))
 @example(texts=[])
 @pytest.mark.fault("F17", "the ids decode to the same text")
@@ -73,10 +73,11 @@ def test_random_text_round_trips(kind, texts):
     assert round_trip(make(kind), texts) == texts
 
 
-def test_real_text_round_trips(data_dir):
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_real_text_round_trips(kind, data_dir):
     folder = data_dir / "multi30k"
     training = TextFiles(folder / "val.en.gz", folder / "val.de.gz")
-    tokenizer = train_tokenizer("bpe", training.sentences(), 2003)
+    tokenizer = train_tokenizer(kind, training.sentences(), 2003)
     names = "test_2016_flickr.fr.gz", "test_2016_flickr.de.gz"
     held_out = TextFiles(*(folder / name for name in names))
     assert round_trip(tokenizer, held_out.sentences()) == [*held_out.sentences()]
@@ -86,13 +87,7 @@ def test_real_text_round_trips(data_dir):
     assert sum(map(len, german)) / int(tf.reduce_sum(lengths)) > 3
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["bpe", "word_piece", "core", "marian", "marian spaces", "hub sentencepiece"],
-)
-def test_graph_and_saved_graph_match_eager_mode(kind, tmp_path):
-    tokenizer = make(kind)
-
+def test_graph_and_saved_graph_match_eager_mode(tokenizer, tmp_path):
     def split(texts):
         ids = tokenizer.tokenize(texts)
         return ids.flat_values, ids.row_splits, tokenizer.detokenize(ids)

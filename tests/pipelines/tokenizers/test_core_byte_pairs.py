@@ -54,14 +54,14 @@ def test_core_tokenizer_matches_library_on_odd_texts(tokenizer, core_ids):
     assert core_ids(texts) == ids_of(tokenizer, texts)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4))
 def test_core_tokenizer_matches_library_on_random_text(tokenizer, core_ids, texts):
     texts = [*texts, "und am " + "".join(texts)]
     assert core_ids(texts) == ids_of(tokenizer, texts)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.text("ab ", max_size=60))
 def test_leftmost_of_equal_merges_comes_first(tokenizer, core_ids, text):
     assert core_ids([text]) == library_ids(tokenizer, [text])
