@@ -79,10 +79,7 @@ class ResettableModel:
     def __init__(self, model):
         model.optimizer.build(model.trainable_variables)
         self.model = model
-        self._variables = [
-            *(*model.variables, *model.optimizer.variables),
-            *model.token_counter.variables,
-        ]
+        self._variables = [*model.variables, *model.optimizer.variables]
         self._values = [np.array(variable) for variable in self._variables]
 
     def reset(self):

@@ -259,7 +259,7 @@ class AfterStep(keras.callbacks.Callback):
         self._bar.show(step, metrics, line)
 
     def _tokens(self):
-        return float(self.model.token_counter.result())
+        return self.model.num_tokens
 
     def run_validation(self):
         """Runs a validation, which `progress` marks as due until it is complete."""

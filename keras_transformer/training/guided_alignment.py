@@ -1,6 +1,7 @@
 """Guided alignment: supervised cross-attention (Chen et al., 2016)."""
 
-import tensorflow as tf
+import numpy as np
+from keras import ops
 
 # Keeps the logarithm finite if the attention scores of the aligned positions are 0.
 _EPSILON = 1e-6
@@ -61,11 +62,11 @@ class GuidedAlignment:
             weights: `[batch, target_length]`, float32, 0 for padding.
         """
         aligned = self.aligned(inputs)
-        scores = tf.where(aligned, scores[:, self.head], 0.0)
-        aligned_scores = tf.reduce_sum(scores, axis=-1)  # [batch, target_length]
-        weights = weights * tf.cast(tf.reduce_any(aligned, axis=-1), tf.float32)
-        log_scores = tf.math.log(aligned_scores + _EPSILON)
-        return -self.weight * tf.reduce_sum(weights * log_scores)
+        scores = ops.where(aligned, scores[:, self.head], 0.0)
+        aligned_scores = ops.sum(scores, axis=-1)  # [batch, target_length]
+        weights = weights * ops.cast(ops.any(aligned, axis=-1), "float32")
+        log_scores = ops.log(aligned_scores + _EPSILON)
+        return -self.weight * ops.sum(weights * log_scores)
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):
@@ -83,16 +84,16 @@ def next_words(begins_word, stands_for_word, pad_id=0):
             represent a word in the target.
         pad_id: Id of padding in the source.
     """
-    begins_word = tf.constant(begins_word, tf.int32)
-    stands_for_word = tf.constant(stands_for_word, tf.int32)
+    begins_word = np.asarray(begins_word, "int32")
+    stands_for_word = np.asarray(stands_for_word, "int32")
 
     def aligned(inputs):
         source_ids = inputs["source_ids"]
         # Word index, from 0, of each source position and of the next word.
-        word = tf.cumsum(tf.gather(begins_word, source_ids), axis=1) - 1
-        word = tf.where(tf.equal(source_ids, pad_id), -1, word)
-        symbols = tf.gather(stands_for_word, inputs["target_ids"])
-        next_word = tf.cumsum(symbols, axis=1)
-        return tf.equal(next_word[:, :, None], word[:, None, :])
+        word = ops.cumsum(ops.take(begins_word, source_ids), axis=1) - 1
+        word = ops.where(ops.equal(source_ids, pad_id), -1, word)
+        symbols = ops.take(stands_for_word, inputs["target_ids"])
+        next_word = ops.cumsum(symbols, axis=1)
+        return ops.equal(next_word[:, :, None], word[:, None, :])
 
     return aligned

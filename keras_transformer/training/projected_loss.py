@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_transformer.training.step_ops import scan
+
 
 class LossWeights(NamedTuple):
     """Weights of the terms of the loss of two passes over the same tokens."""
@@ -103,7 +105,7 @@ def _sums_and_gradients(
 
     carried = [ops.zeros((3,)), ops.zeros_like(matrix)]
     chunks = [_divide(each, chunk_tokens) for each in (*passes, labels, weights)]
-    (sums, matrix_gradient), gradients = _scan(add_chunk, carried, chunks, len(passes))
+    (sums, matrix_gradient), gradients = scan(add_chunk, carried, chunks, len(passes))
 
     # The gradient of a cross-entropy with respect to the logits is the softmax minus
     # the target distribution, which puts 1 - e on the label, with e =
@@ -171,34 +173,3 @@ def _divide(array, chunk_tokens):
     missing = -ops.shape(array)[0] % chunk_tokens
     array = ops.pad(array, [[0, missing], *([[0, 0]] * (len(array.shape) - 1))])
     return ops.reshape(array, (-1, chunk_tokens, *array.shape[1:]))
-
-
-def _scan(function, carried, chunks, num_results):
-    """Calls `function` for one chunk after another, as `jax.lax.scan` does.
-
-    The only part of the loss that depends on the backend: `ops.scan` requires results
-    that have the shapes of the carried arrays. `function` receives the carried arrays
-    and a list with one chunk of each of `chunks`, arrays `[chunks, ...]`. It returns
-    the new carried arrays, and results with the shapes of the first `num_results`
-    chunks. The results are concatenated.
-    """
-    import tensorflow as tf
-
-    num_chunks = tf.shape(chunks[0])[0]
-    results = [
-        tf.TensorArray(tf.float32, num_chunks, element_shape=each.shape[1:])
-        for each in chunks[:num_results]
-    ]
-
-    def body(index, carried, results):
-        carried, new = function(carried, [each[index] for each in chunks])
-        results = [each.write(index, x) for each, x in zip(results, new, strict=True)]
-        return index + 1, carried, results
-
-    _, carried, results = tf.while_loop(
-        lambda index, *_: index < num_chunks,
-        body,
-        (0, carried, results),
-        parallel_iterations=1,
-    )
-    return carried, [each.concat() for each in results]

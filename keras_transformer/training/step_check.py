@@ -10,9 +10,10 @@ optimizer then skips the update and lowers the loss scale, but the step counts a
 """
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_transformer.training.replicas import global_mean, global_sum, num_replicas
+from keras_transformer.training.step_ops import apply_if
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
 NONFINITE = (LOSS, GRADIENT)
@@ -39,26 +40,24 @@ def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     loss_scale = None
     if is_scaled:
-        loss_scale = tf.convert_to_tensor(
+        loss_scale = ops.convert_to_tensor(
             optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
         )
     # If any component is non-finite, so is the sum, which costs half as much as a norm.
-    total = tf.add_n(
-        [tf.cast(tf.reduce_sum(gradient), tf.float32) for gradient in gradients]
-    )
+    total = sum(ops.cast(ops.sum(gradient), "float32") for gradient in gradients)
     gradients, is_too_large = _limit_norm(gradients, loss_scale, options)
     fault = _find_fault(tokens, loss_sum, total, loss_scale, is_too_large)
-    is_applied = tf.equal(fault, OK)
+    is_applied = ops.equal(fault, OK)
     if is_scaled:
         # A NaN in a gradient makes the optimizer skip the update and lower the loss
         # scale. Keras checks only the first replica's gradients. So after an overflow
         # on any replica, all replicas get a NaN. Other faults leave the loss scale
         # unchanged.
-        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
-        first = gradients[0] + tf.where(overflows, float("nan"), 0.0)
+        overflows = global_sum(ops.cast(~ops.isfinite(total), "float32")) > 0
+        first = gradients[0] + ops.where(overflows, float("nan"), 0.0)
         gradients = [first, *gradients[1:]]
         is_applied |= overflows
-    _apply_if(is_applied, optimizer, gradients, variables)
+    apply_if(is_applied, optimizer, gradients, variables)
     return fault
 
 
@@ -74,62 +73,30 @@ def _limit_norm(gradients, loss_scale, options):
     # applies the mean, because the optimizer adds the replicas' gradients.
     gradients = [global_mean(gradient) for gradient in gradients]
     # In 16 bits, the sum of squares would overflow or lose small gradients.
-    norm = tf.linalg.global_norm(
-        [tf.cast(gradient, tf.float32) for gradient in gradients]
-    )
-    norm *= num_replicas()
+    squares = (ops.square(ops.cast(gradient, "float32")) for gradient in gradients)
+    norm = ops.sqrt(sum(map(ops.sum, squares))) * num_replicas()
     if loss_scale is not None:
         norm /= loss_scale
     is_too_large = False
     if max_norm is not None:
         # Whether a non-finite norm is a fault depends on the loss scale.
-        is_too_large = tf.math.is_finite(norm) & (norm > max_norm)
+        is_too_large = ops.isfinite(norm) & (norm > max_norm)
     if clipnorm is not None:
-        factor = tf.minimum(1.0, clipnorm / tf.maximum(norm, 1e-12))
-        gradients = [each * tf.cast(factor, each.dtype) for each in gradients]
+        factor = ops.minimum(1.0, clipnorm / ops.maximum(norm, 1e-12))
+        gradients = [each * ops.cast(factor, each.dtype) for each in gradients]
     return gradients, is_too_large
 
 
 def _find_fault(tokens, loss_sum, gradient_sum, loss_scale, is_too_large):
     """Returns the fault of a step, the same on all replicas."""
-    is_nonfinite = [~tf.math.is_finite(each) for each in (loss_sum, gradient_sum)]
+    is_nonfinite = [~ops.isfinite(each) for each in (loss_sum, gradient_sum)]
     # One all-reduce adds both flags. A fault on any replica makes the whole step
     # invalid.
-    counts = global_sum(tf.cast(tf.stack(is_nonfinite), tf.float32))
-    is_loss_nonfinite, is_gradient_nonfinite = tf.unstack(counts > 0)
+    counts = global_sum(ops.cast(ops.stack(is_nonfinite), "float32"))
+    is_loss_nonfinite, is_gradient_nonfinite = ops.unstack(counts > 0)
     if loss_scale is not None:
         is_gradient_nonfinite &= loss_scale < MIN_LOSS_SCALE
-    fault = tf.where(is_too_large, EXPLOSION, OK)
-    fault = tf.where(is_gradient_nonfinite, GRADIENT, fault)
-    fault = tf.where(is_loss_nonfinite, LOSS, fault)
-    return tf.where(tokens > 0, fault, NO_TOKENS)
-
-
-def _apply_if(condition, optimizer, gradients, variables):
-    """Applies the gradients if `condition` is true, which all replicas agree on."""
-
-    def apply(*gradients):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    if not tf.distribute.has_strategy():
-        _run_if(condition, lambda: apply(*gradients))
-        return
-
-    # `apply_gradients` calls `merge_call`, which TensorFlow forbids inside a `tf.cond`
-    # in a replica context. So `merge_call` leaves this context before the `tf.cond`.
-    def apply_on_all(strategy, condition, *gradients):
-        _run_if(
-            strategy.experimental_local_results(condition)[0],
-            lambda: strategy.extended.call_for_each_replica(apply, args=gradients),
-        )
-
-    context = tf.distribute.get_replica_context()
-    context.merge_call(apply_on_all, args=(condition, *gradients))
-
-
-def _run_if(condition, function):
-    def run():
-        function()
-        return tf.constant(True)
-
-    tf.cond(condition, run, lambda: tf.constant(False))
+    fault = ops.where(is_too_large, EXPLOSION, OK)
+    fault = ops.where(is_gradient_nonfinite, GRADIENT, fault)
+    fault = ops.where(is_loss_nonfinite, LOSS, fault)
+    return ops.where(tokens > 0, fault, NO_TOKENS)

@@ -93,7 +93,7 @@ class Trainer:
                 setattr(self.progress, name, value)
             # A checkpoint may be written before `fit` restores these sums.
             restore_metric_sums(self.model, self.progress.metrics)
-            self.model.token_counter.total.assign(self.progress.tokens)
+            self.model.num_tokens = self.progress.tokens
             self._saved_step = self.progress.step
         if check is not None:
             check()
@@ -125,7 +125,7 @@ class Trainer:
         # Keras cannot convert a mirrored variable to a number.
         sums = map(tf.convert_to_tensor, metric_sums(self.model))
         progress.metrics = [float(value) for value in sums]
-        progress.tokens = float(tf.convert_to_tensor(self.model.token_counter.total))
+        progress.tokens = self.model.num_tokens
         progress.reason = reason
         self.checkpoints.save(progress.step, dict(progress))
         self._saved_step = progress.step

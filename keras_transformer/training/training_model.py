@@ -1,12 +1,11 @@
 """Training step of a `Transformer`, as a `keras.Model` for `model.fit`."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
-import tensorflow as tf
+from keras import ops
 
-from keras_transformer.errors import require_tensorflow
 from keras_transformer.training.consistency import Consistency, draw_token_factors
 from keras_transformer.training.guided_alignment import GuidedAlignment
 from keras_transformer.training.losses import replace_padding
@@ -14,9 +13,16 @@ from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenM
 from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.step_check import OK, apply_checked
+from keras_transformer.training.step_ops import (
+    accelerator_chunk_tokens,
+    call_step,
+    gradients_of,
+    repeat,
+    require_backend,
+)
 
-# Number of tokens whose logits are computed at a time, enough to use a GPU fully.
-GPU_CHUNK_TOKENS = 8192
+# Integers on a JAX device have 32 bits, so the count of tokens has two digits.
+_COUNT_BASE = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +60,8 @@ class _Batch(NamedTuple):
     """A batch, or a part of one. At padding, labels and weights are 0."""
 
     inputs: dict  # source_ids [batch, source_length], target_ids [batch, target_length]
-    labels: tf.Tensor  # [batch, target_length], int32
-    weights: tf.Tensor  # [batch, target_length], float32
-
-
-class _GlobalSum(keras.metrics.Sum):
-    """`Sum` that is equal on all replicas, so that one worker can read it alone."""
-
-    def add_variable(self, *args, **kwargs):
-        return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
+    labels: Any  # [batch, target_length], int32
+    weights: Any  # [batch, target_length], float32
 
 
 class TrainingModel(keras.Model):
@@ -123,7 +122,7 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
-        require_tensorflow("`TrainingModel`")
+        require_backend()
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         # Random generators for `word_dropout` and `token_cutoff`, if they are used.
@@ -140,21 +139,29 @@ class TrainingModel(keras.Model):
                 consistency,
             )
         )
+        state = {
+            "initializer": "zeros",
+            "dtype": "int32",
+            "trainable": False,
+            # Equal on all replicas, so that one worker can read it alone.
+            "aggregation": "only_first_replica",
+        }
         # `step_check.OK`, or a key of `step_check.FAULT_REASONS`.
-        self.last_fault = self.add_weight(
-            shape=(),
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
-            aggregation="only_first_replica",
-            name="last_fault",
-        )
+        self.last_fault = self.add_weight(shape=(), name="last_fault", **state)
+        self._token_counts = self.add_weight(shape=(2,), name="tokens", **state)
         self.loss_metric = TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # `metrics` must not contain this counter, because `fit` would reset it. It is
-        # float64, because float32 cannot count beyond 2^24.
-        self.token_counter = _GlobalSum(name="tokens", dtype="float64")
+
+    @property
+    def num_tokens(self):
+        """Number of target tokens in all valid steps. `fit` does not reset it."""
+        high, low = self._token_counts[0], self._token_counts[1]
+        return int(high) * _COUNT_BASE + int(low)
+
+    @num_tokens.setter
+    def num_tokens(self, number):
+        self._token_counts.assign(divmod(int(number), _COUNT_BASE))
 
     def change_options(self, **changes):
         """Changes arguments of the constructor, as from one stage to the next.
@@ -227,19 +234,30 @@ class TrainingModel(keras.Model):
     def call(self, inputs, training=None):
         return self.transformer(inputs, training=training)
 
-    def train_step(self, data):
+    def train_step(self, *arguments):
         """Updates the weights from one batch.
 
         Args:
-            data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is a
-                dict with `source_ids` and `target_ids` (see `Transformer.call`).
-                `labels` is `[batch, target_length]`. `sample_weight` is `[batch]` or
-                `[batch, target_length]`. Loss and metrics are weighted means over
-                tokens.
+            *arguments: `data` is `(inputs, labels)` or `(inputs, labels,
+                sample_weight)`. `inputs` is a dict with `source_ids` and `target_ids`
+                (see `Transformer.call`). `labels` is `[batch, target_length]`.
+                `sample_weight` is `[batch]` or `[batch, target_length]`. Loss and
+                metrics are weighted means over tokens. On JAX, Keras passes `state`
+                before `data`.
 
         Returns:
-            Dict of the metrics over all batches since they were last reset.
+            Dict of the metrics over all batches since they were last reset. On JAX, a
+            pair of this dict and the new state.
         """
+        groups = (
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.optimizer.variables,
+            self.metrics_variables,
+        )
+        return call_step(self._train_step, groups, arguments)
+
+    def _train_step(self, data):
         batch, is_token = self._unpack(data)
         # Calling the transformer would build it, but this step calls only its methods.
         self.build({name: ids.shape for name, ids in batch.inputs.items()})
@@ -249,7 +267,7 @@ class TrainingModel(keras.Model):
                 "frozen. Set `trainable = True` on a layer and on those around it."
             )
         tokens, total_weight = _global_sums(is_token, batch.weights)
-        scale = 1.0 / tf.maximum(total_weight, 1e-9)
+        scale = self.optimizer.scale_loss(1.0 / ops.maximum(total_weight, 1e-9))
         gradients, sums = self._gradients_in_parts(batch, scale)
         if self.transformer.losses:
             raise ValueError(
@@ -265,15 +283,25 @@ class TrainingModel(keras.Model):
             self.options,
         )
         self.last_fault.assign(fault)
-        is_valid = tf.equal(fault, OK)
+        is_valid = ops.equal(fault, OK)
         tokens, total_weight, *sums = (
-            tf.where(is_valid, value, 0.0) for value in (tokens, total_weight, *sums)
+            ops.where(is_valid, value, 0.0) for value in (tokens, total_weight, *sums)
         )
-        self.token_counter.update_state(tokens)
+        high, low = self._token_counts[0], self._token_counts[1]
+        low = low + ops.cast(tokens, "int32")
+        self._token_counts.assign([high + low // _COUNT_BASE, low % _COUNT_BASE])
         return self._update_metrics(sums, total_weight)
 
-    def test_step(self, data):
+    def test_step(self, *arguments):
         """Updates the metrics from one batch, without dropout. See `train_step`."""
+        groups = (
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.metrics_variables,
+        )
+        return call_step(self._test_step, groups, arguments)
+
+    def _test_step(self, data):
         batch, is_token = self._unpack(data)
         sums = self._sums(batch, training=False)
         return self._update_metrics(sums, _global_sums(is_token, batch.weights)[1])
@@ -286,19 +314,19 @@ class TrainingModel(keras.Model):
         labels, is_token = replace_padding(labels, self.transformer.pad_id)
         if weights is None:
             return _Batch(inputs, labels, is_token), is_token
-        weights = tf.cast(weights, tf.float32)
-        if weights.shape.rank == 1:
+        weights = ops.cast(weights, "float32")
+        if len(weights.shape) == 1:
             weights = weights[:, None]
         return _Batch(inputs, labels, is_token * weights), is_token
 
     def _gradients(self, batch, scale):
         """Returns the gradients of the scaled loss, and the result of `_sums`."""
-        variables = [variable.value for variable in self.trainable_variables]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
+
+        def loss():
             sums = self._sums(batch, training=True)
-            loss = self.optimizer.scale_loss(sums[0] * scale)
-        return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
+            return sums[0] * scale, sums
+
+        return gradients_of(loss, self)
 
     def _gradients_in_parts(self, batch, scale):
         """Like `_gradients`, but computes the batch in parts and adds their results."""
@@ -308,36 +336,29 @@ class TrainingModel(keras.Model):
             return self._gradients(batch, scale)
         # XLA needs constant shapes, so rows of padding give all parts the same number
         # of rows.
-        missing = tf.math.floormod(-tf.shape(batch.labels)[0], parts)
+        missing = -ops.shape(batch.labels)[0] % parts
 
         def divide(array, padding=0):
-            padding = tf.cast(padding, array.dtype)
-            array = tf.pad(array, [[0, missing], [0, 0]], constant_values=padding)
-            return tf.reshape(array, [parts, -1, tf.shape(array)[1]])
+            array = ops.pad(array, [[0, missing], [0, 0]], constant_values=padding)
+            return ops.reshape(array, [parts, -1, ops.shape(array)[1]])
 
         pad_id = self.transformer.pad_id
         inputs = {name: divide(ids, pad_id) for name, ids in batch.inputs.items()}
         divided = _Batch(inputs, divide(batch.labels), divide(batch.weights))
 
-        def body(index, gradients, sums):
-            part = tf.nest.map_structure(lambda array: array[index], divided)
-            new, new_sums = self._gradients(part, scale)
-            gradients = [
-                total + tf.convert_to_tensor(gradient)
-                for total, gradient in zip(gradients, new, strict=True)
+        def add_part(index, totals):
+            part = keras.tree.map_structure(lambda array: array[index], divided)
+            gradients, sums = self._gradients(part, scale)
+            return [
+                total + value
+                for total, value in zip(totals, [*gradients, *sums], strict=True)
             ]
-            sums = [total + value for total, value in zip(sums, new_sums, strict=True)]
-            return index + 1, gradients, sums
 
-        zeros = [tf.zeros_like(variable.value) for variable in self.trainable_variables]
-        sums = [tf.constant(0.0)] * 3
-        _, gradients, sums = tf.while_loop(
-            lambda index, *_: index < parts,
-            body,
-            (0, zeros, sums),
-            parallel_iterations=options.parallel_parts,
-        )
-        return gradients, sums
+        variables = self.trainable_variables
+        zeros = [ops.zeros(each.shape, each.dtype) for each in variables]
+        zeros += [ops.zeros(())] * 3
+        totals = repeat(add_part, parts, zeros, self, options.parallel_parts)
+        return totals[: len(variables)], totals[len(variables) :]
 
     def _sums(self, batch, training):
         """Returns the weighted sums of losses, NLLs and correct predictions."""
@@ -345,20 +366,20 @@ class TrainingModel(keras.Model):
         is_consistent = training and options.consistency is not None
         vectors, scores = self._decoder_output(batch.inputs, is_consistent, training)
         # [batch, target_length, d_model] to [tokens, d_model]
-        vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
+        vectors = ops.reshape(ops.cast(vectors, "float32"), [-1, vectors.shape[-1]])
         vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
         sums = projected_loss(
-            tf.split(vectors, 2) if is_consistent else [vectors],
-            tf.convert_to_tensor(matrix),
-            tf.reshape(batch.labels, [-1]),
-            tf.reshape(batch.weights, [-1]),
+            ops.split(vectors, 2) if is_consistent else [vectors],
+            ops.convert_to_tensor(matrix),
+            ops.reshape(batch.labels, [-1]),
+            ops.reshape(batch.weights, [-1]),
             options.label_smoothing,
             options.consistency.loss_weights if is_consistent else None,
             self._chunk_tokens(),
         )
-        loss, nll, correct = tf.unstack(sums)
+        loss, nll, correct = ops.unstack(sums)
         if options.guided_alignment is not None:
-            scores = scores[: tf.shape(batch.labels)[0]]  # of the first pass
+            scores = scores[: ops.shape(batch.labels)[0]]  # of the first pass
             loss += options.guided_alignment.loss(scores, batch.inputs, batch.weights)
         return [loss, nll, correct]
 
@@ -372,7 +393,9 @@ class TrainingModel(keras.Model):
         guided, factors = self.options.guided_alignment, {}
         repeated = inputs
         if is_consistent:
-            repeated = {name: tf.concat([ids, ids], 0) for name, ids in inputs.items()}
+            repeated = {
+                name: ops.concatenate([ids, ids]) for name, ids in inputs.items()
+            }
         if training:
             factors = {
                 name.replace("ids", "factors"): self._token_factors(ids, repeated[name])
@@ -402,13 +425,13 @@ class TrainingModel(keras.Model):
             cutoff = draw_token_factors(
                 ids, self.options.token_cutoff, self.generators["token_cutoff"]
             )
-            cutoff = tf.concat([tf.ones_like(cutoff), cutoff], 0)
+            cutoff = ops.concatenate([ops.ones_like(cutoff), cutoff])
             factors = cutoff if factors is None else factors * cutoff
         return factors
 
     def _chunk_tokens(self):
-        if tf.config.list_physical_devices("GPU"):
-            return GPU_CHUNK_TOKENS
+        if not keras.distribution.list_devices()[0].startswith("cpu"):
+            return accelerator_chunk_tokens(self.transformer.num_outputs)
         # Small chunks stay in the CPU cache, but each chunk reads the whole output
         # projection, so a wider model needs larger chunks.
         return 2 * self.transformer.d_model
@@ -424,4 +447,4 @@ class TrainingModel(keras.Model):
 
 def _global_sums(*values):
     """Returns the sums of arrays over the global batch."""
-    return tf.unstack(global_sum(tf.stack([tf.reduce_sum(each) for each in values])))
+    return ops.unstack(global_sum(ops.stack([ops.sum(each) for each in values])))

@@ -37,7 +37,6 @@ class Simulation:
         self.log = MetricsLog(folder, self.progress)
         self.path = folder / "metrics.jsonl"
         self.clock, self.stage, self.saved = clock, stage, []
-        self.tokens = 1e9  # counted by an earlier `fit`
         defaults = {"steps": 99, "checkpoint_minutes": 1e9, "checkpoint_steps": None}
         defaults |= {"validate": None, "validation_steps": 1, "metric": "bleu"}
         defaults |= {"patience": None, "log_steps": 99, "bar": False}
@@ -49,7 +48,7 @@ class Simulation:
         """Begins a `fit`."""
         model = types.SimpleNamespace(last_fault=0, stop_training=False, metrics=())
         model.optimizer = types.SimpleNamespace(learning_rate=0.5)
-        model.token_counter = types.SimpleNamespace(result=lambda: self.tokens)
+        model.num_tokens = 10**9  # counted by an earlier `fit`
         self.model = model
         self.after_step.set_model(model)
         self.after_step.on_train_begin()
@@ -59,7 +58,7 @@ class Simulation:
 
     def step(self, seconds=0, tokens=0, loss=1.0, is_skipped=False):
         self.clock.now += seconds
-        self.tokens += tokens
+        self.model.num_tokens += tokens
         self.model.last_fault = int(is_skipped)
         self.after_step.on_train_batch_end(0, {"loss": loss})
 

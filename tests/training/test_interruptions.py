@@ -89,7 +89,7 @@ class Run:
         At a checkpoint, the process crashes. Elsewhere, it gets the signal `number`.
         """
         model = self.recorders[len(self.resumed) % 2].reset()
-        model.token_counter.reset_state()
+        model.num_tokens = 0
         trainer = self.trainer = training.Trainer(model, self.folder)
         first = trainer.restore()
         self.resumed.append(first)

@@ -1,0 +1,142 @@
+"""Trains with each option of `TrainingModel` on the backend of KERAS_BACKEND.
+
+test_model_on_backends.py runs this script on JAX, and `results` in its own process, on
+TensorFlow. The argument is the path of a JSON file to write.
+"""
+
+import json
+import pathlib
+import sys
+import types
+
+import keras
+import numpy as np
+
+from keras_transformer import training
+from keras_transformer.training.projected_loss import projected_loss
+from keras_transformer.training.step_ops import gradients_of
+from keras_transformer.transformer import Transformer
+
+VOCABULARY, ROWS = 31, 7
+# Only the gradient of the first batch is larger.
+MAX_NORM = 2.0
+# Dropout is off, because backends draw different random numbers.
+CASES = {
+    "plain": {},
+    "parts": {
+        "gradient_accumulation_steps": 2,
+        "parallel_parts": 2,
+        "global_clipnorm": 0.5,
+        "max_gradient_norm": MAX_NORM,
+        "guided_alignment": training.GuidedAlignment(
+            training.next_words(
+                np.arange(VOCABULARY) % 2 == 0, np.arange(VOCABULARY) % 3 == 0
+            )
+        ),
+    },
+    "bfloat16": {"dtype": "mixed_bfloat16"},
+    "float16": {"dtype": "mixed_float16"},
+}
+
+
+def batches():
+    """Returns batches whose third has a weight that is not a number."""
+    rng = np.random.default_rng(1)
+    found = []
+    for number in range(4):
+        source_ids, labels = rng.integers(3, VOCABULARY, (2, ROWS, 6)).astype("int32")
+        source_ids[:2, 4:] = labels[:3, 3:] = 0
+        starts = np.full((ROWS, 1), 2, "int32")
+        target_ids = np.concatenate([starts, labels[:, :-1]], axis=1)
+        weights = rng.uniform(0, 2, labels.shape).astype("float32")
+        if number == 2:
+            weights[4, 0] = np.nan
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        found.append((inputs, labels, weights))
+    return found
+
+
+def build(dtype="float32", optimizer_options=None, **options):
+    """Returns a compiled `TrainingModel` whose weights come from NumPy."""
+    model = Transformer(
+        *(VOCABULARY, 1, 16, 32, 2), dropout=options.pop("dropout", 0.0), dtype=dtype
+    )
+    model = training.TrainingModel(model, **options)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    rng = np.random.default_rng(0)
+    for weight in model.transformer.trainable_weights:
+        weight.assign(0.3 * rng.normal(size=weight.shape))
+    # Unlike Adam's updates, SGD's grow with the gradients.
+    optimizer = keras.optimizers.SGD(0.2, use_ema=True, ema_momentum=0.5)
+    if dtype == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 64.0)
+    is_tensorflow = keras.config.backend() == "tensorflow"
+    model.compile(optimizer, run_eagerly=is_tensorflow)
+    return model
+
+
+def results(name):
+    """Returns the metrics and faults of each step, and the state after the last one."""
+    model = build(**CASES[name])
+    steps = []
+    for batch in batches():
+        metrics = [float(value) for value in model.train_on_batch(*batch)]
+        steps.append([*metrics, int(model.last_fault)])
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    validation = model.test_on_batch(*batches()[0]) if name == "plain" else []
+    return {
+        "steps": steps,
+        "validation": [*map(float, validation)],
+        "tokens": model.num_tokens,
+        "updates": int(optimizer.iterations),
+        "scale": float(getattr(model.optimizer, "dynamic_scale", 0.0)),
+        "weights": [np.array(each).tolist() for each in model.trainable_weights],
+        "averages": [
+            np.array(each).tolist()
+            for each in optimizer.variables
+            if each.path.endswith("average")
+        ],
+    }
+
+
+def projected_losses():
+    """Returns the sums and gradients of `projected_loss` for one and two passes."""
+    rng = np.random.default_rng(5)
+    shapes = (29, 7), (29, 7), (53, 7)
+    variables = [
+        keras.Variable(rng.normal(size=each), dtype="float32") for each in shapes
+    ]
+    labels = rng.integers(0, 53, 29).astype("int32")
+    weights = rng.choice([0.0, 1.0, 2.5], 29).astype("float32")
+    found = []
+    for loss_weights in (None, training.Consistency("rdrop").loss_weights):
+
+        def loss(loss_weights=loss_weights):
+            *passes, matrix = (variable.value for variable in variables)
+            passes = passes[: 1 if loss_weights is None else 2]
+            options = labels, weights, 0.1, loss_weights, 8
+            sums = projected_loss(passes, matrix, *options)
+            return sums[0], sums
+
+        model = types.SimpleNamespace(
+            trainable_variables=variables, non_trainable_variables=[]
+        )
+        gradients, sums = gradients_of(loss, model)
+        found.append([np.array(each).tolist() for each in (sums, *gradients)])
+    return found
+
+
+def check_random_factors():
+    """Checks that each step draws other dropout and word dropout, in each part."""
+    model = build(dropout=0.3, word_dropout=0.3, gradient_accumulation_steps=3)
+    model.optimizer.learning_rate = 0.0
+    losses = {float(model.train_on_batch(*batches()[0])[0]) for _ in range(3)}
+    assert len(losses) == 3, losses
+
+
+if __name__ == "__main__":
+    found = {name: results(name) for name in CASES}
+    found["projected losses"] = projected_losses()
+    check_random_factors()
+    assert "tensorflow" not in sys.modules
+    pathlib.Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
