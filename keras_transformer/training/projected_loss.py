@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.training.step_ops import scan
@@ -33,14 +34,15 @@ def projected_loss(
     together with the loss, since both need the same softmax.
 
     Args:
-        passes: List of one or two arrays `[tokens, d_model]`, float32: the decoder
-            output of each pass over the batch (see `Consistency`).
+        passes: List of one or two arrays `[tokens, d_model]`: the decoder output of
+            each pass over the batch (see `Consistency`). Their dtype, float32 or
+            bfloat16, is that of matrix products and logits. Sums are float32.
         matrix: `[vocabulary_size, d_model]`, float32, the output projection.
         labels: `[tokens]`, int32.
         weights: `[tokens]`, float32, the weights of the labels, 0 for padding.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         loss_weights: `LossWeights`, if there are two passes.
-        chunk_tokens: Number of tokens per chunk.
+        chunk_tokens: Maximum number of tokens per chunk.
 
     Returns:
         `[3]`, float32, weighted sums over tokens: the loss of all passes, and the
@@ -57,7 +59,10 @@ def projected_loss(
         )
 
         def gradient(upstream):
-            return tuple(upstream[0] * each for each in gradients)
+            return tuple(
+                ops.cast(upstream[0] * each, operand.dtype)
+                for each, operand in zip(gradients, operands, strict=True)
+            )
 
         return sums, gradient
 
@@ -69,6 +74,10 @@ def _sums_and_gradients(
 ):
     """Returns the sums, and the gradients with respect to the passes and the matrix."""
     mean_row = ops.mean(matrix, axis=0)
+    dtype = passes[0].dtype
+    is_rounded = keras.backend.standardize_dtype(dtype) != "float32"
+    factor = ops.cast(matrix, dtype)
+    on_label, vocabulary_size = 1.0 - label_smoothing, matrix.shape[0]
     pass_weights = [1.0]
     if loss_weights is not None:
         pass_weights = [loss_weights.first, loss_weights.second]
@@ -76,7 +85,7 @@ def _sums_and_gradients(
     def add_chunk(carried, chunk):
         sums, matrix_gradient = carried
         *passes_rows, chunk_labels, token_weights = chunk
-        logits = [ops.matmul(rows, ops.transpose(matrix)) for rows in passes_rows]
+        logits = [_product(rows, ops.transpose(factor)) for rows in passes_rows]
         label_logits = [_pick(each, chunk_labels) for each in logits]
         highest = ops.max(logits[0], axis=-1)
         if loss_weights is None:
@@ -98,20 +107,34 @@ def _sums_and_gradients(
         correct = ops.cast(label_logits[0] >= highest, "float32")
         values = loss, nlls[0], correct
         new_sums = [ops.sum(token_weights * value) for value in values]
+        if is_rounded:
+            # Rounded one by one, softmax and target distribution would lose their
+            # difference. XLA subtracts without another pass over the logits.
+            targets = on_label * ops.one_hot(chunk_labels, vocabulary_size)
+            targets = targets + label_smoothing / vocabulary_size
+            logit_gradients = [
+                ops.cast(each - (weight * token_weights)[:, None] * targets, dtype)
+                for weight, each in zip(pass_weights, logit_gradients, strict=True)
+            ]
         for each, rows in zip(logit_gradients, passes_rows, strict=True):
-            matrix_gradient = matrix_gradient + ops.matmul(ops.transpose(each), rows)
-        gradients = [ops.matmul(each, matrix) for each in logit_gradients]
+            matrix_gradient = matrix_gradient + _product(ops.transpose(each), rows)
+        gradients = [_product(each, factor) for each in logit_gradients]
         return [sums + ops.stack(new_sums), matrix_gradient], gradients
 
+    if num_tokens := passes[0].shape[0]:
+        # Chunks of equal size have the fewest rows of padding.
+        chunk_tokens = -(-num_tokens // -(-num_tokens // chunk_tokens))
     carried = [ops.zeros((3,)), ops.zeros_like(matrix)]
     chunks = [_divide(each, chunk_tokens) for each in (*passes, labels, weights)]
     (sums, matrix_gradient), gradients = scan(add_chunk, carried, chunks, len(passes))
 
+    if is_rounded:
+        gradients = [each[: ops.shape(passes[0])[0]] for each in gradients]
+        return sums, [*gradients, matrix_gradient]
     # The gradient of a cross-entropy with respect to the logits is the softmax minus
     # the target distribution, which puts 1 - e on the label, with e =
     # `label_smoothing`, and spreads e evenly over the vocabulary. The loop over chunks
     # lacks the target distribution.
-    on_label, vocabulary_size = 1.0 - label_smoothing, matrix.shape[0]
     targets = on_label * ops.take(matrix, labels, axis=0) + label_smoothing * mean_row
     complete = []
     for weight, rows, gradient in zip(pass_weights, passes, gradients, strict=True):
@@ -124,6 +147,11 @@ def _sums_and_gradients(
         spread = label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
         matrix_gradient = matrix_gradient - spread
     return sums, [*complete, matrix_gradient]
+
+
+def _product(x, y):
+    """Returns the matrix product as float32, rounded to the dtype of `x` before."""
+    return ops.cast(ops.matmul(x, y), "float32")
 
 
 def _cross_entropy(logits, label_logits, highest, weights):

@@ -366,7 +366,8 @@ class TrainingModel(keras.Model):
         is_consistent = training and options.consistency is not None
         vectors, scores = self._decoder_output(batch.inputs, is_consistent, training)
         # [batch, target_length, d_model] to [tokens, d_model]
-        vectors = ops.reshape(ops.cast(vectors, "float32"), [-1, vectors.shape[-1]])
+        dtype = "bfloat16" if self.compute_dtype == "bfloat16" else "float32"
+        vectors = ops.reshape(ops.cast(vectors, dtype), [-1, vectors.shape[-1]])
         vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
         sums = projected_loss(
             ops.split(vectors, 2) if is_consistent else [vectors],
