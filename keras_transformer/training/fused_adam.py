@@ -2,8 +2,6 @@
 
 import keras
 
-from keras_transformer.errors import require_tensorflow
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FusedAdam(keras.optimizers.Adam):
@@ -11,17 +9,16 @@ class FusedAdam(keras.optimizers.Adam):
 
     Keras's update consists of a dozen operations, each of which reads and writes whole
     tensors. Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`,
-    this class uses Keras's update.
+    or on another backend, this class uses Keras's update.
     """
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable and its slots."""
-        require_tensorflow("`FusedAdam`")
-        import tensorflow as tf
-
-        if self.amsgrad:
+        if self.amsgrad or keras.config.backend() != "tensorflow":
             super().update_step(gradient, variable, learning_rate)
             return
+        import tensorflow as tf
+
         dtype = variable.dtype
         index = self._get_variable_index(variable)
         step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
