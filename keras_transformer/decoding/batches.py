@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from keras_transformer.decoding.compiled import few_lengths
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.errors import ModelError
 
@@ -160,6 +161,7 @@ def batch_by_length(lengths, batch_tokens):
     A batch has at most `batch_tokens` positions, including padding. A longer row forms
     a batch by itself.
     """
+    lengths = [few_lengths(length) for length in lengths]
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batch and lengths[i] * (len(batch) + 1) > batch_tokens:

@@ -3,16 +3,27 @@
 from concurrent import futures
 
 import keras
+import numpy as np
+
+# Length of the shortest rows on JAX.
+_SHORTEST = 16
 
 
-def compile_for_ids(function, num_inputs):
-    """Compiles a function of `num_inputs` int32 arrays `[rows, length]` on TensorFlow.
+def compile_for_ids(function, num_inputs, model=None, pad_id=0):
+    """Compiles a function of `num_inputs` int32 arrays `[rows, length]`.
 
-    The result is a function of the same arguments that returns NumPy arrays. TensorFlow
-    traces it once for all shapes. JAX would compile again for each batch shape, which
-    takes longer than the search.
+    The result is a function of the same arguments that returns NumPy arrays with one
+    row for each of theirs. TensorFlow traces it once for all shapes. JAX compiles for
+    each shape, so it pads the arrays to one of a few. PyTorch does not compile.
+
+    Args:
+        function: The function, which may use the weights of `model`.
+        num_inputs: Number of arrays.
+        model: `Transformer`, or another model, or an `Ensemble`.
+        pad_id: Id of padding in all arrays.
     """
-    if keras.config.backend() == "tensorflow":
+    backend = keras.config.backend()
+    if backend == "tensorflow":
         import tensorflow as tf
 
         rows = tf.TensorSpec([None, None], tf.int32)
@@ -27,7 +38,9 @@ def compile_for_ids(function, num_inputs):
             return traced.get_concrete_function()(*map(tf.constant, ids))
 
         function = run_traced
-    if keras.config.backend() == "torch":
+    if backend == "jax":
+        function = _compile_for_shapes(function, model, pad_id)
+    if backend == "torch":
         import torch
 
         # Otherwise, results keep the intermediate values of all steps for gradients.
@@ -37,6 +50,51 @@ def compile_for_ids(function, num_inputs):
         return keras.tree.map_structure(keras.ops.convert_to_numpy, function(*ids))
 
     return run
+
+
+def _compile_for_shapes(function, model, pad_id):
+    """Compiles with JAX. The weights are arguments, because constants would be copied.
+
+    Rows are padded with copies of the first one.
+    """
+    import jax
+
+    models = getattr(model, "models", [] if model is None else [model])
+    variables = [variable for each in models for variable in each.variables]
+    limit = getattr(model, "position_limit", None)
+
+    @jax.jit
+    def compiled(values, *ids):
+        mapping = [*zip(variables, values, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping):
+            return function(*ids)
+
+    def run(*ids):
+        num_rows = len(ids[0])
+        values = [variable.value for variable in variables]
+        padded = [_pad(np.asarray(each), pad_id, limit) for each in ids]
+        results = compiled(values, *padded)
+        return keras.tree.map_structure(lambda x: x[:num_rows], results)
+
+    return run
+
+
+def _pad(ids, pad_id, limit):
+    num_rows, length = ids.shape
+    width = few_lengths(length)
+    if limit is not None:
+        width = max(length, min(width, limit))
+    ids = np.pad(ids, [[0, 0], [0, width - length]], constant_values=pad_id)
+    # The next power of 2.
+    missing = (1 << (num_rows - 1).bit_length()) - num_rows
+    return np.concatenate([ids, ids[:1].repeat(missing, axis=0)])
+
+
+def few_lengths(length):
+    """Returns the length to which `compile_for_ids` pads rows of this length."""
+    if keras.config.backend() != "jax":
+        return length
+    return max(_SHORTEST, 1 << (length - 1).bit_length())
 
 
 def shared_constant(array):

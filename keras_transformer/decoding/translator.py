@@ -375,11 +375,12 @@ class Translator:
             def call(*arrays):
                 arguments = dict(zip(names, arrays, strict=True))
                 if "seed" in arguments:
-                    arguments["seed"] = FixedSeed(arguments["seed"][0])
+                    arguments["seed"] = FixedSeed(arguments["seed"][0, :2])
                 return function(self.model, **arguments, **options)
 
             # Another thread may have been faster.
-            self._compiled.setdefault(key, compile_for_ids(call, len(names)))
+            compiled = compile_for_ids(call, len(names), self.model, self.model.pad_id)
+            self._compiled.setdefault(key, compiled)
         return self._compiled[key](*inputs.values())
 
     def _batch_tokens(self, num_samples=1):

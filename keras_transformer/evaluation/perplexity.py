@@ -54,7 +54,10 @@ class PairScorer:
         # In Marian models, id 0 usually ends a sentence, and padding has another id.
         self.pad_id = getattr(model, "pad_id", 0) if pad_id is None else pad_id
         self._score = compile_for_ids(
-            lambda *ids: score_ids(model, *ids, self.pad_id, unknown_id), num_inputs=3
+            lambda *ids: score_ids(model, *ids, self.pad_id, unknown_id),
+            3,
+            model,
+            self.pad_id,
         )
 
     def __call__(self, source_ids, target_ids, labels):

@@ -5,13 +5,18 @@ file written by this process, on TensorFlow, must load on every backend.
 """
 
 import functools
+import json
 import os
 import pathlib
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+import training_on_backend as training
+import translator_on_backend
+from characters import characters_model
 from layer_checks import numpy, randomize
 
 from keras_transformer.transformer import Transformer
@@ -94,6 +99,34 @@ def test_search_matches_oracles_on_backend(backend, checked):
 def test_model_matches_the_paper_on_backend(backend, checked):
     result = checked(backend)
     assert f"checked on {backend}" in result.stdout, result.stderr
+
+
+def run_on_jax(script, *arguments):
+    """Runs a script whose last argument is a JSON file, and returns its content."""
+    result = run("jax", TESTS / "backends" / script, *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(arguments[-1].read_text(encoding="utf-8"))
+
+
+def test_training_on_jax_matches_tensorflow(tmp_path):
+    found = run_on_jax("training_on_backend.py", tmp_path / "results.json")
+    expected = {name: training.results(name) for name in training.CASES}
+    expected["projected losses"] = training.projected_losses()
+    for name, values in expected.items():
+        tolerance = {"bfloat16": 3e-2, "float16": 1e-2}.get(name, 1e-4)
+        tolerance = {"rtol": tolerance, "atol": tolerance, "err_msg": name}
+        compare = functools.partial(np.testing.assert_allclose, **tolerance)
+        keras.tree.map_structure(compare, found[name], values)
+
+
+def test_translator_on_jax_matches_tensorflow(tmp_path):
+    model, output = tmp_path / "model.keras", tmp_path / "results.json"
+    characters_model().save(model)
+    found = run_on_jax("translator_on_backend.py", model, output)
+    expected = json.loads(json.dumps(translator_on_backend.results(model)))
+    keras.tree.assert_same_structure(found, expected)
+    for value, right in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+        assert value == (right if isinstance(right, str) else pytest.approx(right))
 
 
 @pytest.mark.slow

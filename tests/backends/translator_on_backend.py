@@ -1,0 +1,43 @@
+"""Translates, scores and aligns on the backend of KERAS_BACKEND.
+
+test_model_on_backends.py runs this script on JAX, and `results` in its own process, on
+TensorFlow. The arguments are the path of a `.keras` file and that of a JSON file to
+write.
+"""
+
+import json
+import pathlib
+import sys
+
+import keras
+from characters import Characters
+
+from keras_transformer.decoding import BeamSearch, Sampling, Translator
+
+# Of each length up to the limit, and lines that are divided or blank.
+LINES = ["abc", "", "gfedcba", "a", "bad cafe.", "fed. bad. cab! ace, gag.", "dd"]
+
+
+def results(path):
+    """Returns n-best lists, scores, samples, and translations with prefixes."""
+    translator = Translator(
+        keras.saving.load_model(path),
+        Characters(),
+        search=BeamSearch(3, extra_length=4),
+        max_source_length=12,
+        warn=lambda *_: None,
+    )
+    alone = [translator.translate([line])[0] for line in LINES]
+    assert alone == translator.translate(LINES)
+    targets = ["abc", "", "gag", "e", "bad", "cab.", "a"]
+    return {
+        "n_best": translator.n_best(LINES, 3),
+        "scores": translator.score(LINES, targets),
+        "greedy": translator.sample(LINES, Sampling(2, top_k=1, seed=3)),
+        "prefixes": translator.n_best(LINES, 2, prefixes=["ab"] * len(LINES)),
+    }
+
+
+if __name__ == "__main__":
+    model, output = sys.argv[1:]
+    pathlib.Path(output).write_text(json.dumps(results(model)), encoding="utf-8")
