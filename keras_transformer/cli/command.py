@@ -129,12 +129,16 @@ def _refuse_extra_argument(ctx):
 
 
 def _set_environment(settings):
-    """Sets variables that TensorFlow reads when it is loaded."""
+    """Sets variables that TensorFlow and JAX read when they are loaded."""
     if settings.quiet and settings.verbose:
         raise UserError("--quiet and --verbose cannot be used together")
     os.environ.setdefault(console.LOG_LEVEL, "3")
     if settings.verbose:
         os.environ[console.LOG_LEVEL] = "0"
+    # JAX compiles for seconds what it can read in milliseconds the next time.
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = os.path.join(cache, "keras_transformer", "jax")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     if settings.device is not None:
         _select_gpus(settings.device)
 
