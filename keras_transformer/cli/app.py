@@ -43,8 +43,6 @@ _MODULES = {
     **dict.fromkeys(("export", "info", "update-vocabulary", "import"), "models"),
     "score": "evaluate",
 }
-# Attributes of the modules that are not named after the command.
-_ATTRIBUTES = {"import": "import_model", "corpus": "app"}
 
 
 class Commands(TyperGroup):
@@ -70,7 +68,8 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
 
     module = _MODULES.get(name, name)
     module = importlib.import_module(f"keras_transformer.cli.{module}")
-    command = getattr(module, _ATTRIBUTES.get(name, name.replace("-", "_")))
+    # "import" is a keyword.
+    command = getattr(module, "import_" if name == "import" else name.replace("-", "_"))
     if not isinstance(command, typer.Typer):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(name, cls=LocalCommand if name in _LOCAL else Command)(command)

@@ -11,7 +11,7 @@ from keras_transformer.cli import console, options
 from keras_transformer.cli.command import Command
 from keras_transformer.errors import UserError
 
-app = typer.Typer(
+corpus = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -45,7 +45,7 @@ BeamOptions = Annotated[
 ]
 
 
-@app.command("prepare", cls=Command)
+@corpus.command("prepare", cls=Command)
 def prepare_corpus(
     model: Annotated[
         pathlib.Path,
@@ -81,10 +81,10 @@ def prepare_corpus(
     """
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
-    from keras_transformer.beam import corpus
+    from keras_transformer.beam.corpus import encode_with_beam
     from keras_transformer.pipelines.sources.records import describe_dropped
 
-    metadata = corpus.encode_with_beam(
+    metadata = encode_with_beam(
         source,
         target,
         model / "tokenizer" if (model / "tokenizer").is_dir() else model,
@@ -100,7 +100,7 @@ def prepare_corpus(
     console.print_status(f"{kept}; dropped: {dropped}" if dropped else kept)
 
 
-@app.command("translate", cls=Command)
+@corpus.command("translate", cls=Command)
 def translate_corpus(
     model: Export,
     source: Sources,
@@ -121,7 +121,7 @@ def translate_corpus(
     _run("translate", model, source, [], output, batch_size, beam_option, allow_unsafe)
 
 
-@app.command("score", cls=Command)
+@corpus.command("score", cls=Command)
 def score_pairs(
     model: Export,
     source: Sources,
@@ -145,7 +145,7 @@ def score_pairs(
 def _run(task, model, source, target, output, batch_size, beam_option, allow_unsafe):
     beam_options = _command_line_options(beam_option)
     _check_and_load(model)
-    from keras_transformer.beam import inference
+    from keras_transformer.beam.inference import run_with_beam
 
     export = console.find_model(model)
     if export.kind != "export":
@@ -154,7 +154,7 @@ def _run(task, model, source, target, output, batch_size, beam_option, allow_uns
         )
     if allow_unsafe:
         console.warn_unsafe(export)
-    inference.run_with_beam(
+    run_with_beam(
         export.weights.resolve(),
         task,
         source,

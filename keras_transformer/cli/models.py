@@ -273,7 +273,7 @@ _PATTERNS = (
 _TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
 
 
-def import_model(
+def import_(
     path: Annotated[
         str,
         Argument(
