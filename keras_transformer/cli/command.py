@@ -15,6 +15,7 @@ from typer import Option
 from typer.core import TyperCommand
 
 from keras_transformer.cli import console
+from keras_transformer.cli.options import with_flags
 from keras_transformer.errors import UserError
 from keras_transformer.signals import exit_on_signals
 
@@ -107,7 +108,7 @@ class Command(TyperCommand):
                 traceback.print_exc()
             if _is_unnamed(error):
                 _discard_output()
-            console.print_error(f"error: {message}")
+            console.print_error(f"error: {with_flags(message, self)}")
             raise typer.Exit(getattr(error, "exit_code", _USER_ERROR)) from None
 
 
@@ -169,12 +170,11 @@ def _select_gpus(device):
 def _check_values(arguments):
     """Raises `UserError` for values that no command can use."""
     for name, value in arguments.items():
-        option = "--" + name.replace("_", "-")
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, float) and not math.isfinite(each):
-                raise UserError(f"{option} {each}: must be a finite number")
+                raise UserError(f"`{name}` {each}: must be a finite number")
             if isinstance(each, int) and abs(each) >= 2**63:
-                raise UserError(f"{option} {each}: must be below {2**63}")
+                raise UserError(f"`{name}` {each}: must be below {2**63}")
             if isinstance(each, str) and _SURROGATES.search(each):
                 raise UserError(f"{each}: must be UTF-8")
 

@@ -102,7 +102,7 @@ def evaluate(
     is_translating = output is not None or metrics != [Metric.perplexity]
     if search and not is_translating:
         raise UserError(
-            f"{options.flag(next(iter(search)))}: --metric perplexity translates "
+            f"`{next(iter(search))}`: --metric perplexity translates "
             "nothing. Remove the option, or add --output or another metric"
         )
     if is_parsing:
@@ -178,7 +178,7 @@ def complete_scoring(given, defaults, metrics=("bleu",)):
     if "bleu" not in metrics:
         return scoring
     name = scoring["tokenize"]
-    label = "evaluation.tokenize=" if given["tokenize"] is None else "--tokenize "
+    label = "evaluation.tokenize=" if given["tokenize"] is None else "`tokenize` "
     if name not in BLEU_TOKENIZERS:
         raise UserError(f"{label}{name}: must be one of {', '.join(BLEU_TOKENIZERS)}")
     try:

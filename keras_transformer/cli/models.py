@@ -189,7 +189,7 @@ def export(
     for name in given:
         if format not in _FORMATS_OF[name]:
             formats = " or ".join(_FORMATS_OF[name])
-            raise UserError(f"{options.flag(name)} needs --format {formats}")
+            raise UserError(f"`{name}` needs --format {formats}")
     search = options.search(beam_size, length_penalty, patience)
     if search and format == "ctranslate2":
         raise UserError(

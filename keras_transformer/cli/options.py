@@ -1,6 +1,7 @@
 """Arguments and options that several commands share."""
 
 import pathlib
+import re
 from typing import Annotated
 
 import typer
@@ -23,9 +24,14 @@ def complete_recipe_keys(incomplete: str):
     return [f"{key}=" for key in dotted_recipe_keys()]
 
 
-def flag(name: str) -> str:
-    """Returns the option of a parameter or of a field of the library."""
-    return f"--{name.replace('_', '-')}"
+def with_flags(message: str, command) -> str:
+    """Replaces names of arguments in backticks, such as `beam_size`, by options.
+
+    Messages of commands and of the library name arguments like Python code does. An
+    option of the command sets the argument of its name.
+    """
+    flags = {each.name: each.opts[0] for each in command.params}
+    return re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), message)
 
 
 def search(beam_size, length_penalty, patience):

@@ -132,7 +132,7 @@ def translate(
     parts = {"parallel_parts": parallel_parts} if parallel_parts > 1 else {}
     if unsuited := [*search, *parts] if sampling else [*sampled]:
         reason = "cannot be used with" if sampling else "needs"
-        raise UserError(f"{options.flag(unsuited[0])}: {reason} --sampling")
+        raise UserError(f"`{unsuited[0]}`: {reason} --sampling")
     require_output(output, prefix_file, forbid_file, input_path)
     if resume:
         output = _resumable_output(input_path, output)

@@ -65,7 +65,7 @@ _CHANGEABLE_KEYS = {
     },
     "decoding": True,
 }
-# Keys that may not change even with --allow-changes, since checkpoints would not fit.
+# Keys that may not change even with `allow_changes`, since checkpoints would not fit.
 _FIXED_KEYS = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
@@ -141,7 +141,7 @@ def check_outputs(folder):
         if path.is_symlink():
             raise RunError(
                 f"{path}: must be a {kind} in the run, not a symbolic link. Replace it "
-                "or pass --restart"
+                "or pass `restart`"
             )
         is_kind = path.is_file() if kind == "file" else path.is_dir()
         if path.exists() and not is_kind:
@@ -158,7 +158,7 @@ def check_restart(folder, recipe):
     ):
         if path and pathlib.Path(path).resolve().is_relative_to(folder.resolve()):
             raise RunError(
-                f"{path}: --restart would remove this {what}. Choose another --output"
+                f"{path}: `restart` would remove this {what}. Choose another `output`"
             )
 
 
@@ -200,8 +200,8 @@ def claim(folder, recipe, allow_changes=False):
     if (folder / MODEL).is_file() and not was_run:
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
-            "cannot resume and would replace it. Choose another --output. To start "
-            f"from the weights of this model, add --from {folder}"
+            "cannot resume and would replace it. Choose another `output`. To start "
+            f"from the weights of this model, add `initial_model` {folder}"
         )
     # Restored checkpoints need their recipe and vocabulary, which are replaced below.
     refuse_lost_checkpoints(folder / _CHECKPOINTS)
@@ -214,8 +214,8 @@ def claim(folder, recipe, allow_changes=False):
             if changed and not allow_changes:
                 raise RunError(
                     f"{folder} contains a run with a different recipe "
-                    f"({', '.join(changed)}). Choose another --output, or pass "
-                    "--allow-changes or --restart"
+                    f"({', '.join(changed)}). Choose another `output`, or pass "
+                    "`allow_changes` or `restart`"
                 )
             if old is not None:
                 _check_fixed_keys(folder, changed, old.training, recipe.training)
@@ -244,7 +244,7 @@ def _check_fixed_keys(folder, changed, old, new):
     if fixed:
         raise RunError(
             f"{folder} contains a run whose checkpoints do not fit these changes: "
-            f"{', '.join(fixed)}. Choose another --output, or pass --restart"
+            f"{', '.join(fixed)}. Choose another `output`, or pass `restart`"
         )
 
 
@@ -314,7 +314,7 @@ def check_unchanged(
     ]
     for name, problem in problems.items():
         if name in changed and not allow_changes:
-            raise RunError(f"{folder}: {problem}. Pass --allow-changes or --restart")
+            raise RunError(f"{folder}: {problem}. Pass `allow_changes` or `restart`")
     for name, what in (
         ("validation_text", "data.validation has"),
         ("validation_settings", "settings of validation have"),

@@ -106,7 +106,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     output = pathlib.Path(output)
     cores = find_cores()
     if jobs > cores:
-        raise UserError(f"--jobs {jobs}: must be at most the number of cores, {cores}")
+        raise UserError(f"`jobs` {jobs}: must be at most the number of cores, {cores}")
     if recipe.data.kind == "trees":
         raise RecipeError("`repeat` cannot be used with data.kind: trees")
     if getattr(recipe.data, "test", True) is None:
@@ -195,7 +195,7 @@ def _check_test_text(folders, test_pairs):
                 raise DataError(
                     f"{path}: differs from data.test, so the test set has changed "
                     f"since this seed was scored. Delete {folder / RESULT} to "
-                    "score it again, or choose another --output"
+                    "score it again, or choose another `output`"
                 )
 
 
@@ -209,7 +209,7 @@ def _store_or_check_recipe(output, recipe):
     if changed:
         raise RecipeError(
             f"{path}: differs from the recipe in {', '.join(changed)}. "
-            "Choose another --output"
+            "Choose another `output`"
         )
 
 

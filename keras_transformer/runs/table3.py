@@ -41,12 +41,12 @@ def expand_rows(names):
         found = [row for row in PAPER if row == name or (is_group and row[:-1] == name)]
         if not found:
             raise RecipeError(
-                f"rows must be names in Table 3 ({', '.join(PAPER)}) or letters of its "
-                f"groups, such as A. Received: {name!r}."
+                f"`rows` must be names in Table 3 ({', '.join(PAPER)}) or letters of "
+                f"its groups, such as A. Received: {name!r}."
             )
         wanted.update(found)
     if not wanted:
-        raise RecipeError("rows must name at least one row of Table 3.")
+        raise RecipeError("`rows` must name at least one row of Table 3.")
     return [row for row in PAPER if row in wanted]
 
 
@@ -63,7 +63,7 @@ def row_recipe(recipe, row, scale=1, seed=1):
     for name in WIDTHS:
         if sizes[name] % scale:
             raise RecipeError(
-                f"row {row}: {name}={sizes[name]} is not divisible by --scale {scale}"
+                f"row {row}: {name}={sizes[name]} is not divisible by `scale` {scale}"
             )
         sizes[name] //= scale
     values = recipe.model_dump()
@@ -117,7 +117,7 @@ class _Job(NamedTuple):
             if changed:
                 raise RecipeError(
                     f"{self.folder / RESULT} has a different recipe or scale "
-                    f"({', '.join(changed)}). Choose another --output"
+                    f"({', '.join(changed)}). Choose another `output`"
                 )
         return stored
 

@@ -161,7 +161,7 @@ def refuse_lost_checkpoints(folder):
     if (folder / SAVED).is_file() and not checkpoint_paths(folder):
         raise CheckpointError(
             f"{folder}: checkpoints were written, but none is left. Restore them, or "
-            "start over with --restart"
+            "start over with `restart`"
         )
 
 

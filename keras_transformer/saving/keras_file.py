@@ -38,9 +38,7 @@ from keras_transformer.untrusted import (
     shorten,
 )
 
-ALLOW_UNSAFE = (
-    "if you trust the file, pass --allow-unsafe (allow_unsafe=True in Python)"
-)
+ALLOW_UNSAFE = "if you trust the file, pass `allow_unsafe`"
 METADATA = "metadata.json"
 INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
 _MAX_BYTES = 8 << 30  # of a file of weights

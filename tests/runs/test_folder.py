@@ -164,7 +164,7 @@ def test_claim_rejects_changed_shape(tmp_path):
     precision = "training.mixed_precision=float16"
     for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999", precision):
         key = change.partition("=")[0]
-        message = rf"do not fit these changes: {key}\. .*--restart"
+        message = rf"do not fit these changes: {key}\. .*`restart`"
         with pytest.raises(RunError, match=message):
             run_folder.claim(tmp_path, recipe(change), allow_changes=True)
         assert (tmp_path / "config.yaml").read_text() == before
@@ -179,7 +179,7 @@ def test_restart_keeps_initial_model(tmp_path):
     inside = (folder, folder / "best.keras", folder / ".." / "run" / "x.keras")
     changes = [f"training.initial_model={path}" for path in inside]
     for change in (*changes, f"tokenizer.model={folder}/a.model"):
-        with pytest.raises(RunError, match="--restart would remove this"):
+        with pytest.raises(RunError, match="`restart` would remove this"):
             run_folder.check_restart(folder, recipe(change))
     for other in (tmp_path / "other", tmp_path / "run2" / "best.keras", "null"):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
@@ -206,7 +206,7 @@ def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
 @pytest.mark.fault("X02", "not resumed; `--from` starts a new run with its weights")
 def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
-    with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*--from"):
+    with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*`initial_m"):
         run_folder.claim(tmp_path, recipe())
     run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())
@@ -374,7 +374,7 @@ def test_check_text_rejects_changed_text():
 def test_check_replicas_rejects_changed_number():
     progress = Progress()
     check(progress)
-    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*--all"):
+    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*`all"):
         check(progress, replicas=4)
     assert progress.replicas == 2
     check(progress, True, replicas=4)

@@ -91,7 +91,7 @@ def test_row_recipe_applies_to_every_stage():
 
 
 def test_row_recipe_rejects_indivisible_scale():
-    with pytest.raises(RecipeError, match=r"row A4: key_dim=16 .* --scale 32"):
+    with pytest.raises(RecipeError, match=r"row A4: key_dim=16 .* `scale` 32"):
         table3.row_recipe(recipe(), "A4", scale=32)
 
 

@@ -259,7 +259,7 @@ def test_train_rejects_lost_checkpoints_and_changed_text(phrases_run, tmp_path):
     shutil.copytree(folder, lost)
     for path in (lost / "checkpoints").glob("ckpt-*"):
         path.unlink()
-    with pytest.raises(CheckpointError, match=r"none is left.*--restart"):
+    with pytest.raises(CheckpointError, match=r"none is left.*`restart`"):
         train(small_recipe(), lost, progress=False)
     summary = train(
         small_recipe("training.steps=1"), lost, progress=False, restart=True
@@ -287,7 +287,7 @@ def test_new_run_starts_with_averaged_weights(phrases_run, tmp_path):
     average = tmp_path / "average-1"
     shutil.copytree(folder, average)
     shutil.rmtree(average / "checkpoints")
-    with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
+    with pytest.raises(RunError, match=r"checkpoints of .*`initial_model`"):
         train(small_recipe(), average, progress=False)
     # At this rate, one step hardly changes the weights.
     recipe = small_recipe(
