@@ -34,8 +34,6 @@ COMMANDS = {
     "import": "Import a Marian, OPUS-MT or Hugging Face model.",
     "corpus": "Prepare, translate or score a corpus with Apache Beam.",
 }
-# Commands without --device.
-_LOCAL = {"init", "plot", "info", "models", "compare"}
 # Modules of the commands that have no module of their own name.
 _MODULES = {
     **dict.fromkeys(("demo", "init"), "train"),
@@ -64,7 +62,7 @@ class Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Imports a command's module and returns the command with its parameters."""
-    from keras_transformer.cli.command import Command, LocalCommand
+    from keras_transformer.cli.command import Command
 
     module = _MODULES.get(name, name)
     module = importlib.import_module(f"keras_transformer.cli.{module}")
@@ -72,7 +70,7 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
     command = getattr(module, "import_" if name == "import" else name.replace("-", "_"))
     if not isinstance(command, typer.Typer):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, cls=LocalCommand if name in _LOCAL else Command)(command)
+        single.command(name, cls=Command)(command)
         command = single
     return typer.main.get_command(command)
 

@@ -55,6 +55,8 @@ def _common_options(
 
 
 COMMON_OPTIONS = typer.main.get_command(_common_app).params
+# Commands that compute nothing, and so lack --device.
+_LOCAL = {"init", "plot", "info", "models", "compare"}
 
 
 class Command(TyperCommand):
@@ -64,12 +66,9 @@ class Command(TyperCommand):
     argument.
     """
 
-    has_device = True
-
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        common_options = COMMON_OPTIONS if self.has_device else COMMON_OPTIONS[:-1]
-        self.params = [*self.params, *common_options]
+        self.params += COMMON_OPTIONS[: 2 if self.name in _LOCAL else 3]
 
     def parse_args(self, ctx, args):
         takes_input = any(each.name == "input_path" for each in self.params)
@@ -110,12 +109,6 @@ class Command(TyperCommand):
                 _discard_output()
             console.print_error(f"error: {with_flags(message, self)}")
             raise typer.Exit(getattr(error, "exit_code", _USER_ERROR)) from None
-
-
-class LocalCommand(Command):
-    """A command that computes nothing, and so lacks --device."""
-
-    has_device = False
 
 
 def _refuse_extra_argument(ctx):
