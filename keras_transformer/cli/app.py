@@ -39,7 +39,8 @@ _MODULES = {
     **dict.fromkeys(("demo", "init"), "train"),
     **dict.fromkeys(("plot", "average", "repeat", "ablate"), "runs"),
     **dict.fromkeys(("export", "info", "update-vocabulary", "import"), "models"),
-    "score": "evaluate",
+    **dict.fromkeys(("score", "compare"), "evaluate"),
+    "parse": "translate",
 }
 
 
