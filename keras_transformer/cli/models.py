@@ -416,10 +416,12 @@ def update_vocabulary(
     if allow_unsafe:
         console.warn_unsafe(model)
     console.load_tensorflow()
+    from keras_transformer.files import replace_folder
     from keras_transformer.pipelines import read_lines
     from keras_transformer.runs import vocabulary
+    from keras_transformer.saving.keras_file import store_fingerprint
     from keras_transformer.saving.load import load_model
-    from keras_transformer.saving.names import MODEL
+    from keras_transformer.saving.names import MODEL, TOKENIZER
 
     with console.quiet_libraries():
         _, tokenizer, old = load_model(model, allow_unsafe)
@@ -437,7 +439,10 @@ def update_vocabulary(
     new, extended_tokenizer = vocabulary.update_vocabulary(
         old, tokenizer, target_lines, size, source_lines
     )
-    _save(new, extended_tokenizer, output)
+    with replace_folder(output, must_be_new=True) as temporary:
+        extended_tokenizer.save(temporary / TOKENIZER)
+        new.save(temporary / MODEL)
+        store_fingerprint(temporary / MODEL, extended_tokenizer.fingerprint())
     if not is_shared:
         _print_added(tokenizer.source, extended_tokenizer.source, "source ")
     _print_added(
@@ -459,14 +464,3 @@ def _print_added(tokenizer, extended_tokenizer, side):
     console.print_status(
         f"{extended_tokenizer.vocabulary_size} {side}subwords in total"
     )
-
-
-def _save(model, tokenizer, output):
-    from keras_transformer.files import replace_folder
-    from keras_transformer.saving.keras_file import store_fingerprint
-    from keras_transformer.saving.names import MODEL, TOKENIZER
-
-    with replace_folder(output, must_be_new=True) as temporary:
-        tokenizer.save(temporary / TOKENIZER)
-        model.save(temporary / MODEL)
-        store_fingerprint(temporary / MODEL, tokenizer.fingerprint())
