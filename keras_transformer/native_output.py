@@ -61,7 +61,7 @@ def hide_normalizer_message():
     with _lock:
         try:
             os.fstat(2)
-            captured = _temporary_file()
+            captured = tempfile.TemporaryFile()  # noqa: SIM115, closed below
         except OSError:
             captured = None
         if captured is None:
@@ -90,10 +90,3 @@ def _redirect(file):
     finally:
         os.dup2(real, 2)
         os.close(real)
-
-
-def _temporary_file():
-    """Opens a file in memory. Systems other than Linux create a temporary file."""
-    if hasattr(os, "memfd_create"):
-        return open(os.memfd_create("stderr"), "w+b")
-    return tempfile.TemporaryFile()
