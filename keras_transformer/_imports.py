@@ -7,12 +7,8 @@ import sys
 def lazy_names(package, modules, names=()):
     """Returns the `__getattr__` and `__dir__` of a package that loads names on use.
 
-    Importing one of its submodules then does not load the others.
-
-    Args:
-        package: Full name of the package.
-        modules: Names of submodules.
-        names: Mapping of names to the submodules that contain them.
+    Importing one of its submodules then does not load the others. `names` maps names to
+    the submodules that contain them.
     """
 
     def load(name):

@@ -135,9 +135,6 @@ def with_head_dims(arguments):
     """Returns a mapping of arguments, completed by the widths of keys and values.
 
     `key_dim` and `value_dim` default to `d_model // num_heads`.
-
-    Raises:
-        ValueError: If a default is needed and `num_heads` does not divide `d_model`.
     """
     d_model, num_heads = arguments["d_model"], arguments["num_heads"]
     found = {name: arguments.get(name) for name in ("key_dim", "value_dim")}
@@ -153,11 +150,7 @@ def with_head_dims(arguments):
 
 
 def count_parameters(arguments):
-    """Counts the parameters of a `Transformer` without building it.
-
-    Args:
-        arguments: Mapping of arguments. Missing ones have their defaults.
-    """
+    """Counts the parameters of a `Transformer` from a mapping of its arguments."""
     given = with_head_dims({**DEFAULTS, **arguments})
     variations = Variations.of(given["variations"])
     width, hidden = given["d_model"], given["d_ff"]

@@ -33,17 +33,10 @@ class _DetailsColumn(ProgressColumn):
 
 
 class ProgressBar:
-    """Shows progress on standard error.
+    """Shows progress on standard error, or nothing if it is closed.
 
-    If standard error is closed, as after `train ... 2>&1 | head`, nothing is shown.
-
-    Args:
-        label: Text in front of the bar.
-        total: Number of units of work, or `None` if it is unknown.
-        done: Number of units that are already done.
-        details: Text behind the bar at first.
-        line_seconds: Seconds between lines, if standard error is not a terminal.
-        transient: Whether the bar disappears at the end.
+    The label is in front of the bar, and the details are behind it. `total` may be
+    `None`. If `transient`, the bar disappears at the end.
     """
 
     def __init__(

@@ -8,17 +8,10 @@ import threading
 
 @contextlib.contextmanager
 def handle_signals(handlers):
-    """Sets handlers of signals inside the context.
+    """Sets handlers of signals inside the context, and yields the signals it handles.
 
-    Signals that are ignored stay ignored, such as SIGHUP under `nohup`. In a thread
-    other than the main one, which Python does not allow to set handlers, the context
-    changes nothing.
-
-    Args:
-        handlers: Mapping of numbers of signals to handlers.
-
-    Yields:
-        The numbers of the signals whose handlers are set.
+    Signals that are ignored stay ignored, such as SIGHUP under `nohup`. Python allows
+    only the main thread to set handlers, so in other threads, none is set.
     """
     previous = {}
     if threading.current_thread() is threading.main_thread():

@@ -137,15 +137,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
 
 
 def read_translations(output):
-    """Reads the translations and the references that `repeat` stored.
-
-    Args:
-        output: Output folder of `repeat`, a `pathlib.Path`.
-
-    Returns:
-        Tuple `(translations, references)`. `translations` has one list of texts per
-        seed.
-    """
+    """Returns the translations of `repeat`, a list per seed, and the references."""
     path = output / REPORT
     if not path.is_file():
         raise RunError(f"{output}: contains no results.json. Run `repeat` first")
