@@ -2,13 +2,10 @@
 
 import importlib.util
 import re
-import subprocess
 import sys
 
 import pytest
 from pages import ROOT, matches_output
-
-import keras_transformer as kt
 
 pytest.importorskip("jupytext", reason="needs the extra [docs]")
 nbformat = pytest.importorskip("nbformat", reason="needs the extra [docs]")
@@ -30,14 +27,6 @@ def notebooks():
 
 def stored_notebook(page):
     return nbformat.read(page.with_suffix(".ipynb"), as_version=4)
-
-
-def test_command_of_notebooks_starts(notebooks):
-    program = notebooks.COMMAND.format(python=sys.executable, tests=str(ROOT / "tests"))
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--version"], capture_output=True, text=True
-    )
-    assert kt.__version__ in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
