@@ -5,6 +5,7 @@ A plan estimates the data, size, speed, time and memory of a training before it 
 
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,16 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     assert re.match(rf"about {size} of {size} \({size} free\)$", found["memory"])
 
 
+@pytest.fixture
+def slow_model(monkeypatch):
+    """Replaces the model by one that trains on 8 tokens per second."""
+    transformer = SimpleNamespace(count_params=lambda: 1)
+    model = SimpleNamespace(transformer=transformer)
+    monkeypatch.setattr(plan, "_training_model", lambda recipe: model)
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
+
+
 STAGES = "training.stages=[{{steps: 10{}}}, {{steps: 5, batch_tokens: 128{}}}]"
 SIMCUT = ", consistency: {kind: simcut}"
 STEPS = "15 (stages: 10 + 5), about {} epochs"
@@ -73,17 +84,14 @@ TIME = "about {} min, without validation"
         ([STAGES.format(", directions: both", "")], {"steps": STEPS.format(12)}),
     ],
 )
-def test_plan_describes_batches_and_stages(recipe, monkeypatch, settings, expected):
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
-    monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
+def test_plan_describes_batches_and_stages(recipe, slow_model, settings, expected):
     train = recipe.data.train
     data = f"data.train={{source: {train.source}, target: {train.target}}}"
     found = plan_training(load_recipe("files", [data, *SMALL, *settings]))
     assert {name: found[name] for name in expected} == expected
 
 
-def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, slow_model):
     (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
     assert plan_training(recipe)["data"].startswith("15 pairs, ")
     pairs = tmp_path / "pairs"
