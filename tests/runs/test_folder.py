@@ -27,11 +27,10 @@ from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.validation import validation_settings
 from keras_transformer.training.callbacks import Progress
 
-# Holds the lock of a folder until standard input ends.
+# Holds a lock until standard input ends. It imports only what the package locks with.
 HOLD = """
-import pathlib, sys
-from keras_transformer.runs import folder as run_folder
-with run_folder.lock(pathlib.Path(sys.argv[1])):
+import filelock, sys
+with filelock.FileLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -53,7 +52,7 @@ def add_checkpoint(folder, step=3):
 )
 def test_lock_rejects_second_process(tmp_path):
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
+        [sys.executable, "-c", HOLD, str(tmp_path / ".lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
