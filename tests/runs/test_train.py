@@ -167,6 +167,7 @@ def test_train_retries_failed_start_with_other_settings(tmp_path):
         "model.positions=learned",
         "model.max_length=200",
         "training.steps=2",
+        "training.validation_bleu=false",
         "training.gradient_accumulation_steps=2",
         "training.mixed_precision=bfloat16",
         "training.schedule=paper",
