@@ -18,8 +18,10 @@ from keras_transformer.cli import console
 from keras_transformer.cli.app import app
 from keras_transformer.errors import DataError, RecipeError, RunError
 from keras_transformer.evaluation import bleu
+from keras_transformer.opening import open_model
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
+from keras_transformer.runs import validation
 from keras_transformer.runs.repeat import LOG, read_translations, repeat
 from keras_transformer.saving.names import final_scores_of_run
 
@@ -41,12 +43,17 @@ def run_instead(tmp_path, monkeypatch):
     return run_instead
 
 
-def test_repeat_reports_every_seed_and_their_spread(phrases_run, tmp_path, run_instead):
+def test_repeat_reports_every_seed_and_their_spread(
+    phrases_run, tmp_path, run_instead, monkeypatch
+):
     """A copy of a finished run stands in for each training."""
     run_instead(
         'for word; do [ "$before" = --output ] && folder=$word; before=$word; done\n'
         f'cp -r {phrases_run[0]}/. "$folder" && echo "$@" >"$folder/arguments"'
     )
+    # All copies have the same model, which is opened once.
+    opened = open_model(phrases_run[0])
+    monkeypatch.setattr(validation, "open_model", lambda folder: opened)
     output = tmp_path / "seeds"
     results = repeat(small_recipe(), [1, 2], output, jobs=JOBS)
     assert [each["seed"] for each in results] == [1, 2]
