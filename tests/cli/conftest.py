@@ -110,9 +110,14 @@ def model_path(tmp_path, translator):
 
 @pytest.fixture(scope="session")
 def run_command():
-    """Function that runs a command in this process and returns typer's result."""
+    """Function that runs a command in this process and returns typer's result.
 
-    def run(*arguments, stdin=None):
-        return CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)
+    It fails if the exit code is not `code`, if that is given.
+    """
+
+    def run(*arguments, stdin=None, code=None):
+        result = CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)
+        assert code in (None, result.exit_code), (result.output, result.exception)
+        return result
 
     return run

@@ -88,8 +88,7 @@ def test_argument_errors_need_no_tensorflow():
 )
 def test_other_commands_refuse_a_cluster(run_command, monkeypatch, arguments):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    result = run_command(*arguments)
-    assert result.exit_code == 2
+    result = run_command(*arguments, code=2)
     assert f"TF_CONFIG is set, but {arguments[0]} does not" in result.stderr
 
 
@@ -250,8 +249,7 @@ def test_exhausted_memory_is_an_error_in_one_line(
     translator.model = translator.tokenizer = None
     monkeypatch.setattr("keras_transformer.visualization.attention_of", attention_of)
     command = ("visualize", model_path, "--source", "x", "--output", tmp_path / "att")
-    result = run_command(*command)
-    assert result.exit_code == 2
+    result = run_command(*command, code=2)
     error = result.stderr.splitlines()[-1]
     assert re.match("error: not enough memory: (Unable to allocate|OOM when)", error)
 
@@ -289,7 +287,6 @@ def test_file_names_may_contain_any_bytes(tmp_path):
 
 
 def test_recipe_file_names_must_be_utf8(run_command, tmp_path):
-    result = run_command("init", tmp_path / "caf\udce9.yaml")
-    assert result.exit_code == 2
+    result = run_command("init", tmp_path / "caf\udce9.yaml", code=2)
     assert result.stderr.endswith(r"caf\udce9.yaml: must be UTF-8" "\n")
     assert result.stderr.count("\n") == 1 and not [*tmp_path.iterdir()]

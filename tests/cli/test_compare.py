@@ -136,8 +136,7 @@ def test_compare_warns_of_few_sentences(run_command, tmp_path):
     for count in (3, 30):
         for name, line in (("ref", "a b c d"), ("a", "a b c d"), ("b", "x y")):
             (tmp_path / name).write_text(f"{line}\n" * count)
-        result = run_command(*command, "--samples", "20")
-        assert result.exit_code == 0
+        result = run_command(*command, "--samples", "20", code=0)
         warning = "warning: intervals and p-values need at least 30 sentences. "
         assert (f"{warning}Received: 3\n" == result.stderr) == (count == 3)
 
@@ -165,6 +164,5 @@ def test_compare_warns_of_few_sentences(run_command, tmp_path):
 def test_compare_reports_mistakes(files, run_command, tmp_path, arguments, message):
     (tmp_path / "short").write_text("x\n")
     words = arguments.format(files=files, folder=tmp_path).split()
-    result = run_command("compare", "-r", files / "ref", *words)
-    assert result.exit_code == 2
+    result = run_command("compare", "-r", files / "ref", *words, code=2)
     assert message in result.stderr and result.stderr.count("\n") == 1

@@ -171,8 +171,7 @@ def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(evaluate, monkey
 
 def test_score_prints_log_probabilities(run_command, model_path, files):
     command = ["score", model_path, "--source", files[1], "--target", files[3]]
-    result = run_command(*command)
-    assert result.exit_code == 0
+    result = run_command(*command, code=0)
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
     expected = math.exp(26 / 29)
     assert f"perplexity per subword: {expected:.4f}" in result.stderr

@@ -8,11 +8,9 @@ pytestmark = pytest.mark.usefixtures("exports_load_once")
 def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
     arguments = ["visualize", tiny_export, "--source", "der Hund läuft"]
     output = tmp_path / "att"
-    result = run_command(*arguments, "--target", "ein Hund", "--output", output)
-    assert result.exit_code == 0, result.stderr
+    result = run_command(*arguments, "--target", "ein Hund", "--output", output, code=0)
     assert result.stdout == f"{output}.png\n{output}.html\n"
-    result = run_command(*arguments, "--output", output, "--kind", "encoder")
-    assert result.exit_code == 2
+    result = run_command(*arguments, "--output", output, "--kind", "encoder", code=2)
     assert "a SavedModel has only the mean cross-attention" in result.stderr
 
 
@@ -63,7 +61,8 @@ def test_commands_reject_options_that_a_saved_model_lacks(
 def test_export_rejects_options_of_other_formats(
     tiny_model_file, run_command, tmp_path, options, message
 ):
-    result = run_command("export", tiny_model_file, tmp_path / "x", *options.split())
-    assert result.exit_code == 2
+    result = run_command(
+        "export", tiny_model_file, tmp_path / "x", *options.split(), code=2
+    )
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert not (tmp_path / "x").exists()

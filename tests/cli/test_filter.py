@@ -164,12 +164,12 @@ def test_default_limit_drops_what_training_drops(
     )
     for side, name in enumerate(("source", "target")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    result = run_command(
+    run_command(
         *["filter", folder, "-s", tmp_path / "source", "-t", tmp_path / "target"],
         *["--output-source", tmp_path / "a", "--output-target", tmp_path / "b"],
         *["--max-ratio", "99", "--keep-fraction", "1"],
+        code=0,
     )
-    assert result.exit_code == 0, result.stderr
     corpus = encode_corpus(
         pairs, tokenizer, tokenizer, tmp_path / "ids", max_length=lengths[4]
     )

@@ -28,8 +28,7 @@ def info_json(run_command):
     """Function that returns what `info --json` prints about a path."""
 
     def info_json(path):
-        result = run_command("info", path, "--json")
-        assert result.exit_code == 0, result.stderr
+        result = run_command("info", path, "--json", code=0)
         return json.loads(result.stdout)
 
     return info_json
@@ -160,8 +159,7 @@ def test_info_escapes_control_characters(run, tmp_path, run_command, info_json):
     (other / "config.yaml").write_text(text)
     for path in (export, other):
         for options in ([], ["--json"]):
-            result = run_command("info", path, *options)
-            assert result.exit_code == 0, result.stderr
+            result = run_command("info", path, *options, code=0)
             assert all(line.isprintable() for line in result.stdout.split("\n"))
     assert info_json(export)["architecture"] == {HOSTILE: HOSTILE}
     assert info_json(other)["data"]["source_locale"] == HOSTILE
@@ -209,8 +207,7 @@ def test_info_names_what_is_no_model(run, run_command, tmp_path):
         (path, "model.keras: refused: metadata.json: the content is wrong"),
         (os.devnull, f"{os.devnull}: neither a .keras file nor a folder"),
     ):
-        result = run_command("info", model)
-        assert result.exit_code == 2
+        result = run_command("info", model, code=2)
         assert message in result.stderr and result.stderr.count("\n") == 1
     path.rename(tmp_path / "other.keras")
     assert "contains no model" in run_command("info", tmp_path).stderr

@@ -43,8 +43,7 @@ def test_serve_rejects_invalid_arguments(
     monkeypatch.chdir(folder)
     (folder / "run").mkdir()
     (folder / "run" / "model.keras").touch()
-    result = run_command("serve", *arguments, "--port", 0)
-    assert result.exit_code == 2
+    result = run_command("serve", *arguments, "--port", 0, code=2)
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
@@ -101,8 +100,7 @@ def test_serve_reports_an_occupied_port_first(folder, run_command, monkeypatch):
 
 def test_serve_names_the_missing_extra(folder, run_command, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    result = run_command("serve", folder)
-    assert result.exit_code == 2
+    result = run_command("serve", folder, code=2)
     assert result.stderr == (
         "error: fastapi is not installed: "
         'pip install "keras-transformer-seq2seq[serve]"\n'
@@ -134,8 +132,7 @@ def serve(run_command, monkeypatch, folder):
     replace("serve", lambda started, **_: started("http://example.org:80/"))
 
     def run(*options):
-        result = run_command("serve", folder, *options)
-        assert result.exit_code == 0, result.stderr
+        result = run_command("serve", folder, *options, code=0)
         lines = ["mine, version 3, at http://example.org:80/", "stopped"]
         assert result.stderr.splitlines()[-2:] == lines
         return received

@@ -205,8 +205,7 @@ def test_resume_refuses_changed_settings_of_the_model(
     (tmp_path / "out").rename(tmp_path / "out.part")
     for name, value in changes.items():
         setattr(translator, name, value)
-    result = run_command(*command)
-    assert result.exit_code == 2
+    result = run_command(*command, code=2)
     assert "out.part: was made with a different set of options" in result.stderr
     assert (tmp_path / "out.part").exists() and not (tmp_path / "out").exists()
 

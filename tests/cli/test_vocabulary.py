@@ -103,8 +103,7 @@ def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_
     command = ["update-vocabulary", tmp_path / "model.keras", "--size", "15"]
     texts = ["--source", tmp_path / "a", "--target", tmp_path / "b"]
     output = tmp_path / "grown"
-    result = run_command(*command, *texts, "--output", output)
-    assert result.exit_code == 0, result.stderr
+    result = run_command(*command, *texts, "--output", output, code=0)
     assert result.stdout == f"{output / 'model.keras'}\n"
     assert "15 subwords added: b, Ż, k, q, ab, aba, Żaba, ▁Żaba, " in result.stderr
     assert sorted(path.name for path in output.iterdir()) == [
@@ -112,7 +111,7 @@ def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_
         "tokenizer",
     ]
     assert open_model(output).tokenizer.vocabulary_size == 315
-    again = run_command(*command, *texts, "--output", output)
-    assert again.exit_code == 2 and "grown: already exists" in again.stderr
-    nothing = run_command(*command, "--output", tmp_path / "x")
-    assert nothing.exit_code == 2 and "at least one of --source" in nothing.stderr
+    again = run_command(*command, *texts, "--output", output, code=2)
+    assert "grown: already exists" in again.stderr
+    nothing = run_command(*command, "--output", tmp_path / "x", code=2)
+    assert "at least one of --source" in nothing.stderr
