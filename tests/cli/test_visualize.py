@@ -20,8 +20,7 @@ def draw(run_command, tiny_model_file, tmp_path, monkeypatch):
     def draw(*options):
         texts = ["--source", SOURCE, "--target", TARGET]
         output = ["--output", tmp_path / "attention"]
-        result = run_command("visualize", tiny_model_file, *texts, *output, *options)
-        assert result.exit_code == 0, result.stderr
+        run_command("visualize", tiny_model_file, *texts, *output, *options, code=0)
         (figure,) = figures
         return figure
 
@@ -33,7 +32,6 @@ def draw(run_command, tiny_model_file, tmp_path, monkeypatch):
     ("options", "titles", "texts"),
     [
         (["--head", 3], ["layer 1, head 3", "layer 2, head 3"], f"{SOURCE}\n{TARGET}"),
-        (["--layer", 1, "--head", 2], ["layer 1, head 2"], f"{SOURCE}\n{TARGET}"),
         (["--kind", "encoder", "--layer", 2, "--head", 1], ["layer 2, head 1"], SOURCE),
         (["--kind", "decoder", "--layer", 2, "--head", 1], ["layer 2, head 1"], TARGET),
     ],
@@ -62,8 +60,7 @@ def test_visualize_refuses_what_the_model_lacks(
 ):
     options = {"--source": SOURCE, "--target": TARGET, "--output": tmp_path / "out"}
     words = [each for pair in (options | {option: value}).items() for each in pair]
-    result = run_command("visualize", tiny_model_file, *words)
-    assert result.exit_code == 2
+    result = run_command("visualize", tiny_model_file, *words, code=2)
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert [*tmp_path.iterdir()] == []
 
@@ -98,6 +95,5 @@ def test_visualize_accepts_a_name_with_a_suffix(
     run_command, tiny_model_file, tmp_path, name
 ):
     options = ["--source", SOURCE, "--target", TARGET, "--output", tmp_path / name]
-    result = run_command("visualize", tiny_model_file, *options)
-    assert result.exit_code == 0, result.stderr
+    result = run_command("visualize", tiny_model_file, *options, code=0)
     assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"
