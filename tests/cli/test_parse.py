@@ -19,6 +19,8 @@ from keras_transformer.parsing.trees import parse_tree, read_trees
 from keras_transformer.recipes import load_recipe
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
+# All tests use them, so that the search is traced once.
+PARTS = ("--parallel-parts", "2")
 NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
 
 
@@ -70,6 +72,7 @@ def trained(folder, run_command):
         "training.mixed_precision=null",
         "training.validation_steps=60",
         "training.validation_sentences=10",
+        "training.validation_beam_size=4",  # the final validation traces no new search
         "decoding={beam_size: 4, length_penalty: 0.3, extra_length: 20}",
     ]
     overrides = [part for one in settings for part in ("--set", one)]
@@ -87,7 +90,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     output = tmp_path / "out.trees"
     result = run_command(
         *["evaluate", trained, "--metric", "f1", "--reference", toy, "--json"],
-        *["--output", output, "--parallel-parts", "2"],
+        *["--output", output, *PARTS],
         code=0,
     )
     assert parallel_counts == [2]
@@ -103,7 +106,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
 
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
     given = "\n".join([*lines[:3], "", lines[3]])
-    result = run_command("parse", trained, "--parallel-parts", "2", stdin=given, code=0)
+    result = run_command("parse", trained, *PARTS, stdin=given, code=0)
     assert parallel_counts == [2, 2]
     expected = toy.read_text().splitlines()[:4]
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
@@ -127,7 +130,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
 
 def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_path):
     toy, source = folder / "toy.trees", tmp_path / "source"
-    arguments = ["evaluate", trained, "--metric", "f1", "--reference", toy]
+    arguments = ["evaluate", trained, *PARTS, "--metric", "f1", "--reference", toy]
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
     for given, code, message in (
         (lines, 0, "sentences in"),
@@ -145,7 +148,9 @@ def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
     path = tmp_path / "in"
     path.write_text("\n".join(lines) + "\n")
     output = tmp_path / "out"
-    result = run_command("parse", trained, "--input", path, "--output", output, code=0)
+    result = run_command(
+        "parse", trained, *PARTS, "--input", path, "--output", output, code=0
+    )
     assert "line 3: " in result.stderr  # longer than `data.max_length`
     trees = output.read_text().split("\n")
     assert len(trees) == 7 and trees[3] == trees[6] == ""
@@ -162,7 +167,7 @@ def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
 def test_parse_splits_words_of_raw_text(trained, run_command):
     pytest.importorskip("nltk", reason="nltk, of the extra [dev], is missing")
     raw = "The gene (near the cat) can't eat."
-    result = run_command("parse", trained, "--split-words", stdin=raw)
+    result = run_command("parse", trained, *PARTS, "--split-words", stdin=raw)
     (tree,) = result.stdout.splitlines()
     expected = "The gene -LRB- near the cat -RRB- ca n't eat ."
     assert " ".join(parse_tree(tree).words) == expected
