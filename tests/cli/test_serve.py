@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import inspect
 import shutil
 import types
 
@@ -111,25 +110,21 @@ def test_serve_names_the_missing_extra(folder, run_command, monkeypatch):
 def serve(run_command, monkeypatch, folder):
     """Function that runs `serve` and returns the arguments that reach the server.
 
-    The result maps `listen`, `ServedModel` and `serve` to mappings of their arguments.
-    Stand-ins replace all three.
+    The result maps `listen`, `ServedModel` and `serve` to their arguments. Stand-ins
+    replace all three.
     """
     received = {}
 
     def replace(name, run):
-        signature = inspect.signature(getattr(serving, name))
-
-        def stand_in(*arguments, **options):
-            bound = signature.bind(*arguments, **options)
-            bound.apply_defaults()
-            received[name] = bound.arguments
-            return run(**bound.arguments)
+        def stand_in(*arguments):
+            received[name] = arguments
+            return run(*arguments)
 
         monkeypatch.setattr(serving, name, stand_in)
 
-    replace("listen", lambda **_: contextlib.nullcontext("the socket"))
-    replace("ServedModel", lambda **_: types.SimpleNamespace(name="mine", version=3))
-    replace("serve", lambda started, **_: started("http://example.org:80/"))
+    replace("listen", lambda *_: contextlib.nullcontext("the socket"))
+    replace("ServedModel", lambda *_: types.SimpleNamespace(name="mine", version=3))
+    replace("serve", lambda *arguments: arguments[4]("http://example.org:80/"))
 
     def run(*options):
         result = run_command("serve", folder, *options, code=0)
@@ -148,14 +143,13 @@ def test_serve_options_reach_the_server(serve, folder):
         *("--max-texts", 5, "--max-text-length", 6, "--max-body-bytes", 700),
         *("--timeout", 8.5, "--allow-unsafe"),
     )
-    assert received["listen"] == {"host": "0.0.0.0", "port": 8080}
-    opened = {"folder": folder, "name": "other", "allow_unsafe": True}
-    assert received["ServedModel"] == opened
-    arguments = received["serve"]
-    assert (arguments["host"], arguments["port"]) == ("0.0.0.0", 8080)
-    assert arguments["hosts"] == ["www.example.org", "example.org"]
-    assert arguments["listening"] == "the socket"
-    assert arguments["limits"] == serving.Limits(
+    assert received["listen"] == ("0.0.0.0", 8080)
+    assert received["ServedModel"] == (folder, "other", True)
+    _, *address, limits, _, hosts, listening = received["serve"]
+    assert address == ["0.0.0.0", 8080]
+    assert hosts == ["www.example.org", "example.org"]
+    assert listening == "the socket"
+    assert limits == serving.Limits(
         max_batch_size=2,
         max_wait=0.03,
         queue_size=400,
@@ -169,10 +163,9 @@ def test_serve_options_reach_the_server(serve, folder):
 
 def test_serve_uses_the_default_limits(serve, folder):
     received = serve()
-    assert received["listen"] == {"host": "127.0.0.1", "port": 8501}
-    opened = {"folder": folder, "name": None, "allow_unsafe": False}
-    assert received["ServedModel"] == opened
-    assert received["serve"]["limits"] == serving.Limits()
+    assert received["listen"] == ("127.0.0.1", 8501)
+    assert received["ServedModel"] == (folder, None, False)
+    assert received["serve"][3] == serving.Limits()
     # Requests may fill a short queue.
-    limits = serve("--queue-size", 100)["serve"]["limits"]
+    limits = serve("--queue-size", 100)["serve"][3]
     assert (limits.queue_size, limits.max_texts) == (100, 100)
