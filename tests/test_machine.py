@@ -7,7 +7,7 @@ import pytest
 
 from keras_transformer import machine as machines
 from keras_transformer.arguments import count_parameters
-from keras_transformer.machine import Gpu, Machine, recipe_memory
+from keras_transformer.machine import Machine, recipe_memory
 from keras_transformer.recipes import load_recipe
 
 FILES = "data.train={source: a, target: b}"
@@ -57,19 +57,6 @@ def test_free_memory_is_never_negative_and_has_no_limit_outside_a_container(cgro
     cgroup({"memory.max": "max"})
     assert machines.free_memory() > 2**28
     assert machines.find_machine().memory > 2**28
-
-
-@pytest.mark.parametrize(
-    ("gpus", "text"),
-    [
-        ((Gpu(40 << 30, 8.0),), "1 GPU(s) with 40.0 GiB"),
-        ((Gpu(40 << 30, 8.0),) * 2, "2 GPU(s) with at least 40.0 GiB each"),
-        ((Gpu(None, None),) * 2, "2 GPU(s)"),
-    ],
-)
-def test_machine_describes_its_gpus(gpus, text):
-    machine = Machine(4, 8 << 30, gpus)
-    assert str(machine) == f"4 CPU core(s), 8.0 GiB of memory, {text}"
 
 
 @pytest.mark.parametrize(
