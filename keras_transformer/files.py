@@ -65,6 +65,12 @@ def replace_file(path):
             temporary.unlink()
 
 
+def replace_text(path, text):
+    """Writes a text file as `replace_file` does."""
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextlib.contextmanager
 def replace_folder(folder, must_be_new=False):
     """Yields a temporary folder next to `folder` and renames it to `folder` at the end.

@@ -21,6 +21,7 @@ from keras_transformer.files import (
     convert_disk_full_errors,
     is_hard_link,
     replace_file,
+    replace_text,
     sync,
 )
 from keras_transformer.untrusted import read_json
@@ -232,8 +233,7 @@ def resumable_output(output, record, num_inputs, numbered, line_end=b"\n"):
                 )
             file.truncate(length)
         else:
-            with replace_file(_record_file(output)) as temporary:
-                temporary.write_text(json.dumps(record), encoding="utf-8")
+            replace_text(_record_file(output), json.dumps(record))
         yield line_writer(file, line_end), num_done
         file.flush()
         sync(part)

@@ -244,7 +244,7 @@ def init(
     keras-transformer init my.yaml --source train.en --target train.de
     keras-transformer train my.yaml --output runs/mine
     """
-    from keras_transformer.files import replace_file
+    from keras_transformer.files import replace_text
     from keras_transformer.recipes import recipe_template
 
     console.require_parent(path)
@@ -258,8 +258,7 @@ def init(
         raise UserError("--source and --target: give both or neither")
     train = None if source is None else {"source": source, "target": target}
     text = recipe_template(recipe, path, train)
-    with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    replace_text(path, text)
     typer.echo(path)
     lacks_text = recipe == "files" and train is None
     begin = "edit data.train, then" if lacks_text else "next"

@@ -19,7 +19,7 @@ from keras_transformer.errors import (
     UserError,
     require_tensorflow,
 )
-from keras_transformer.files import remove_link
+from keras_transformer.files import remove_link, replace_text
 from keras_transformer.machine import find_cores
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.runs import folder as run_folder
@@ -27,7 +27,6 @@ from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (
     RESULT,
     read_result,
-    replace_text,
     write_result,
     write_seeds,
 )

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from keras_transformer.errors import RunError
-from keras_transformer.files import replace_file
+from keras_transformer.files import replace_file, replace_text
 from keras_transformer.saving.info import markdown_table
 from keras_transformer.saving.names import REPORT, metrics_of_run
 from keras_transformer.untrusted import read_json
@@ -105,12 +105,6 @@ def _axes(width, height, *shape, **options):
 def _save(figure, path):
     with replace_file(path) as temporary:
         figure.savefig(temporary, dpi=150)
-
-
-def replace_text(path, text):
-    """Writes a text file atomically."""
-    with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def write_result(folder, result):
