@@ -21,6 +21,7 @@ def info(model: options.Model, as_json: options.Json = False):
     keras-transformer info saved_models/mine --json
     """
     model = console.find_model(model)
+    from keras_transformer.machine import format_bytes
     from keras_transformer.saving.info import model_info
 
     # Describing a run that has only checkpoints loads TensorFlow.
@@ -30,9 +31,9 @@ def info(model: options.Model, as_json: options.Json = False):
         # The JSON is ASCII, because untrusted names could control a terminal.
         typer.echo(json.dumps(description, indent=2))
         return
-    description["size"] = _format_size(description.pop("bytes"))
+    description["size"] = format_bytes(description.pop("bytes"))
     sizes = description["files"].items()
-    description["files"] = {file: _format_size(size) for file, size in sizes}
+    description["files"] = {file: format_bytes(size) for file, size in sizes}
     description["scores"] = {
         f"{each['name']} ({each['how']})": each["score"]
         for each in description["scores"]
@@ -59,14 +60,6 @@ def _format(value):
     if isinstance(value, float):
         return f"{value:,.6g}"
     return f"{value:,}" if type(value) is int else str(value)
-
-
-def _format_size(size):
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
 
 
 def models():
