@@ -223,6 +223,7 @@ def test_open_model_rejects_other_files(folder, trained):
 def test_train_resumes_after_a_signal(folder):
     run = folder / "interrupted"
     settings = (*SMALL, "training.checkpoint_steps=2", "training.validation_bleu=false")
+    settings += ("training.validation_steps=100000",)
     command = ["train", "phrases", *(f"--set={each}" for each in settings)]
     command += ["--output", run, "--set"]
     process = prepared.start(
