@@ -10,6 +10,7 @@ from toolkit_models import SETTINGS, npz, random_arrays, write_huggingface, writ
 from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer import opening
 from keras_transformer.cli.app import app
 from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.opening import open_model
@@ -45,8 +46,8 @@ def info_of(folder):
     return json.loads(run("info", folder, "--json").stdout)
 
 
-def test_imported_folder_translates(imported):
-    opened = open_model(imported)
+def test_imported_folder_translates(imported, models_stay_open):
+    opened = opening.open_model(imported)
     assert opened.search == kt.BeamSearch(3, 0.6, "power")
     assert opened.data.kind == "none"
     output = run("translate", imported, text="\n".join([*LINES, ""]))
