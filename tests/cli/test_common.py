@@ -42,13 +42,15 @@ def test_messages_of_commands_and_of_the_package(run_command, monkeypatch):
             logger.exception("an error")
         console.print_status("another status")
         console.warn("another warning")
-        raise UserError("another error")
+        raise UserError("set `allow_changes`, `initial_model` or `another`")
 
     monkeypatch.setattr("keras_transformer.recipes.shipped_recipes", recipes)
     lines = run_command("train").stderr.splitlines()
     assert lines[:2] == ["a status", r"warning: config.yaml: a\x1b warning"]
     assert lines[2:4] == ["error: an error", "Traceback (most recent call last):"]
-    expected = ["another status", "warning: another warning", "error: another error"]
+    # `train` has options for two of these arguments.
+    error = "error: set --allow-changes, --from or `another`"
+    expected = ["another status", "warning: another warning", error]
     assert lines[-4:] == ["ValueError: reason", *expected]
     quiet = [line for line in lines if "status" not in line]
     assert run_command("train", "--quiet").stderr.splitlines() == quiet
