@@ -27,6 +27,21 @@ CorpusMetric = enum.StrEnum("CorpusMetric", "bleu chrf ter")
 _F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 # Fewer sentences are too few for a resampling test.
 _MIN_SENTENCES = 30
+Tokenize = Annotated[
+    str | None,
+    Option(
+        help="sacreBLEU tokenizer; use 'none' for tokenized text (default: "
+        "evaluation.tokenize of the recipe, else 13a)."
+    ),
+]
+Lowercase = Annotated[
+    bool | None,
+    Option(
+        "--lowercase/--no-lowercase",
+        help="Ignore case in BLEU and chrF (default: evaluation.lowercase of the "
+        "recipe, else no).",
+    ),
+]
 
 
 def evaluate(
@@ -51,13 +66,7 @@ def evaluate(
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
     ] = (Metric.bleu,),
-    tokenize: Annotated[
-        str | None,
-        Option(
-            help="sacreBLEU tokenizer; use 'none' for tokenized text (default: "
-            "evaluation.tokenize of the run's recipe, else 13a).",
-        ),
-    ] = None,
+    tokenize: Tokenize = None,
     language: Annotated[
         str | None,
         Option(
@@ -65,14 +74,7 @@ def evaluate(
             "de)."
         ),
     ] = None,
-    lowercase: Annotated[
-        bool | None,
-        Option(
-            "--lowercase/--no-lowercase",
-            help="Ignore case in BLEU and chrF (default: evaluation.lowercase of the "
-            "run's recipe, else no).",
-        ),
-    ] = None,
+    lowercase: Lowercase = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
@@ -412,22 +414,8 @@ def compare(
         ),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
-    tokenize: Annotated[
-        str | None,
-        Option(
-            "--tokenize",
-            help="sacreBLEU tokenizer; use 'none' for tokenized text (default: 13a; "
-            "folders: evaluation.tokenize of their recipe).",
-        ),
-    ] = None,
-    lowercase: Annotated[
-        bool | None,
-        Option(
-            "--lowercase/--no-lowercase",
-            help="Ignore case in BLEU and chrF (default: no; folders: "
-            "evaluation.lowercase of their recipe).",
-        ),
-    ] = None,
+    tokenize: Tokenize = None,
+    lowercase: Lowercase = None,
     as_json: options.Json = False,
 ):
     """Test whether systems differ significantly.
