@@ -108,20 +108,20 @@ def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuning):
 
 
 @pytest.mark.slow
-def test_fine_tuning_resumes_without_the_first_model(
-    initial_run, fine_tuning, tmp_path
-):
-    fine_tuned_run, _ = fine_tuning
-    again = tmp_path / "again"
-    shutil.copytree(fine_tuned_run, again)
-    recipe = recipe_from(initial_run, *NEW, "training.steps=6")
-    recipe.training.initial_model = str(initial_run)
-    whole = tmp_path / "whole"
-    train(recipe, whole, progress=False)
+def test_fine_tuning_resumes_without_the_first_model(initial_run, tmp_path):
+    recipes = {
+        steps: recipe_from(initial_run, *NEW[:1], f"training.steps={steps}")
+        for steps in (4, 6)
+    }
+    for recipe in recipes.values():
+        recipe.training.initial_model = str(initial_run)
+    again, whole = tmp_path / "again", tmp_path / "whole"
+    train(recipes[4], again, progress=False)
+    train(recipes[6], whole, progress=False)
     hidden = initial_run.with_name("hidden")
     initial_run.rename(hidden)
     try:
-        train(recipe, again, progress=False)
+        train(recipes[6], again, progress=False)
     finally:
         hidden.rename(initial_run)
     one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
