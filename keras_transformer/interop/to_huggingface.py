@@ -13,25 +13,7 @@ from safetensors.numpy import save_file
 from keras_transformer.errors import ExportError
 from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
-from keras_transformer.interop.array_names import (
-    HUGGINGFACE_ACTIVATIONS,
-    HUGGINGFACE_ARRAYS,
-    huggingface_names,
-)
-from keras_transformer.interop.supported import (
-    EXCLUDED_BIAS,
-    check_translator,
-    common_notes,
-    find_repeated,
-    supported_activation,
-)
-from keras_transformer.interop.weights import (
-    StreamOrder,
-    get_layers,
-    get_norm,
-    position_vectors,
-    to_numpy,
-)
+from keras_transformer.interop import array_names, supported, weights
 from keras_transformer.saving.names import CARD
 from keras_transformer.saving.preset import DTYPES
 from keras_transformer.untrusted import quote
@@ -42,7 +24,8 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
-_NAMES = HUGGINGFACE_ARRAYS
+_NAMES = array_names.HUGGINGFACE_ARRAYS
+_ACTIVATIONS = array_names.HUGGINGFACE_ACTIVATIONS
 # Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
 # Maximum number of ids in a translation, including the start and end ids.
@@ -100,8 +83,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     folder = pathlib.Path(folder)
     if dtype not in DTYPES:
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
-    check_translator(
-        *(translator, folder, "transformers", _VARIATIONS, HUGGINGFACE_ACTIVATIONS)
+    supported.check_translator(
+        translator, folder, "transformers", _VARIATIONS, _ACTIVATIONS
     )
     if tokenizer.kind == "marian":
         _check_marian(tokenizer, model)
@@ -159,7 +142,7 @@ def _notes(translator):
             f"{norm.layer_norm_epsilon:g}."
         )
     search = translator.search
-    notes += common_notes(translator, "transformers")
+    notes += supported.common_notes(translator, "transformers")
     if search.patience not in (None, 1):
         notes.append(
             f"transformers stops a search once {search.beam_size} hypotheses have "
@@ -217,18 +200,16 @@ def _tensors(model, tokenizer):
     transformers stores all sines before all cosines, so the axis `d_model` of every
     array is permuted. Linear weights are `[outputs, inputs]`.
     """
-    order = StreamOrder(model.d_model)
     size, variations = _num_ids(model), model.variations
 
     def rows(layer):
         """Returns the embeddings, zeros for unused ids, and the new id's embedding."""
-        embeddings = to_numpy(layer.embeddings)
+        embeddings = weights.to_numpy(layer.embeddings)
         start = embeddings[tokenizer.start_id][None]
         if variations.zero_start_id == tokenizer.start_id:
             start = np.zeros_like(start)
         unused = np.zeros_like(start, shape=(size - len(embeddings), model.d_model))
-        filled = np.concatenate([embeddings, unused, start])
-        return order.restore(filled, writes=True)
+        return weights.sines_first(np.concatenate([embeddings, unused, start]))
 
     tensors = {}
     if _is_separate(model):
@@ -238,23 +219,23 @@ def _tensors(model, tokenizer):
         tensors[_NAMES["shared"]] = rows(model.token_embedding)
     bias = np.zeros((1, size + 1), np.float32)
     if variations.logits_bias:
-        bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
-    bias[:, model.num_outputs :] = EXCLUDED_BIAS
+        bias[0, : model.num_outputs] = weights.to_numpy(model.token_embedding.bias)
+    bias[:, model.num_outputs :] = supported.EXCLUDED_BIAS
     tensors[_NAMES["bias"]] = bias
     for side, stack, positions in (
         ("encoder", model.encoder, _NAMES["source_positions"]),
         ("decoder", model.decoder, _NAMES["target_positions"]),
     ):
-        for number, part, kernel, bias in get_layers(stack):
-            names = huggingface_names(side, number, part)
+        for number, part, kernel, bias in weights.get_layers(stack):
+            names = array_names.huggingface_names(side, number, part)
             tensors |= zip(names, (kernel.T, bias), strict=True)
         if stack.final_norm is not None:
             names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))
-            tensors |= zip(names, get_norm(stack.final_norm), strict=True)
-            vectors = position_vectors(
+            tensors |= zip(names, weights.get_norm(stack.final_norm), strict=True)
+            vectors = weights.position_vectors(
                 model.target_positions, model.d_model, _MAX_POSITIONS
             )
-            tensors[positions] = order.restore(vectors, writes=True)
+            tensors[positions] = weights.sines_first(vectors)
     return tensors
 
 
@@ -274,8 +255,8 @@ def _config(model, tokenizer, dtype):
         "is_encoder_decoder": True,
         "vocab_size": pad_id + 1,
         "d_model": model.d_model,
-        "activation_function": supported_activation(
-            model, HUGGINGFACE_ACTIVATIONS, "transformers"
+        "activation_function": supported.supported_activation(
+            model, _ACTIVATIONS, "transformers"
         ),
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
@@ -337,7 +318,7 @@ def _vocabulary(tokenizer, size):
     pieces[tokenizer.unknown_id] = "<unk>"
     pieces[tokenizer.end_id] = "</s>"
     pieces.append("<pad>")
-    if repeated := find_repeated(pieces):
+    if repeated := supported.find_repeated(pieces):
         raise ExportError(
             "subwords must differ from each other and from the names that the export "
             "adds: <pad>, <padding>, <unk>, </s>, <unused0>, <unused1>, and so on. "

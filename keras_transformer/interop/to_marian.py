@@ -14,30 +14,14 @@ import yaml
 from keras_transformer.errors import ExportError
 from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
-from keras_transformer.interop.array_names import (
-    MARIAN_ACTIVATIONS,
-    MARIAN_ARRAYS,
-    MARIAN_SETTINGS,
-    marian_names,
-    marian_norm_names,
-)
-from keras_transformer.interop.supported import (
-    EXCLUDED_BIAS,
-    check_translator,
-    common_notes,
-    supported_activation,
-)
+from keras_transformer.interop import array_names, supported, weights
 from keras_transformer.interop.vocabularies import format_vocabulary
-from keras_transformer.interop.weights import (
-    StreamOrder,
-    get_layers,
-    get_norm,
-    to_numpy,
-)
 from keras_transformer.saving.names import CARD
 
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
+_NAMES = array_names.MARIAN_ARRAYS
+_ACTIVATIONS = array_names.MARIAN_ACTIVATIONS
 # Fields of `model.variations` that Marian supports.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
@@ -85,7 +69,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
     """
     model, folder = translator.model, pathlib.Path(folder)
     sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}
-    check_translator(translator, folder, "Marian", _VARIATIONS, MARIAN_ACTIVATIONS)
+    supported.check_translator(translator, folder, "Marian", _VARIATIONS, _ACTIVATIONS)
     _check_training(model, *sides.values())
     ids = _exported_ids(model, sides)
     pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
@@ -181,11 +165,9 @@ def _arrays(model, source_ids, target_ids):
 
     Vectors have the shape `[1, size]`.
     """
-    order = StreamOrder(model.d_model)
 
     def rows(matrix, ids):
-        # Marian's positional encodings have all sines first.
-        matrix = order.restore(to_numpy(matrix), writes=True)
+        matrix = weights.sines_first(weights.to_numpy(matrix))
         # A separate output matrix has rows only for ids with logits.
         missing = max(0, model.vocabulary_size - len(matrix))
         return np.pad(matrix, ((0, missing), (0, 0)))[ids]
@@ -193,25 +175,29 @@ def _arrays(model, source_ids, target_ids):
     embedding = model.token_embedding
     arrays = {}
     if model.source_embedding is None:
-        arrays[MARIAN_ARRAYS["shared"]] = rows(embedding.embeddings, target_ids)
+        arrays[_NAMES["shared"]] = rows(embedding.embeddings, target_ids)
     else:
-        arrays[MARIAN_ARRAYS["source"]] = rows(
-            model.source_embedding.embeddings, source_ids
-        )
-        arrays[MARIAN_ARRAYS["target"]] = rows(embedding.embeddings, target_ids)
+        arrays[_NAMES["source"]] = rows(model.source_embedding.embeddings, source_ids)
+        arrays[_NAMES["target"]] = rows(embedding.embeddings, target_ids)
     if not embedding.tied:
-        arrays[MARIAN_ARRAYS["output"]] = rows(embedding.output_matrix, target_ids)
+        arrays[_NAMES["output"]] = rows(embedding.output_matrix, target_ids)
     # Ids that occur only in sources have no logits, such as the input words of a
     # parsing model.
-    bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
-    bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
-    arrays[MARIAN_ARRAYS["bias"]] = bias[target_ids]
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, part, *pair in get_layers(stack):
-            arrays |= zip(marian_names(side, number, part), pair, strict=True)
-    for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
+    bias = np.full(model.vocabulary_size, supported.EXCLUDED_BIAS, np.float32)
+    bias[: model.num_outputs] = 0
+    if embedding.use_bias:
+        bias[: model.num_outputs] = weights.to_numpy(embedding.bias)
+    arrays[_NAMES["bias"]] = bias[target_ids]
+    for side, stack, norm in (
+        ("encoder", model.encoder, model.source_norm),
+        ("decoder", model.decoder, model.target_norm),
+    ):
+        for number, part, *pair in weights.get_layers(stack):
+            names = array_names.marian_names(side, number, part)
+            arrays |= zip(names, pair, strict=True)
         if norm is not None:
-            arrays |= zip(marian_norm_names(side), get_norm(norm), strict=True)
+            names = array_names.marian_norm_names(side)
+            arrays |= zip(names, weights.get_norm(norm), strict=True)
     return {name: np.atleast_2d(array) for name, array in arrays.items()}
 
 
@@ -246,8 +232,8 @@ def _settings(model, vocabulary_sizes):
         "transformer-heads": model.num_heads,
         "transformer-dim-ffn": model.d_ff,
         "transformer-ffn-depth": 2,
-        "transformer-ffn-activation": supported_activation(
-            model, MARIAN_ACTIVATIONS, "Marian"
+        "transformer-ffn-activation": supported.supported_activation(
+            model, _ACTIVATIONS, "Marian"
         ),
         "transformer-decoder-dim-ffn": 0,
         "transformer-decoder-ffn-depth": 0,
@@ -289,7 +275,7 @@ def _yaml(settings):
 def _notes(translator):
     """Returns the section of the model card about using the export with Marian."""
     tokenizer, search = translator.tokenizer, translator.search
-    notes = common_notes(translator, "Marian")
+    notes = supported.common_notes(translator, "Marian")
     if search.patience is not None:
         notes.append(
             f"Marian has no setting like patience, which is {search.patience:g} here, "
@@ -314,7 +300,7 @@ def _write_npz(path, arrays, settings):
     """Writes arrays and settings as an uncompressed `.npz` file."""
     # Marian expects a zero byte at the end of the settings.
     text = _yaml(settings).encode("ascii") + b"\0"
-    arrays = {**arrays, MARIAN_SETTINGS: np.frombuffer(text, np.int8)}
+    arrays = {**arrays, array_names.MARIAN_SETTINGS: np.frombuffer(text, np.int8)}
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             content = io.BytesIO()

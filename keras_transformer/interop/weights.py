@@ -39,33 +39,18 @@ def build_transformer(arguments, arrays, num_decoder_layers=0):
     return model
 
 
-class StreamOrder:
-    """Permutation from sines-first order to alternating sines and cosines."""
-
-    def __init__(self, d_model):
-        if d_model % 2:
-            raise ModelError(f"d_model must be even. Received: {d_model}")
-        # Dimension j of the new stream is dimension order[j] of the old one.
-        self._order = np.arange(d_model).reshape(2, -1).T.ravel()
-        self._inverse = np.argsort(self._order)
-
-    def reorder(self, array, reads=False, writes=False):
-        """Reorders an array of another toolkit for this package.
-
-        `reads` reorders the first axis, of kernels `[d_model, outputs]`. `writes`
-        reorders the last axis, of embeddings, vectors and kernels `[inputs, d_model]`.
-        """
-        return _take(array, self._order, reads, writes)
-
-    def restore(self, array, reads=False, writes=False):
-        """Inverts `reorder`: reorders an array of this package for other toolkits."""
-        return _take(array, self._inverse, reads, writes)
+def interleave(array, axis=-1):
+    """Reorders an axis of the stream from sines first to alternating with cosines."""
+    order = np.arange(array.shape[axis]).reshape(2, -1).T.ravel()
+    return np.take(array, order, axis)
 
 
-def _take(array, order, reads, writes):
-    if reads:
-        array = array[order]
-    return array[..., order] if writes else array
+def sines_first(array, axis=-1):
+    """Inverts `interleave`, for arrays of this package that other toolkits read."""
+    if array.shape[axis] % 2:
+        raise ModelError(f"d_model must be even. Received: {array.shape[axis]}")
+    order = np.arange(array.shape[axis]).reshape(-1, 2).T.ravel()
+    return np.take(array, order, axis)
 
 
 def set_layers(stack, read):
@@ -75,12 +60,10 @@ def set_layers(stack, read):
     bias. `part` names a projection or an `AddNorm`, such as `"self_attention.query"`.
     """
     for number, layer in enumerate(stack.layers):
-        order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, usage in _denses(layer):
+        for part, dense, axis in _denses(layer):
             kernel, bias = read(number, part, dense.kernel.shape)
-            dense.kernel.assign(order.reorder(kernel, **usage))
-            writes = usage.get("writes", False)
-            dense.bias.assign(order.reorder(bias, writes=writes))
+            dense.kernel.assign(interleave(kernel, axis))
+            dense.bias.assign(interleave(bias) if axis == -1 else bias)
         for part in _add_norms(layer):
             norm = getattr(layer, part).layer_norm
             set_norm(norm, *read(number, part, norm.gamma.shape))
@@ -88,33 +71,25 @@ def set_layers(stack, read):
 
 def set_norm(norm, scale, bias):
     """Sets the scale and the bias of a layer normalization of the stream."""
-    order = StreamOrder(len(scale))
-    norm.gamma.assign(order.reorder(scale, writes=True))
-    norm.beta.assign(order.reorder(bias, writes=True))
+    norm.gamma.assign(interleave(scale))
+    norm.beta.assign(interleave(bias))
 
 
 def get_layers(stack):
     """Yields the weights of all layers, in the dimension order of other toolkits."""
     for number, layer in enumerate(stack.layers):
-        order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, usage in _denses(layer):
+        for part, dense, axis in _denses(layer):
             kernel = to_numpy(dense.kernel)
             bias = to_numpy(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
-            writes = usage.get("writes", False)
-            yield (
-                *(number, part, order.restore(kernel, **usage)),
-                order.restore(bias, writes=writes),
-            )
+            bias = sines_first(bias) if axis == -1 else bias
+            yield number, part, sines_first(kernel, axis), bias
         for part in _add_norms(layer):
             yield number, part, *get_norm(getattr(layer, part).layer_norm)
 
 
 def get_norm(norm):
     """Returns a normalization's scale and bias, in the order of other toolkits."""
-    order = StreamOrder(norm.gamma.shape[-1])
-    return tuple(
-        order.restore(to_numpy(each), writes=True) for each in (norm.gamma, norm.beta)
-    )
+    return tuple(sines_first(to_numpy(each)) for each in (norm.gamma, norm.beta))
 
 
 def to_numpy(tensor):
@@ -136,41 +111,37 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     The embedding of the padding id is set to zeros, and so is that of the start id
     unless `start` is given.
     """
-    order = StreamOrder(model.d_model)
     embedding = model.token_embedding
 
     def rows(matrix):
         filled = np.zeros((model.vocabulary_size, model.d_model), np.float32)
-        filled[: len(matrix)] = order.reorder(matrix, writes=True)
+        filled[: len(matrix)] = interleave(matrix)
         return filled
 
     vectors = rows(target)
     if start is not None:
-        vectors[-1] = order.reorder(start, writes=True)
+        vectors[-1] = interleave(start)
     embedding.embeddings.assign(vectors)
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
-        # The matrix reads the stream, but is stored transposed. So its last axis is
-        # reordered.
-        embedding.output_matrix.assign(order.reorder(output, writes=True))
+        embedding.output_matrix.assign(interleave(output))
     if bias is not None:
         embedding.bias.assign(bias)
 
 
 def _denses(layer):
-    """Yields each projection's name, its `Dense` layer, and arguments of `reorder`.
+    """Yields each projection's name, its `Dense` layer, and its kernel's stream axis.
 
-    The arguments state whether the projection reads or writes to the stream.
+    Kernels `[inputs, outputs]` read the stream on axis 0, or write to it on axis -1.
     """
     for attention in _ATTENTIONS:
         if hasattr(layer, attention):
             for role in _PROJECTIONS:
                 dense = getattr(getattr(layer, attention), f"{role}_dense")
-                usage = {"writes": True} if role == "output" else {"reads": True}
-                yield f"{attention}.{role}", dense, usage
-    yield "feed_forward.inner", layer.feed_forward.inner_dense, {"reads": True}
-    yield "feed_forward.outer", layer.feed_forward.outer_dense, {"writes": True}
+                yield f"{attention}.{role}", dense, -1 if role == "output" else 0
+    yield "feed_forward.inner", layer.feed_forward.inner_dense, 0
+    yield "feed_forward.outer", layer.feed_forward.outer_dense, -1
 
 
 def _add_norms(layer):
