@@ -37,13 +37,9 @@ class Arrays:
         """Number of elements of all arrays."""
         return sum(array.size for array in self._arrays.values())
 
-    def shape(self, name):
-        """Returns an array's shape."""
-        return self._array(name).shape
-
     def take(self, name, shape=None):
         """Returns an array as float32 and marks it as used."""
-        array = self._array(name)
+        array = self.raw(name)
         if shape is not None and array.shape != tuple(shape):
             raise ModelError(
                 f"{self.path}: {name} must have the shape {list(shape)}. "
@@ -59,7 +55,9 @@ class Arrays:
 
     def raw(self, name):
         """Returns an array as stored. It is neither checked nor marked as used."""
-        return self._array(name)
+        if name not in self._arrays:
+            raise ModelError(f"{self.path}: the array {name} is missing")
+        return self._arrays[name]
 
     def check_all_used(self):
         """Raises a `ModelError` if an array was not used."""
@@ -68,11 +66,6 @@ class Arrays:
                 f"{self.path}: unexpected array {min(self._unused)!r:.80}. Models that "
                 "contain it cannot be imported"
             )
-
-    def _array(self, name):
-        if name not in self._arrays:
-            raise ModelError(f"{self.path}: the array {name} is missing")
-        return self._arrays[name]
 
 
 def read_npz(path, text=None, max_text_bytes=0):

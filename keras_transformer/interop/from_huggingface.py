@@ -4,6 +4,7 @@ By default, logits match those computed by Hugging Face transformers (see
 docs/how-to/import-a-marian-model.md).
 """
 
+import functools
 import logging
 import pathlib
 import re
@@ -13,23 +14,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from keras_transformer.errors import DataError, ModelError, RecipeError
-from keras_transformer.interop import weights
-from keras_transformer.interop.array_names import (
-    HUGGINGFACE_ACTIVATIONS,
-    HUGGINGFACE_ARRAYS,
-    huggingface_names,
-)
+from keras_transformer.interop import array_names, imported, weights
 from keras_transformer.interop.arrays import Arrays, read_safetensors, read_torch
-from keras_transformer.interop.imported import (
-    ENGINE_VARIATIONS,
-    BeamSize,
-    ImportedModel,
-    LengthPenalty,
-    check_settings,
-    choose_engine,
-    model_arguments,
-    search_settings,
-)
 from keras_transformer.interop.vocabularies import read_vocabulary
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.recipes.yaml_values import read_yaml
@@ -45,11 +31,11 @@ logger = logging.getLogger(__name__)
 _MAX_JSON_BYTES = 16 << 20
 # The front matter of a README.md may list the scores of hundreds of language pairs.
 _MAX_README_CHARACTERS = 1 << 18
-_NAMES = HUGGINGFACE_ARRAYS
+_NAMES = array_names.HUGGINGFACE_ARRAYS
 # Names of activations in config.json, and this package's names.
 _ACTIVATIONS = {
     "swish": "silu",
-    **{theirs: ours for ours, theirs in HUGGINGFACE_ACTIVATIONS.items()},
+    **{theirs: ours for ours, theirs in array_names.HUGGINGFACE_ACTIVATIONS.items()},
 }
 # Largest error of a position, by the stored type. Rounding a number from 0.5 to 1
 # changes it by up to 2^-12 in float16 and 2^-9 in bfloat16.
@@ -116,8 +102,8 @@ class _Generation(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    num_beams: BeamSize | None = None
-    length_penalty: LengthPenalty | None = None
+    num_beams: imported.BeamSize | None = None
+    length_penalty: imported.LengthPenalty | None = None
 
 
 def import_huggingface(path, engine=None, language=None, normalization=None):
@@ -126,7 +112,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     Arguments, result and errors match `import_marian`, but `path` must be a folder and
     the default engine is `"huggingface"`.
     """
-    engine = choose_engine(engine, "huggingface")
+    engine = imported.choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
     path = folder / "config.json"
     stored = _read_mapping(path)
@@ -137,7 +123,7 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
             f"Received: {stored.get('model_type')!r:.80}. Import the folder of a "
             "MarianMTModel or of Marian. Models of keras_transformer need no import"
         )
-    config = check_settings(path, _Config, stored)
+    config = imported.check_settings(path, _Config, stored)
     tokenizer = _tokenizer(folder, config, language, normalization)
     arrays = _read_arrays(folder)
     arguments = _arguments(path, arrays, config, tokenizer, engine)
@@ -155,7 +141,8 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
             "frequencies of the sinusoids"
         )
     decoding = _read_decoding(folder, stored, tokenizer.target.end_id)
-    return ImportedModel(model, tokenizer, decoding, card_rows, _read_license(folder))
+    license = _read_license(folder)
+    return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
 
 
 # Values of the row "logits match" in the model card.
@@ -247,11 +234,7 @@ def _shard_names(index):
 
 def _arguments(path, arrays, config, tokenizer, engine):
     """Returns the arguments of `Transformer`."""
-    is_symmetric = config.decoder_layers == config.encoder_layers
     changes = {
-        **ENGINE_VARIATIONS[engine],
-        "num_decoder_layers": None if is_symmetric else config.decoder_layers,
-        "attention_bias": True,
         "logits_bias": _NAMES["bias"] in arrays,
         "tied_output": config.tie_word_embeddings is not False,
         "zero_start_id": tokenizer.start_id,
@@ -265,17 +248,14 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if np.asarray(matrix[-1], np.float32).any():
         # Marian's start embedding is 0, but fine-tuning with transformers trains it.
         del changes["zero_start_id"]
-    return model_arguments(
-        path,
-        {
-            "num_layers": config.encoder_layers,
-            "d_model": config.d_model,
-            "d_ff": config.encoder_ffn_dim,
-            "num_heads": config.encoder_attention_heads,
-            "activation": _ACTIVATIONS[config.activation_function],
-        },
-        tokenizer,
+    return imported.model_arguments(
+        *(path, tokenizer, engine),
+        (config.encoder_layers, config.decoder_layers),
         changes,
+        d_model=config.d_model,
+        d_ff=config.encoder_ffn_dim,
+        num_heads=config.encoder_attention_heads,
+        activation=_ACTIVATIONS[config.activation_function],
     )
 
 
@@ -313,7 +293,7 @@ def _set_weights(model, arrays, tokenizer):
         start=target[-1] if variations.zero_start_id is None else None,
     )
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        weights.set_layers(stack, _layer_reader(arrays, side))
+        weights.set_layers(stack, functools.partial(_read_part, arrays, side))
 
 
 def _check_copy(arrays, name, matrix):
@@ -341,16 +321,12 @@ def _check_positions(arrays, name, width):
         )
 
 
-def _layer_reader(arrays, side):
-    """Returns the argument `read` of `set_layers`, for Hugging Face's array names."""
-
-    def read(number, part, shape):
-        weight, bias = huggingface_names(side, number, part)
-        # PyTorch stores the weights of a linear layer as [outputs, inputs].
-        kernel = arrays.take(weight, tuple(shape)[::-1]).T
-        return kernel, arrays.take(bias, (shape[-1],))
-
-    return read
+def _read_part(arrays, side, number, part, shape):
+    """Reads the weights of a part of a layer, for `set_layers`."""
+    weight, bias = array_names.huggingface_names(side, number, part)
+    # PyTorch stores the weights of a linear layer as [outputs, inputs].
+    kernel = arrays.take(weight, tuple(shape)[::-1]).T
+    return kernel, arrays.take(bias, (shape[-1],))
 
 
 def _read_mapping(path):
@@ -372,9 +348,9 @@ def _read_decoding(folder, config, end_id):
             f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
             f"{settings['eos_token_id']!r:.80}"
         )
-    search = check_settings(path, _Generation, settings)
+    search = imported.check_settings(path, _Generation, settings)
     # The defaults of transformers.
-    decoding = search_settings(
+    decoding = imported.search_settings(
         search.num_beams or 1,
         1 if search.length_penalty is None else search.length_penalty,
     )

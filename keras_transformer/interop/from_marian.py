@@ -3,6 +3,7 @@
 By default, scores match `marian-scorer` (see docs/how-to/import-a-marian-model.md).
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -20,25 +21,9 @@ from pydantic import (
 )
 
 from keras_transformer.errors import DataError, ModelError, RecipeError
-from keras_transformer.interop import weights
-from keras_transformer.interop.array_names import (
-    MARIAN_ACTIVATIONS,
-    MARIAN_ARRAYS,
-    MARIAN_SETTINGS,
-    marian_names,
-    marian_norm_names,
-)
+from keras_transformer.interop import array_names, imported, weights
+from keras_transformer.interop.array_names import MARIAN_SETTINGS
 from keras_transformer.interop.arrays import Arrays, read_npz
-from keras_transformer.interop.imported import (
-    ENGINE_VARIATIONS,
-    BeamSize,
-    ImportedModel,
-    LengthPenalty,
-    check_settings,
-    choose_engine,
-    model_arguments,
-    search_settings,
-)
 from keras_transformer.interop.vocabularies import read_entries
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.recipes.yaml_values import read_yaml
@@ -46,9 +31,9 @@ from keras_transformer.untrusted import read_bytes, require_regular, shorten
 
 # The layers of a model with tied layers need no weights of their own in the file.
 _MAX_TIED_LAYERS = 100
-_NAMES = MARIAN_ARRAYS
+_NAMES = array_names.MARIAN_ARRAYS
 # Marian's names of activations, and this package's names.
-_ACTIVATIONS = {theirs: ours for ours, theirs in MARIAN_ACTIVATIONS.items()}
+_ACTIVATIONS = {theirs: ours for ours, theirs in array_names.MARIAN_ACTIVATIONS.items()}
 # Maximum size of YAML settings in bytes. Marian writes about 2,000.
 _MAX_YAML_BYTES = 1 << 16
 _SUBWORD_NMT = (
@@ -149,8 +134,8 @@ class _DecoderSettings(_FileSettings):
 
     models: Annotated[list[str], Field(min_length=1, max_length=1)]
     vocabs: Annotated[list[str], Field(min_length=2, max_length=2)]
-    beam_size: BeamSize | None = None
-    normalize: LengthPenalty | None = None  # exponent of the length penalty
+    beam_size: imported.BeamSize | None = None
+    normalize: imported.LengthPenalty | None = None  # exponent of the length penalty
     word_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
 
 
@@ -172,7 +157,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
             not supported.
         DataError: If the tokenizer cannot be read.
     """
-    engine = choose_engine(engine, "marian")
+    engine = imported.choose_engine(engine, "marian")
     decoder_file = _find_decoder(pathlib.Path(path))
     folder = decoder_file.parent
     content = read_bytes(decoder_file, _MAX_YAML_BYTES, ModelError)
@@ -203,8 +188,9 @@ def import_marian(path, engine=None, language=None, normalization=None):
             f"{' '.join(map(str, tied))}, stored as copies; fine-tuning unties them"
         )
     # Marian's defaults are a beam size of 12 and no length penalty.
-    search = search_settings(decoder.beam_size or 12, decoder.normalize or 0)
-    return ImportedModel(model, tokenizer, search, card_rows, _read_license(folder))
+    search = imported.search_settings(decoder.beam_size or 12, decoder.normalize or 0)
+    license = _read_license(folder)
+    return imported.ImportedModel(model, tokenizer, search, card_rows, license)
 
 
 # Values of the row "log-probabilities match" in the model card.
@@ -230,7 +216,7 @@ def _parse_settings(label, content, schema):
         settings = read_yaml(content.decode("utf-8"))
     except (RecipeError, UnicodeDecodeError) as error:
         raise ModelError(f"{label}: {shorten(error)}") from None
-    return check_settings(label, schema, settings)
+    return imported.check_settings(label, schema, settings)
 
 
 def _check_vocabularies(arrays, vocabularies, sizes):
@@ -248,7 +234,7 @@ def _check_vocabularies(arrays, vocabularies, sizes):
         names = (_NAMES["source"], _NAMES["target"])
         matrices = dict(zip(names, vocabularies, strict=True))
     for name, (file, _, ids, num_ids) in matrices.items():
-        shape = arrays.shape(name)
+        shape = arrays.raw(name).shape
         if shape[:1] != (num_ids,):
             raise ModelError(
                 f"{file}: has ids up to {ids[-1]:,}, and dim-vocabs is {sizes}. So "
@@ -258,11 +244,7 @@ def _check_vocabularies(arrays, vocabularies, sizes):
 
 def _arguments(arrays, settings, tokenizer, engine):
     """Returns the arguments of `Transformer`."""
-    is_symmetric = settings.dec_depth == settings.enc_depth
     changes = {
-        **ENGINE_VARIATIONS[engine],
-        "num_decoder_layers": None if is_symmetric else settings.dec_depth,
-        "attention_bias": True,
         "logits_bias": _NAMES["bias"] in arrays,
         "zero_start_id": tokenizer.start_id,
         "embedding_norm": "n" in settings.transformer_postprocess_emb,
@@ -274,17 +256,14 @@ def _arguments(arrays, settings, tokenizer, engine):
     is_old = _is_before_2023_03(settings.version)
     if activation == "gelu" and engine == "marian" and is_old:
         activation = "quick_gelu"
-    return model_arguments(
-        arrays.path,
-        {
-            "num_layers": settings.enc_depth,
-            "d_model": settings.dim_emb,
-            "d_ff": settings.transformer_dim_ffn,
-            "num_heads": settings.transformer_heads,
-            "activation": activation,
-        },
-        tokenizer,
+    return imported.model_arguments(
+        *(arrays.path, tokenizer, engine),
+        (settings.enc_depth, settings.dec_depth),
         changes,
+        d_model=settings.dim_emb,
+        d_ff=settings.transformer_dim_ffn,
+        num_heads=settings.transformer_heads,
+        activation=activation,
     )
 
 
@@ -326,29 +305,26 @@ def _set_weights(model, arrays, settings, vocabularies):
     if model.variations.logits_bias:
         bias = arrays.take(_NAMES["bias"], (1, num_ids))[0, ids]
     weights.set_embeddings(model, source, target, output, bias)
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        numbers = settings.transformer_tied_layers if side == "decoder" else []
-        weights.set_layers(stack, _layer_reader(arrays, side, numbers))
-    for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
+    tied = settings.transformer_tied_layers
+    for side, stack, norm, numbers in (
+        ("encoder", model.encoder, model.source_norm, []),
+        ("decoder", model.decoder, model.target_norm, tied),
+    ):
+        weights.set_layers(stack, functools.partial(_read_part, arrays, side, numbers))
         if norm is not None:
-            names = marian_norm_names(side)
-            weights.set_norm(
-                norm, *(arrays.take(name, (1, width))[0] for name in names)
-            )
+            names = array_names.marian_norm_names(side)
+            scale, offset = (arrays.take(name, (1, width))[0] for name in names)
+            weights.set_norm(norm, scale, offset)
 
 
-def _layer_reader(arrays, side, tied):
-    """Returns the argument `read` of `set_layers`, for Marian's array names."""
-
-    def read(number, part, shape):
-        number = tied[number] - 1 if tied else number
-        weight, bias = marian_names(side, number, part)
-        vector = arrays.take(bias, (1, shape[-1]))[0]
-        if len(shape) == 1:  # the scale of a layer normalization
-            return arrays.take(weight, (1, *shape))[0], vector
-        return arrays.take(weight, shape), vector
-
-    return read
+def _read_part(arrays, side, tied, number, part, shape):
+    """Reads the weights of a part of a layer, for `set_layers`."""
+    number = tied[number] - 1 if tied else number
+    weight, bias = array_names.marian_names(side, number, part)
+    vector = arrays.take(bias, (1, shape[-1]))[0]
+    if len(shape) == 1:  # the scale of a layer normalization
+        return arrays.take(weight, (1, *shape))[0], vector
+    return arrays.take(weight, shape), vector
 
 
 def _find_decoder(path):

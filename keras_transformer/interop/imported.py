@@ -59,16 +59,29 @@ def check_settings(label, schema, settings):
         raise ModelError(f"{label}: {validation_message(error)}") from None
 
 
-def model_arguments(path, settings, tokenizer, changes):
-    """Returns the arguments of `Transformer`, checked by the schema of recipes."""
+def model_arguments(path, tokenizer, engine, depths, changes, **settings):
+    """Returns the arguments of `Transformer`, checked by the schema of recipes.
+
+    `depths` are the numbers of layers of the encoder and of the decoder. `changes` are
+    the variations that depend on the toolkit.
+    """
     from keras_transformer.recipes.schema import ModelSettings
 
     if settings["d_model"] % 2:
         raise ModelError(
             f"{path}: d_model must be even. Received: {settings['d_model']}"
         )
-    base = {"key_dim": None, "value_dim": None, "normalization": "post"}
-    settings = {**base, **settings, "variations": changes}
+    settings = {
+        "num_layers": depths[0],
+        **{"key_dim": None, "value_dim": None, "normalization": "post"},
+        **settings,
+        "variations": {
+            **ENGINE_VARIATIONS[engine],
+            "num_decoder_layers": None if depths[0] == depths[1] else depths[1],
+            "attention_bias": True,
+            **changes,
+        },
+    }
     return {
         **check_settings(path, ModelSettings, settings).constructor_arguments(),
         "vocabulary_size": tokenizer.vocabulary_size,
