@@ -30,8 +30,7 @@ class _Job:
         self.is_limited = is_limited
         self.future = concurrent.futures.Future()
         self.num_taken = 0  # rows that were put into a batch
-        self.num_done = 0  # rows that were computed
-        self.parts = []  # outputs, one dict per batch
+        self.parts = []  # outputs of the computed rows, one dict per batch
 
     @property
     def num_waiting(self):
@@ -43,15 +42,14 @@ class _Job:
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
 
-    def add(self, outputs, num_rows, max_values):
+    def add(self, outputs, is_last, max_values):
         """Adds the outputs of the next rows. The last rows complete the future."""
         self.parts.append(outputs)
-        self.num_done += num_rows
         arrays = {name: [part[name] for part in self.parts] for name in outputs}
         # Padding to the longest part may add many values.
         if sum(math.prod(_joined_shape(each)) for each in arrays.values()) > max_values:
             raise too_many_values(max_values)
-        if self.num_done == self.num_rows:
+        if is_last:
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 self.future.set_result({k: _concatenate(v) for k, v in arrays.items()})
 
@@ -79,10 +77,9 @@ def _concatenate(arrays):
 class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
-    Only requests with equal keys share a batch. `run(key, columns)` returns a dict of
-    arrays with the rows as leading axis. `can_merge(key)` tells whether its requests
-    can share a batch, and `max_batch_size(key)` is its maximum number of rows.
-    `observe(key, rows, seconds)` is called after each batch. `limits` are `Limits`.
+    Only requests with equal keys share a batch, if `can_merge(key)`. It has at most
+    `max_batch_size(key)` rows. `run(key, columns)` returns a dict of arrays with the
+    rows as leading axis. `observe(key, rows, seconds)` is called after each batch.
     """
 
     def __init__(self, run, can_merge, max_batch_size, limits, observe):
@@ -149,26 +146,18 @@ class Batcher:
         self.abandon()
 
     def _work(self):
-        while self._wait_for_batch():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or not self.is_open)
+                if not self._jobs:
+                    return
+                if self._can_merge(self._jobs[0].key):
+                    # Clients often send the next request right after a response.
+                    self._changed.wait_for(self._is_full, self._limits.max_wait)
+                self._batch = self._take()
             if self._batch:
                 self._run_batch(self._batch)
             self._batch = []  # its jobs keep a version of the model in memory
-
-    def _wait_for_batch(self):
-        """Moves the next batch to `_batch`, which is empty if all requests are stale.
-
-        Returns False once the queue is closed and empty.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or not self.is_open)
-            if not self._jobs:
-                return False
-            if self._can_merge(self._jobs[0].key):
-                # Clients often send the next request right after a response.
-                self._changed.wait_for(self._is_full, self._limits.max_wait)
-            self._drop_stale()
-            self._batch = self._take()
-            return True
 
     def _is_full(self):
         """Returns whether more requests would not change the next batch."""
@@ -179,20 +168,17 @@ class Batcher:
 
     def _mergeable(self):
         """Returns the first request and those that can share its batch."""
-        first, *others = self._jobs
-        if not self._can_merge(first.key):
-            return [first]
-        return [first, *(job for job in others if job.key == first.key)]
-
-    def _drop_stale(self):
-        for job in [*self._jobs]:
-            if job.deadline < time.monotonic():
-                job.fail(deadline_exceeded())
-            if job.future.done():  # also if the client has disconnected
-                self._jobs.remove(job)
+        key = self._jobs[0].key
+        count = None if self._can_merge(key) else 1
+        return [job for job in self._jobs if job.key == key][:count]
 
     def _take(self):
-        """Takes the rows of the next batch, as a list of (job, rows) pairs."""
+        """Returns the next batch, (job, rows) pairs. Stale requests are dropped."""
+        for job in self._jobs:
+            if job.deadline < time.monotonic():
+                job.fail(deadline_exceeded())
+        # The futures of clients that have disconnected are canceled.
+        self._jobs = [job for job in self._jobs if not job.future.done()]
         if not self._jobs:
             return []
         batch, room = [], self._max_batch_size(self._jobs[0].key)
@@ -201,8 +187,7 @@ class Batcher:
                 batch.append((job, slice(job.num_taken, job.num_taken + count)))
                 job.num_taken += count
                 room -= count
-            if job.num_taken == job.num_rows:
-                self._jobs.remove(job)
+        self._jobs = [job for job in self._jobs if job.num_taken < job.num_rows]
         return batch
 
     def _run_batch(self, batch):
@@ -218,7 +203,8 @@ class Batcher:
             return
         for (job, rows), part in zip(batch, parts, strict=True):
             try:
-                job.add(part, rows.stop - rows.start, self._limits.max_values)
+                is_last = rows.stop == job.num_rows
+                job.add(part, is_last, self._limits.max_values)
             # Memory may be exhausted, or the ranks of batches may differ.
             except Exception as error:
                 job.fail(error)
