@@ -53,6 +53,7 @@ def export_ctranslate2(
     """
     folder = pathlib.Path(folder)
     check_exportable(model)
+    reject_quantized(model)
     if quantization not in QUANTIZATIONS:
         raise ExportError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
@@ -120,7 +121,6 @@ def _specification(model, max_length, num_targets):
         raise ExportError(
             f"ctranslate2 is not installed: {install_hint('ctranslate2')}"
         ) from None
-    reject_quantized(model)
     attention = model.encoder.layers[0].self_attention
     require_values(
         "CTranslate2",

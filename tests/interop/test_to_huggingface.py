@@ -18,7 +18,11 @@ from tiny_export import (
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.errors import ExportError, UserError
-from keras_transformer.interop import export_huggingface, export_marian
+from keras_transformer.interop import (
+    export_ctranslate2,
+    export_huggingface,
+    export_marian,
+)
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -258,12 +262,17 @@ def test_export_refuses_models_that_transformers_cannot_run(tmp_path, changes, m
     assert message in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("export", [export_huggingface, export_marian])
-def test_export_refuses_quantized_models(tmp_path, export):
+def test_exports_refuse_quantized_models(tmp_path):
     translator = make_translator(num_layers=1)
     translator.model.quantize("int8")
-    with pytest.raises(ExportError, match="a quantized model cannot be converted"):
-        export(translator, tmp_path / "x")
+    message = "a quantized model cannot be converted.* quantization_mode=int8"
+    for export, *parts in (
+        (export_huggingface, translator),
+        (export_marian, translator),
+        (export_ctranslate2, translator.model, translator.tokenizer),
+    ):
+        with pytest.raises(ExportError, match=message):
+            export(*parts, tmp_path / "x")
 
 
 def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
