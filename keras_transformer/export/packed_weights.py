@@ -23,15 +23,15 @@ class PackedWeights:
 
     If the kernels were stored unpacked, XLA would pack them at every step. Functions of
     the export that XLA does not compile unpack the kernels at each call, which takes as
-    long as copying them.
+    long as copying them. An export without XLA packs none.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, jit_compile=True):
         self._model = model
         # The variables are a flat list, because TensorFlow wraps the named tuples that
         # an export tracks. Where `weights` contains `None`, a layer's own kernel is
         # used (see `LayerWeights`).
-        weights = arrange_weights(model, packed=True)
+        weights = arrange_weights(model, packed=True) if jit_compile else [None]
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
         self._stored = [each is not None for each in flat]

@@ -17,6 +17,7 @@ from keras_transformer.errors import ExportError, install_hint, require_tensorfl
 from keras_transformer.export.card import describe_translator
 from keras_transformer.export.load import LIMITS, ExportLimits
 from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
+from keras_transformer.export.searches import graph_function
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.files import (
@@ -134,16 +135,19 @@ def export_saved_model(
         parallel_parts,
         jit_compile,
     )
-    functions = _trace(signatures)
+    # Keras's ExportArchive would trace each function twice.
+    functions = {
+        name: graph_function(function, *inputs).get_concrete_function()
+        for name, function, inputs in signatures.functions()
+    }
     served = tf.Module()
-    packed = signatures.kernels
-    replaced = set() if packed is None else packed.replaced_paths()
+    replaced = signatures.kernels.replaced_paths()
     # `value` is the TensorFlow variable. A program without Python cannot restore Keras
     # variables.
     served.weights = [
         each.value for each in model.variables if each.path not in replaced
     ]
-    served.packed_weights = None if packed is None else packed.variables
+    served.packed_weights = signatures.kernels.variables or None
     served.tokenizer = tokenizer
     for name, function in functions.items():
         setattr(served, name, function)
@@ -173,17 +177,6 @@ def _check_folder(folder):
                 "another model. Choose another folder"
             )
     check_writable(folder)
-
-
-def _trace(signatures):
-    """Returns the concrete function of each signature, by name."""
-    # Keras's ExportArchive would trace each function twice.
-    return {
-        name: tf.function(
-            function, input_signature=input_signature, autograph=False
-        ).get_concrete_function()
-        for name, function, input_signature in signatures.functions()
-    }
 
 
 def export_translator(

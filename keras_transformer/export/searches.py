@@ -21,26 +21,21 @@ SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
 JIT_STEP, JIT_MAX_LENGTH = 16, 64
 
 
-def noinline_function(search, shared=()):
-    """Wraps a search in a `tf.function` that TensorFlow does not inline.
+def graph_function(function, *inputs, **options):
+    """Returns a `tf.function` of inputs with the given `tf.TensorSpec`s."""
+    return tf.function(function, input_signature=inputs, autograph=False, **options)
 
-    Its inputs are `SEARCH_INPUTS` and `shared`, nested structures of `tf.TensorSpec`.
-    """
-    return tf.function(
-        search,
-        input_signature=[*SEARCH_INPUTS, *shared],
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
+
+def noinline_function(search, shared=()):
+    """Wraps a search of `SEARCH_INPUTS` and `shared`. TensorFlow does not inline it."""
+    attributes = {"_noinline": True}
+    inputs = *SEARCH_INPUTS, *shared
+    return graph_function(search, *inputs, experimental_attributes=attributes)
 
 
 def shared_encoder(model):
     """Returns a model's encoder as one function for all signatures of an export."""
-    return tf.function(
-        lambda source_ids: model.encode(source_ids, training=False),
-        input_signature=[ROWS],
-        autograph=False,
-    )
+    return graph_function(lambda ids: model.encode(ids, training=False), ROWS)
 
 
 def dispatch_search(
@@ -66,9 +61,7 @@ def dispatch_search(
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP
     if search_row is not None:
         # XLA reads the shapes at run time, so they need not be static in the trace.
-        compiled = tf.function(
-            search_row, input_signature=SEARCH_INPUTS, autograph=False, jit_compile=True
-        )
+        compiled = graph_function(search_row, *SEARCH_INPUTS, jit_compile=True)
 
     def search_whole(source_ids, n_best):
         return tuple(search(source_ids, n_best, *shared()))
@@ -117,4 +110,4 @@ def dispatch_search(
         with tf.control_dependencies([is_finite]):
             return tf.identity(sequences), scores
 
-    return tf.function(checked, input_signature=SEARCH_INPUTS, autograph=False)
+    return graph_function(checked, *SEARCH_INPUTS)

@@ -1,7 +1,5 @@
 """Functions of an export that translate, score, encode and return attention."""
 
-import contextlib
-
 import tensorflow as tf
 
 from keras_transformer.decoding.alignment import (
@@ -26,6 +24,7 @@ from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import (
     ROWS,
     dispatch_search,
+    graph_function,
     noinline_function,
     shared_encoder,
 )
@@ -73,30 +72,19 @@ class Signatures:
             self._target_surfaces = _Surfaces(self._target_tokenizer)
         longest = max(self._surfaces.longest, self._target_surfaces.longest)
         self._max_bytes = _MARGIN * longest * self.max_target_length
-        self.kernels = PackedWeights(model) if jit_compile else None
+        self.kernels = PackedWeights(model, jit_compile)
         self._encode = shared_encoder(model)
         # Signatures share these graphs, because large graphs take time to load.
-        texts = tf.TensorSpec([None], tf.string)
-        self._pairs = tf.function(
-            self._tokenize_pairs, input_signature=[texts, texts], autograph=False
+        texts, number = tf.TensorSpec([None], tf.string), tf.TensorSpec([], tf.int32)
+        self._pairs = graph_function(self._tokenize_pairs, texts, texts)
+        self._decode = graph_function(self._decode_rows, ROWS, ROWS)
+        self._search_ids = self._build_search(search, parallel_parts, jit_compile)
+        self._tokenize = graph_function(
+            lambda texts: tokenizer.tokenize(_cut_texts(texts, self._max_bytes)), texts
         )
-        self._decode = tf.function(
-            self._decode_rows, input_signature=[ROWS, ROWS], autograph=False
-        )
-        self._search_ids = self._build_search(search, parallel_parts)
-        self._tokenize = tf.function(
-            lambda texts: tokenizer.tokenize(_cut_texts(texts, self._max_bytes)),
-            input_signature=[texts],
-            autograph=False,
-        )
-        number = tf.TensorSpec([], tf.int32)
-        self._translate = tf.function(
-            self._translate_texts,
-            input_signature=[texts, number, number],
-            autograph=False,
-        )
+        self._translate = graph_function(self._translate_texts, texts, number, number)
 
-    def _build_search(self, search_settings, parallel_parts):
+    def _build_search(self, search_settings, parallel_parts, jit_compile):
         """Builds one search that serves both the best translation and n-best lists.
 
         `n_best` is an input of the search, because a search for one translation can end
@@ -133,25 +121,17 @@ class Signatures:
             If not all kernels are stored packed, there are none, and `run` uses the
             layers' kernels.
             """
-            if kernels is None or not kernels.replaces_layers:
-                return ()
-            return (kernels.unpacked(),)
+            return (kernels.unpacked(),) if kernels.replaces_layers else ()
 
         specs = tf.nest.map_structure(tf.type_spec_from_value, shared_weights())
         return dispatch_search(
             noinline_function(run, specs),
             parallel_parts,
             shared_weights,
-            None if kernels is None else run_row,
+            run_row if jit_compile else None,
             search_settings.extra_length,
             self.max_source_length,
         )
-
-    def _exported_kernels(self):
-        """Returns a context in which the decoder's layers use the exported kernels."""
-        if self.kernels is None:
-            return contextlib.nullcontext()
-        return self.kernels.replace_kernels()
 
     def functions(self):
         """Yields the name, function and input specification of each signature."""
@@ -323,7 +303,7 @@ class Signatures:
         that uses only one of them does not compute the other, because TensorFlow
         removes unused operations.
         """
-        with self._exported_kernels():
+        with self.kernels.replace_kernels():
             output, scores = self._model.decoder(
                 self._model.embed_target(target_ids, training=False),
                 self._encode(source_ids),
