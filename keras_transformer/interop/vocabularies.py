@@ -8,6 +8,7 @@ import json
 import re
 
 from keras_transformer.errors import DataError, ModelError
+from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
 from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20
@@ -21,8 +22,10 @@ _ESCAPES = {
 _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL
 )
-_DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_SINGLE_QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
+_QUOTED = {
+    '"': re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL),
+    "'": re.compile(r"'((?:[^']|'')*)'", re.DOTALL),
+}
 _ENTRY = re.compile(r"(.*):\s+(\d{1,9})\s*", re.DOTALL)
 _VALUE = re.compile(r":\s+(\d{1,9})\s*")
 # Characters that YAML must escape: control characters, line separators, and others that
@@ -30,7 +33,6 @@ _VALUE = re.compile(r":\s+(\d{1,9})\s*")
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
-_UNCLOSED = "a piece in quotes must end with the closing quote"
 
 
 def read_vocabulary(path):
@@ -54,15 +56,16 @@ def read_entries(path, size=None):
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
     content = read_bytes(path, MAX_VOCABULARY_BYTES, ModelError)
+    parsers = {".json": _json_entries, ".yml": _yaml_entries, ".yaml": _yaml_entries}
+    parse = parsers.get(path.suffix, _line_entries)
     try:
         if path.suffix == ".spm":
-            return dict(enumerate(_sentencepiece_pieces(content)))
+            return dict(enumerate(sentencepiece_pieces(content)))
         # This codec removes a byte order mark.
-        entries = _text_entries(path.suffix, content.decode("utf-8-sig"))
-        return _sort_entries(entries, size)
+        return _sort_entries(parse(content.decode("utf-8-sig")), size)
     except UnicodeDecodeError:
         raise ModelError(f"{path}: not UTF-8 text") from None
-    except (ModelError, RecursionError) as error:
+    except (DataError, ModelError, RecursionError) as error:
         raise ModelError(f"{path}: {error}") from None
 
 
@@ -85,24 +88,6 @@ def _quote(piece):
         return f'"\\x{ord(piece):02X}"'
     quoted = piece.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04X}", quoted) + '"'
-
-
-def _sentencepiece_pieces(content):
-    from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
-
-    try:
-        return tuple(sentencepiece_pieces(content))
-    except DataError as error:
-        raise ModelError(str(error)) from None
-
-
-def _text_entries(suffix, text):
-    """Yields the (id, piece) pairs of JSON, YAML, or plain text."""
-    if suffix == ".json":
-        return _json_entries(text)
-    if suffix in (".yml", ".yaml"):
-        return _yaml_entries(text)
-    return _line_entries(text)
 
 
 def _line_entries(text):
@@ -184,24 +169,21 @@ def _yaml_entries(text):
 
 
 def _scalar(text, place):
-    """Returns the text of a YAML scalar.
-
-    An unquoted scalar is literal, except for the spaces around it.
-    """
+    """Returns the text of a YAML scalar, which is literal if it has no quotes."""
     text = text.strip(" \t")
-    if text[:1] == '"':
-        quoted = _DOUBLE_QUOTED.fullmatch(text)
-        if quoted is None:
-            raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
-        return _join_surrogates(
-            _ESCAPE.sub(lambda found: _unescape(found, place), quoted[1])
+    if text[:1] not in ("'", '"'):
+        return text
+    quoted = _QUOTED[text[0]].fullmatch(text)
+    if quoted is None:
+        raise ModelError(
+            f"{place}: a piece in quotes must end with the closing quote. "
+            f"Received: {text!r:.80}"
         )
-    if text[:1] == "'":
-        quoted = _SINGLE_QUOTED.fullmatch(text)
-        if quoted is None:
-            raise ModelError(f"{place}: {_UNCLOSED}. Received: {text!r:.80}")
+    if text[0] == "'":
         return quoted[1].replace("''", "'")
-    return text
+    return _join_surrogates(
+        _ESCAPE.sub(lambda found: _unescape(found, place), quoted[1])
+    )
 
 
 def _unescape(found, place):
@@ -217,10 +199,7 @@ def _unescape(found, place):
 
 
 def _join_surrogates(piece):
-    """Returns a piece with surrogate pairs joined.
-
-    JSON and YAML may write a character beyond U+FFFF as two escaped surrogates.
-    """
+    """Joins escaped surrogates, pairs of which JSON and YAML may contain."""
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
