@@ -146,10 +146,7 @@ def _check_model(model):
 
 
 def _check_savers(meta_graph, functions, rules):
-    """Checks the functions that save and restore variables.
-
-    Returns the names of these functions, by the name of the node that calls them.
-    """
+    """Checks the functions that save and restore. Returns their names, by caller."""
     definition = meta_graph.saver_def
     filename = definition.filename_tensor_name.partition(":")[0]
     uses = {

@@ -251,10 +251,7 @@ def core_tokenizer(tokenizer):
 
 
 def _write_version(write, folder, texts, limits, warmup_requests):
-    """Writes an export to a temporary folder, then renames it to its version number.
-
-    `write` is called with the path of the SavedModel.
-    """
+    """Writes an export to a temporary folder, then renames it to its version number."""
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Processes in
     # two containers may have the same id, hence the random part.

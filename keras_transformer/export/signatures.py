@@ -116,11 +116,7 @@ class Signatures:
             )
 
         def shared_weights():
-            """Returns the inputs that all parts of a batch share: the unpacked weights.
-
-            If not all kernels are stored packed, there are none, and `run` uses the
-            layers' kernels.
-            """
+            """Returns the weights to share between the parts of a batch, if packed."""
             return (kernels.unpacked(),) if kernels.replaces_layers else ()
 
         specs = tf.nest.map_structure(tf.type_spec_from_value, shared_weights())

@@ -18,11 +18,7 @@ _MAX_NAMES = 4
 
 
 class Arrays:
-    """The arrays of a model file, with a record of the arrays that an import has used.
-
-    An array that remains unused belongs to a part that this package lacks. Then
-    `check_all_used` raises an error, unless the array's name is in `ignored`.
-    """
+    """The arrays of a model file. An import must use all but those in `ignored`."""
 
     def __init__(self, path, arrays, ignored=()):
         self.path = path
@@ -60,7 +56,7 @@ class Arrays:
         return self._arrays[name]
 
     def check_all_used(self):
-        """Raises a `ModelError` if an array was not used."""
+        """Rejects arrays of parts that this package lacks, which nothing has used."""
         if self._unused:
             raise ModelError(
                 f"{self.path}: unexpected array {min(self._unused)!r:.80}. Models that "

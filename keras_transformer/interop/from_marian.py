@@ -51,14 +51,10 @@ class _FileSettings(BaseModel):
 
 
 def _steps(order):
-    """Returns the type of the steps before or after a layer, which must be `order`.
-
-    The letters are dropout (d), addition (a), and normalization (n). Dropout does not
-    change inference.
-    """
+    """Returns the type of steps: addition (a), normalization (n), and dropout (d)."""
 
     def check(value):
-        if value.replace("d", "") != order:
+        if value.replace("d", "") != order:  # dropout does not change inference
             raise ValueError("only post-norm Transformers are supported")
         return value
 
@@ -268,10 +264,7 @@ def _arguments(arrays, settings, tokenizer, engine):
 
 
 def _is_before_2023_03(version):
-    """Returns whether a version of Marian from before March 2023 wrote the file.
-
-    These versions compute GELU as `x * sigmoid(1.702 x)`.
-    """
+    """Returns whether a version of Marian computes GELU as `x * sigmoid(1.702 x)`."""
     date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(version))
     return date is not None and (date[1], date[2]) < ("2023", "03")
 

@@ -60,11 +60,7 @@ def check_settings(label, schema, settings):
 
 
 def model_arguments(path, tokenizer, engine, depths, changes, **settings):
-    """Returns the arguments of `Transformer`, checked by the schema of recipes.
-
-    `depths` are the numbers of layers of the encoder and of the decoder. `changes` are
-    the variations that depend on the toolkit.
-    """
+    """Returns the arguments of `Transformer`, checked by the schema of recipes."""
     from keras_transformer.recipes.schema import ModelSettings
 
     if settings["d_model"] % 2:

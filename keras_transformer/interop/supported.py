@@ -9,10 +9,7 @@ EXCLUDED_BIAS = -1e9
 
 
 def reject_quantized(model):
-    """Raises `ExportError` if Keras has quantized the model.
-
-    The kernels of a quantized model are integers that need the scales of their layers.
-    """
+    """Raises `ExportError` if the kernels are integers, which need further scales."""
     modes = {layer.quantization_mode for layer in model._flatten_layers()} - {None}
     if modes:
         raise ExportError(
@@ -22,10 +19,7 @@ def reject_quantized(model):
 
 
 def check_translator(translator, folder, library, variations, activations):
-    """Checks that `library` can run a model, which has only common parts.
-
-    `variations` are the names of the fields of `Variations` that the library supports.
-    """
+    """Checks that a library, which supports the named `variations`, can run a model."""
     model, tokenizer = translator.model, translator.tokenizer
     reject_forbidden_phrases(translator)
     if folder.exists():
@@ -65,10 +59,7 @@ def require_values(library, **settings):
 
 
 def supported_activation(model, activations, library):
-    """Returns a library's name for the model's activation.
-
-    `activations` maps Keras's names to the library's.
-    """
+    """Returns the model's activation by a library's names, `{Keras's: library's}`."""
     name = activation_name(model.activation)
     if name not in activations:
         raise ExportError(
@@ -89,10 +80,7 @@ def find_repeated(pieces):
 
 
 def common_notes(translator, library):
-    """Returns the notes of a model card that hold for Marian and for transformers.
-
-    Both libraries divide log-probabilities by length^alpha.
-    """
+    """Returns the notes of a model card that hold for Marian and for transformers."""
     notes, search = [], translator.search
     kind, alpha = search.length_penalty_kind, search.length_penalty
     if kind != "power" and alpha != 0:

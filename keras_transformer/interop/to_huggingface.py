@@ -195,11 +195,7 @@ def _num_ids(model):
 
 
 def _tensors(model, tokenizer):
-    """Returns a dict of arrays keyed by their names in transformers.
-
-    transformers stores all sines before all cosines, so the axis `d_model` of every
-    array is permuted. Linear weights are `[outputs, inputs]`.
-    """
+    """Returns arrays by their names in transformers. Kernels are transposed."""
     size, variations = _num_ids(model), model.variations
 
     def rows(layer):

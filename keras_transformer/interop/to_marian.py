@@ -161,10 +161,7 @@ def _pieces(tokenizer, ids):
 
 
 def _arrays(model, source_ids, target_ids):
-    """Returns a dict of arrays keyed by Marian's names.
-
-    Vectors have the shape `[1, size]`.
-    """
+    """Returns arrays by their names in Marian. Vectors are `[1, size]`."""
 
     def rows(matrix, ids):
         matrix = weights.sines_first(weights.to_numpy(matrix))
@@ -202,10 +199,9 @@ def _arrays(model, source_ids, target_ids):
 
 
 def _settings(model, vocabulary_sizes):
-    """Returns Marian's settings for the model.
+    """Returns Marian's settings, with those of other architectures.
 
-    Some settings belong to other architectures. They are included because
-    marian-decoder, CTranslate2 and transformers each require some of them.
+    marian-decoder, CTranslate2 and transformers each require some of the latter.
     """
     is_shared, is_tied = model.source_embedding is None, model.token_embedding.tied
     return {

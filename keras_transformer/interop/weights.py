@@ -106,11 +106,7 @@ def position_vectors(layer, d_model, length):
 
 
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
-    """Sets the embeddings and the output projection of an imported model.
-
-    The embedding of the padding id is set to zeros, and so is that of the start id
-    unless `start` is given.
-    """
+    """Sets the embeddings and the output projection. Without `start`, it is zeros."""
     embedding = model.token_embedding
 
     def rows(matrix):

@@ -53,10 +53,7 @@ _POLICIES = (
 
 
 def _check_policy(value):
-    """Returns the name of a dtype policy, given as its name or as Keras's JSON.
-
-    Only `_POLICIES` are allowed: no quantization and no custom classes.
-    """
+    """Returns the name of one of `_POLICIES`, given as its name or as Keras's JSON."""
     policy = value["config"] if isinstance(value, dict) and "config" in value else value
     name = policy.get("name") if isinstance(policy, dict) else policy
     plain = {"module": "keras", "class_name": "DTypePolicy", "registered_name": None}
@@ -94,17 +91,14 @@ class _Settings(ModelSettings):
 
 
 class SerializedModel(Section):
-    """`config.json`, as Keras writes it for a `Transformer`.
-
-    How the model was built and compiled is not read.
-    """
+    """`config.json`, as Keras writes it for a `Transformer`."""
 
     class_name: Literal["Transformer"]
     module: Literal["keras_transformer.transformer"]
     registered_name: Literal["keras_transformer>Transformer"]
     config: _Settings
-    build_config: Any = None
-    compile_config: Any = None
+    build_config: Any = None  # not read
+    compile_config: Any = None  # not read
 
 
 class Metadata(BaseModel):
