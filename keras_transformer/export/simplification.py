@@ -10,6 +10,7 @@ So this module removes these operations, too.
 """
 
 import copy
+import graphlib
 
 from tensorflow import make_ndarray
 from tensorflow.core.protobuf import saved_model_pb2
@@ -43,7 +44,10 @@ def simplify_function(function):
     nodes = {node.name: node for node in function.node_def}
     merged = {}  # maps a node's name to the name of the equal node that stays
     first = {}  # maps a computation to the name of the first node that performs it
-    order = _sort_topologically(nodes)
+    # Each node comes after its inputs.
+    inputs = {name: _input_names(node) for name, node in nodes.items()}
+    order = [*graphlib.TopologicalSorter(inputs).static_order()]
+    order = [name for name in order if name in nodes]  # arguments are not nodes
     for name in order:
         node = nodes[name]
         node.input[:] = [_rename(each, merged) for each in node.input]
@@ -59,24 +63,6 @@ def simplify_function(function):
     kept = [copy.deepcopy(nodes[name]) for name in order if name in used]
     del function.node_def[:]
     function.node_def.extend(kept)
-
-
-def _sort_topologically(nodes):
-    """Returns the names of the nodes, each after its inputs."""
-    order, visited = [], set()
-    for root in nodes:
-        stack = [] if root in visited else [(root, iter(_input_names(nodes[root])))]
-        visited.add(root)
-        while stack:
-            name, inputs = stack[-1]
-            following = next(inputs, None)
-            if following is None:
-                order.append(name)
-                stack.pop()
-            elif following in nodes and following not in visited:
-                visited.add(following)
-                stack.append((following, iter(_input_names(nodes[following]))))
-    return order
 
 
 def _used_nodes(function, nodes):
