@@ -3,6 +3,7 @@
 The file names match KerasHub's presets. No file can contain code.
 """
 
+import dataclasses
 import datetime
 import json
 import pathlib
@@ -133,8 +134,14 @@ def save_preset(
         metadata = _metadata(model, tokenizer, description)
         _write_json(temporary / METADATA, metadata)
         if tokenizer is not None:
-            _write_tokenizer(tokenizer, temporary)
-            task = _task_config(search, max_source_length)
+            kind, settings = type(tokenizer), _tokenizer_settings(tokenizer)
+            described = _serialized(kind.__module__, kind.__name__, settings)
+            _write_json(temporary / TOKENIZER_CONFIG, described)
+            tokenizer.save(temporary / TOKENIZER_ASSETS)
+            settings = dataclasses.asdict(search)
+            settings = {"search": settings, "max_source_length": max_source_length}
+            module = "keras_transformer.decoding.translator"
+            task = _serialized(module, "Translator", settings)
             _write_json(temporary / TASK, task, _Task)
         if (folder / README).is_file():
             shutil.copy2(folder / README, temporary)
@@ -153,13 +160,6 @@ def _write_model(model, folder, dtype):
     model.save_weights(folder / PRESET_WEIGHTS)
     if dtype is not None:
         convert_weights(folder / PRESET_WEIGHTS, dtype)
-
-
-def _write_tokenizer(tokenizer, folder):
-    described = _serialized(type(tokenizer).__module__, type(tokenizer).__name__)
-    settings = {**described, "config": _tokenizer_settings(tokenizer)}
-    _write_json(folder / TOKENIZER_CONFIG, settings)
-    tokenizer.save(folder / TOKENIZER_ASSETS)
 
 
 def _tokenizer_settings(tokenizer):
@@ -241,18 +241,10 @@ def _metadata(model, tokenizer, description):
     }
 
 
-def _serialized(module, name):
-    """Returns the keys with which Keras names a class in JSON."""
+def _serialized(module, name, config):
+    """Returns an object of a class as Keras describes it in JSON."""
     registered = f"keras_transformer>{name}"
-    return {"module": module, "class_name": name, "registered_name": registered}
-
-
-def _task_config(search, max_source_length):
-    import dataclasses
-
-    settings = dataclasses.asdict(search)
-    config = {"search": settings, "max_source_length": max_source_length}
-    described = _serialized("keras_transformer.decoding.translator", "Translator")
+    described = {"module": module, "class_name": name, "registered_name": registered}
     return {**described, "config": config}
 
 
