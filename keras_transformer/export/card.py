@@ -29,46 +29,16 @@ from keras_transformer.saving.names import (
 _UNKNOWN = "not stated"
 
 
-def model_card(
-    model,
-    tokenizer,
-    search,
-    recipe=None,
-    validation=None,
-    scores=(),
-    license=None,
-    export=None,
-    origin=None,
-):
-    """Returns a model card in Markdown.
-
-    Args:
-        model: `Transformer`.
-        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
-        search: Mapping of the export's search settings.
-        recipe: The run's `Recipe`. If it is `None` or an imported model's, the card has
-            no sections about data and training.
-        validation: A validation of the run, a row of its `metrics.jsonl` with `split`,
-            `step` and any of `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None`
-            if it was not finite.
-        scores: List of mappings with `name`, `score` and `signature`, from
-            `keras-transformer evaluate --json`.
-        license: License of the model.
-        export: Mapping of the arguments `tokenizer_ops`, `parallel_parts` and
-            `jit_compile` of `export_translator`. If `None`, the card has no section
-            about the export.
-        origin: Mapping of names to values that describe where an imported model comes
-            from. If `None`, the card has no section about the import.
-    """
-    facts = recipe, validation, scores, license, export, origin
-    return describe_model(model, tokenizer, search, *facts)[CARD]
+def model_card(model, tokenizer, search, recipe=None, **facts):
+    """Returns a model card in Markdown. The arguments are those of `describe_model`."""
+    return describe_model(model, tokenizer, search, recipe, **facts)[CARD]
 
 
 def describe_translator(translator, scores=(), license=None, export=None):
     """Returns the files that describe an opened model, as names and texts.
 
     If `license` is `None`, it is that of the opened model, if known. The other
-    arguments are those of `model_card`.
+    arguments are those of `describe_model`.
     """
     path = translator.path
     stored = read_summary(path if path.is_dir() else path.parent)
@@ -95,7 +65,26 @@ def describe_model(
     export=None,
     origin=None,
 ):
-    """Returns the model card and `summary.json` (see `model_card`), by their names."""
+    """Returns the model card and `summary.json`, by their names.
+
+    Args:
+        model: `Transformer`.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
+        search: Mapping of the export's search settings.
+        recipe: The run's `Recipe`. If it is `None` or an imported model's, the card has
+            no sections about data and training.
+        validation: A validation of the run, a row of its `metrics.jsonl` with `split`,
+            `step` and any of `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None`
+            if it was not finite.
+        scores: List of mappings with `name`, `score` and `signature`, from
+            `keras-transformer evaluate --json`.
+        license: License of the model.
+        export: Mapping of the arguments `tokenizer_ops`, `parallel_parts` and
+            `jit_compile` of `export_translator`. If `None`, the card has no section
+            about the export.
+        origin: Mapping of names to values that describe where an imported model comes
+            from. If `None`, the card has no section about the import.
+    """
     # The recipe of an imported model has no data, and defaults for the training.
     is_trained = recipe is not None and recipe.data.kind != "none"
     sections = {
@@ -131,7 +120,7 @@ def describe_model(
 
 
 def run_metadata(path):
-    """Reads the recipe and a validation of a run, as arguments of `model_card`.
+    """Reads the recipe and a validation of a run, as arguments of `describe_model`.
 
     The validation is that of the final model or, if there is none, the last one. For
     `best.keras`, it is the best one. Other `.keras` files have none.
@@ -163,18 +152,15 @@ def _model_rows(model, tokenizer):
     for name in MODEL_ARGUMENTS:
         if settings[name] is not None:
             yield name, settings[name]
-    yield "tokenizer", f"{tokenizer.kind}, {_vocabulary_sizes(tokenizer)}"
+    source, target = tokenizer, target_of(tokenizer)
+    sizes = f"{target.vocabulary_size:,} subwords for source and target"
+    if source is not target and source.pieces() != target.pieces():
+        sizes = f"{source.vocabulary_size:,} source and "
+        sizes += f"{target.vocabulary_size:,} target subwords"
+    yield "tokenizer", f"{tokenizer.kind}, {sizes}"
     version = importlib.metadata.version
     packages = ("tensorflow", "tensorflow-text", "keras")
     yield "written with", ", ".join(f"{each} {version(each)}" for each in packages)
-
-
-def _vocabulary_sizes(tokenizer):
-    source, target = tokenizer, target_of(tokenizer)
-    size = f"{target.vocabulary_size:,}"
-    if source is target or source.pieces() == target.pieces():
-        return f"{size} subwords for source and target"
-    return f"{source.vocabulary_size:,} source and {size} target subwords"
 
 
 def _export_rows(tokenizer_ops, parallel_parts, jit_compile):
