@@ -4,6 +4,7 @@ The arrays have Marian's names. `logits` implements Marian's model and Hugging F
 `MarianMTModel` in NumPy, as a reference for imported and exported models.
 """
 
+import functools
 import io
 import json
 import tarfile
@@ -198,6 +199,7 @@ _ACTIVATIONS = {
 }
 
 
+@functools.cache
 def splitter(normalization="nmt_nfkc"):
     """Returns the content of a SentencePiece model of a few letters."""
     model = io.BytesIO()
