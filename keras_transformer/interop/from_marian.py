@@ -158,7 +158,12 @@ def import_marian(path, engine=None, language=None, normalization=None):
     folder = decoder_file.parent
     content = read_bytes(decoder_file, _MAX_YAML_BYTES, ModelError)
     decoder = _parse_settings(decoder_file, content, _DecoderSettings)
-    file = _find_weights(folder, decoder)
+    file = _find_file(folder, decoder.models[0])
+    if file.suffix != ".npz":
+        raise ModelError(
+            f"{file}: only .npz files can be imported, not quantized .bin files"
+        )
+    require_regular([file], ModelError)
     stored = read_npz(file, MARIAN_SETTINGS, _MAX_YAML_BYTES)
     arrays = Arrays(file, stored, ignored=(MARIAN_SETTINGS,))
     settings = _read_model_settings(arrays)
@@ -338,17 +343,6 @@ def _find_decoder(path):
             f"Hugging Face. Received: {names}"
         )
     return (plain or found)[0]
-
-
-def _find_weights(folder, decoder):
-    """Returns the path of the `.npz` file with the weights."""
-    path = _find_file(folder, decoder.models[0])
-    if path.suffix != ".npz":
-        raise ModelError(
-            f"{path}: only .npz files can be imported, not quantized .bin files"
-        )
-    require_regular([path], ModelError)
-    return path
 
 
 def _find_file(folder, name):

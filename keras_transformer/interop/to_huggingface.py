@@ -103,7 +103,15 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     files = {
         "config.json": _config(model, target, dtype or "float32"),
         "generation_config.json": _generation_config(model, target, translator.search),
-        "tokenizer_config.json": _tokenizer_config(_is_separate(model)),
+        "tokenizer_config.json": {
+            "tokenizer_class": "MarianTokenizer",
+            "unk_token": "<unk>",
+            "eos_token": "</s>",
+            "pad_token": "<pad>",
+            "separate_vocabs": _is_separate(model),
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": _MAX_POSITIONS,
+        },
         "vocab.json": _vocabulary(tokenizer, _num_ids(model)),
     }
     if _is_separate(model):
@@ -290,18 +298,6 @@ def _generation_config(model, tokenizer, search):
         "pad_token_id": pad_id,
         "decoder_start_token_id": pad_id,
         "eos_token_id": tokenizer.end_id,
-    }
-
-
-def _tokenizer_config(is_separate):
-    return {
-        "tokenizer_class": "MarianTokenizer",
-        "unk_token": "<unk>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-        "separate_vocabs": is_separate,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": _MAX_POSITIONS,
     }
 
 

@@ -77,9 +77,17 @@ def export_marian(translator, folder, *, scores=(), license=None):
     arrays = _arrays(model, ids["source"], ids["target"])
     is_shared = model.source_embedding is None and pieces["source"] == pieces["target"]
     names = ("vocab.yml",) * 2 if is_shared else ("src.vocab.yml", "trg.vocab.yml")
+    decoder = {
+        "relative-paths": True,
+        "models": [_MODEL],
+        "vocabs": list(names),
+        "beam-size": translator.search.beam_size,
+        "normalize": translator.search.length_penalty,
+        "word-penalty": 0,
+    }
     texts = {
         **dict(zip(names, map(format_vocabulary, pieces.values()), strict=True)),
-        _DECODER: _yaml(_decoder_settings(translator.search, names)),
+        _DECODER: _yaml(decoder),
         **describe_translator(translator, scores, license),
     }
     texts[CARD] += f"\n{_notes(translator)}"
@@ -250,17 +258,6 @@ def _settings(model, vocabulary_sizes):
         "ulr-dim-emb": 0,
         "ulr-trainable-transformation": False,
         "version": "v1.12.0",
-    }
-
-
-def _decoder_settings(search, vocabularies):
-    return {
-        "relative-paths": True,
-        "models": [_MODEL],
-        "vocabs": list(vocabularies),
-        "beam-size": search.beam_size,
-        "normalize": search.length_penalty,
-        "word-penalty": 0,
     }
 
 

@@ -67,7 +67,8 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
             check_shapes(checkpoint, path)
             status = checkpoint.read(path).expect_partial()
             status.assert_existing_objects_matched()
-            if _has_moving_average(path):
+            stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+            if any(name.startswith("averages/") for name in stored):
                 check_shapes(moving_average, path, "averages")
                 moving_average.read(path).expect_partial()
         except DAMAGE as error:
@@ -126,12 +127,6 @@ def regular_paths(paths):
         for path, reason in zip(paths, reasons, strict=True)
         if reason == SCHEDULE or (reason == END and path == paths[-1])
     ]
-
-
-def _has_moving_average(path):
-    """Returns whether a checkpoint stores the moving average of the weights."""
-    names = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    return any(name.startswith("averages/") for name in names)
 
 
 class _Progress(BaseModel):

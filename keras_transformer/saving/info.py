@@ -173,7 +173,11 @@ def model_info(path):
     info.path = str(folder)
     info.bytes = sum(info.files.values())
     if source.kind == "preset":
-        _describe_preset(source, info)
+        _describe_weights(source, info)
+        task = read_task(source.path)
+        if task is not None:
+            info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
+            info.decoding = _flatten_section(task.search)
     elif source.kind != "export":
         _describe_run(source, info)
     return info.model_dump()
@@ -198,19 +202,17 @@ def _describe_run(source, info):
     info.vocabulary.kind = recipe.tokenizer.kind
     rows = metrics_of_run(source.folder)
     if recipe.data.kind != "none":  # else the model is imported
-        info.training = _describe_training(source.folder, recipe, rows)
+        paths = checkpoint_paths(source.folder / "checkpoints")
+        steps = [int(path.rpartition("-")[2]) for path in paths]
+        info.training = Training(
+            steps=max(steps, default=0),
+            seconds=rows[-1].get("seconds") if rows else None,
+            checkpoints=steps,
+            settings=_flatten_section(recipe.training),
+        )
     info.data = _flatten_section(recipe.data)
     info.decoding = _flatten_section(recipe.decoding)
     info.scores = _validation_scores(rows, recipe.validation_metric())
-
-
-def _describe_preset(source, info):
-    """Describes a preset by its files, in addition to its summary."""
-    _describe_weights(source, info)
-    task = read_task(source.path)
-    if task is not None:
-        info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
-        info.decoding = _flatten_section(task.search)
 
 
 def _describe_weights(source, info):
@@ -219,18 +221,6 @@ def _describe_weights(source, info):
         info.parameters = stored.num_parameters
         info.written = stored.metadata.origin()
     info.describe_model(stored.settings)
-
-
-def _describe_training(folder, recipe, rows):
-    """Returns the progress of a run and its settings."""
-    paths = checkpoint_paths(folder / "checkpoints")
-    steps = [int(path.rpartition("-")[2]) for path in paths]
-    return Training(
-        steps=max(steps, default=0),
-        seconds=rows[-1].get("seconds") if rows else None,
-        checkpoints=steps,
-        settings=_flatten_section(recipe.training),
-    )
 
 
 def _flatten_section(section):

@@ -149,7 +149,15 @@ def load_model(path, allow_unsafe=False):
         tokenizer = pipelines.load_tokenizer(source.tokenizer)
         model = keras_file.read(path, allow_unsafe, tokenizer.fingerprint())
     else:
-        tokenizer, model = _load_checkpoint(path)
+        from keras_transformer.saving.checkpoints import average_checkpoints
+
+        if not checkpoint_paths(path / "checkpoints"):
+            raise ModelError(
+                f"{path}: this run has no model yet: neither model.keras nor a "
+                "checkpoint"
+            )
+        _, tokenizer, model = load_run(path)
+        average_checkpoints(model, path / "checkpoints", last=1, interrupted=True)
     if not isinstance(model, Transformer):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
@@ -168,19 +176,6 @@ def load_preset_model(preset, model_class=None, **changes):
             "open a run or a .keras file, use `open_model`"
         )
     return load_preset(source.path, model_class=model_class, **changes).model
-
-
-def _load_checkpoint(folder):
-    """Loads the newest checkpoint of a run that has no `model.keras` yet."""
-    from keras_transformer.saving.checkpoints import average_checkpoints
-
-    if not checkpoint_paths(folder / "checkpoints"):
-        raise ModelError(
-            f"{folder}: this run has no model yet: neither model.keras nor a checkpoint"
-        )
-    _, tokenizer, model = load_run(folder)
-    average_checkpoints(model, folder / "checkpoints", last=1, interrupted=True)
-    return tokenizer, model
 
 
 def check_matches_recipe(path, tokenizer, model, recipe):

@@ -71,7 +71,10 @@ class ServedModel:
         self._loaded = load_saved_model(path, allow_unsafe)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
-            signature: _inputs(function)
+            signature: {
+                name: Input(spec.dtype.name, len(spec.shape))
+                for name, spec in function.structured_input_signature[1].items()
+            }
             for signature, function in self._signatures.items()
         }
         definition = _definition(path)
@@ -80,7 +83,15 @@ class ServedModel:
             each.attr["_XlaMustCompile"].b
             for each in definition.graph_def.library.function
         )
-        self.metadata = _metadata(definition)
+        signatures = {
+            name: json_format.MessageToDict(
+                signature,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+            )
+            for name, signature in definition.signature_def.items()
+        }
+        self.metadata = {"signature_def": {"signature_def": signatures}}
 
     def find_replacement(self):
         """Returns the identity and the size in bytes of the version to serve instead.
@@ -191,13 +202,6 @@ def _identity(path):
     return path.name, stat.st_mtime_ns, stat.st_size
 
 
-def _inputs(function):
-    _, by_name = function.structured_input_signature
-    return {
-        name: Input(spec.dtype.name, len(spec.shape)) for name, spec in by_name.items()
-    }
-
-
 def _assertion(message):
     """Returns the text of a graph's assertion from an error message."""
     found = re.search(r"assertion failed: \[([^\]]*)\]", message)
@@ -211,16 +215,3 @@ def _definition(path):
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((path / "saved_model.pb").read_bytes())
     return model.meta_graphs[0]
-
-
-def _metadata(definition):
-    """Returns TF-Serving's description of the signatures of a `MetaGraphDef`."""
-    signatures = {
-        name: json_format.MessageToDict(
-            signature,
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-        )
-        for name, signature in definition.signature_def.items()
-    }
-    return {"signature_def": {"signature_def": signatures}}
