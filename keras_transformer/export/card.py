@@ -6,6 +6,7 @@ import pathlib
 
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.saving import names
 from keras_transformer.saving.info import (
     METRICS,
     ModelInfo,
@@ -15,23 +16,13 @@ from keras_transformer.saving.info import (
     markdown_table,
     read_summary,
 )
-from keras_transformer.saving.names import (
-    BEST_MODEL,
-    CARD,
-    CONFIG,
-    FINAL,
-    MODEL,
-    SUMMARY,
-    final_scores_of_run,
-    validations_of_run,
-)
 
 _UNKNOWN = "not stated"
 
 
 def model_card(model, tokenizer, search, recipe=None, **facts):
     """Returns a model card in Markdown. The arguments are those of `describe_model`."""
-    return describe_model(model, tokenizer, search, recipe, **facts)[CARD]
+    return describe_model(model, tokenizer, search, recipe, **facts)[names.CARD]
 
 
 def describe_translator(translator, scores=(), license=None, export=None):
@@ -116,7 +107,8 @@ def describe_model(
     head = ("metric", "score", "measurement")
     parts.append(_table("Scores", rows, head) if rows else f"## Scores\n\n{_UNKNOWN}\n")
     parts.append(f"## License\n\n{license or _UNKNOWN}\n")
-    return {CARD: "\n".join(["# Model card\n", *parts]), SUMMARY: info.summary()}
+    card = "\n".join(["# Model card\n", *parts])
+    return {names.CARD: card, names.SUMMARY: info.summary()}
 
 
 def run_metadata(path):
@@ -132,13 +124,13 @@ def run_metadata(path):
 
     path = pathlib.Path(path)
     folder = path if path.is_dir() else path.parent
-    config = folder / CONFIG
+    config = folder / names.CONFIG
     rows = []
-    if path.name == BEST_MODEL:
-        rows = [row for row in validations_of_run(folder) if row.get("is_best")]
-    elif path.is_dir() or path.name == MODEL:
-        final = final_scores_of_run(folder)
-        rows = [final] if final else validations_of_run(folder)
+    if path.name == names.BEST_MODEL:
+        rows = [row for row in names.validations_of_run(folder) if row.get("is_best")]
+    elif path.is_dir() or path.name == names.MODEL:
+        final = names.final_scores_of_run(folder)
+        rows = [final] if final else names.validations_of_run(folder)
     return {
         "recipe": load_recipe(config) if config.is_file() else None,
         "validation": rows[-1] if rows else None,
@@ -207,7 +199,7 @@ def _score_rows(validation, scores, recipe):
     """Returns the name, value and measurement of all `scores` and of a validation."""
     rows = [(each["name"], each["score"], each["signature"]) for each in scores]
     if validation:
-        is_final = validation.get("split") == FINAL
+        is_final = validation.get("split") == names.FINAL
         which = "final model" if is_final else "single checkpoint"
         when = f"validation of the {which} at step {validation['step']}"
         beam = ""

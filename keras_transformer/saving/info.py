@@ -11,16 +11,8 @@ from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError, ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file
+from keras_transformer.saving import keras_file, names
 from keras_transformer.saving.load import model_settings
-from keras_transformer.saving.names import (
-    FINAL,
-    SUMMARY,
-    checkpoint_paths,
-    locate,
-    metrics_of_run,
-    tokenizer_layout,
-)
 from keras_transformer.saving.preset import read_task
 from keras_transformer.untrusted import read_json
 
@@ -138,7 +130,7 @@ class ModelInfo(BaseModel):
 
 def read_summary(folder):
     """Returns the `ModelInfo` in a folder's `summary.json`, empty if there is none."""
-    path = folder / SUMMARY
+    path = folder / names.SUMMARY
     if not os.path.lexists(path):
         return ModelInfo()
     return read_json(path, ModelInfo, error=ModelError)
@@ -160,7 +152,7 @@ def model_info(path):
         RecipeError: If the run's config.yaml is invalid.
         DataError: If a run without `model.keras` has no readable tokenizer.
     """
-    source = locate(path)
+    source = names.locate(path)
     folder = source.weights if source.kind == "export" else source.folder
     if source.kind == "file":
         info, folder = ModelInfo(), source.path
@@ -176,7 +168,7 @@ def model_info(path):
         _describe_weights(source, info)
         task = read_task(source.path)
         if task is not None:
-            info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
+            info.vocabulary.kind = names.tokenizer_layout(source.tokenizer)[0]
             info.decoding = _flatten_section(task.search)
     elif source.kind != "export":
         _describe_run(source, info)
@@ -197,12 +189,12 @@ def _describe_run(source, info):
     else:
         _describe_weights(source, info)
     if recipe is None:
-        info.vocabulary.kind = tokenizer_layout(source.tokenizer)[0]
+        info.vocabulary.kind = names.tokenizer_layout(source.tokenizer)[0]
         return
     info.vocabulary.kind = recipe.tokenizer.kind
-    rows = metrics_of_run(source.folder)
+    rows = names.metrics_of_run(source.folder)
     if recipe.data.kind != "none":  # else the model is imported
-        paths = checkpoint_paths(source.folder / "checkpoints")
+        paths = names.checkpoint_paths(source.folder / "checkpoints")
         steps = [int(path.rpartition("-")[2]) for path in paths]
         info.training = Training(
             steps=max(steps, default=0),
@@ -249,7 +241,7 @@ def flatten_setting(value):
 
 def _validation_scores(rows, metric):
     """Returns the scores of the final model and of the last and best validations."""
-    chosen = [("final model", row) for row in rows if row["split"] == FINAL][-1:]
+    chosen = [("final model", row) for row in rows if row["split"] == names.FINAL][-1:]
     rows = [row for row in rows if row["split"] == "validation"]
     chosen += [("last validation", row) for row in rows[-1:]]
     scored = [row for row in rows if isinstance(row.get(metric), float)]

@@ -9,14 +9,7 @@ from keras_transformer.arguments import count_parameters, with_head_dims
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE, MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file
-from keras_transformer.saving.names import (
-    CONFIG,
-    TOKENIZER,
-    checkpoint_paths,
-    locate,
-    tokenizer_layout,
-)
+from keras_transformer.saving import keras_file, names
 from keras_transformer.saving.preset import load_preset
 from keras_transformer.saving.stored_weights import check_finite
 
@@ -43,7 +36,7 @@ def recipe_keys(path, allow_unsafe=False):
         with keras_file.open_checked(source) as stored:
             settings = stored.settings
     if recipe is None:
-        kind, is_shared = tokenizer_layout(source.tokenizer)
+        kind, is_shared = names.tokenizer_layout(source.tokenizer)
         keys["model"] = {name: settings[name] for name in MODEL_ARGUMENTS}
         keys["tokenizer"] = {"kind": kind}
     else:
@@ -57,7 +50,7 @@ def recipe_keys(path, allow_unsafe=False):
 
 def _locate_weights(path):
     """Like `locate`, but rejects exports, whose weights cannot be loaded."""
-    source = locate(path)
+    source = names.locate(path)
     if source.kind == "export":
         raise ModelError(
             f"{source}: is a SavedModel, whose weights cannot be changed, averaged or "
@@ -72,8 +65,8 @@ def load_run(folder):
     from keras_transformer.saving.checkpoints import count_stored_weights
 
     folder = pathlib.Path(folder)
-    recipe = load_recipe(folder / CONFIG)
-    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
+    recipe = load_recipe(folder / names.CONFIG)
+    tokenizer = pipelines.load_tokenizer(folder / names.TOKENIZER)
     settings = model_settings(recipe, tokenizer)
     # The recipe may be untrusted, and building a huge model would take minutes.
     num_parameters = count_stored_weights(folder / "checkpoints")
@@ -151,7 +144,7 @@ def load_model(path, allow_unsafe=False):
     else:
         from keras_transformer.saving.checkpoints import average_checkpoints
 
-        if not checkpoint_paths(path / "checkpoints"):
+        if not names.checkpoint_paths(path / "checkpoints"):
             raise ModelError(
                 f"{path}: this run has no model yet: neither model.keras nor a "
                 "checkpoint"
@@ -169,7 +162,7 @@ def load_model(path, allow_unsafe=False):
 
 def load_preset_model(preset, model_class=None, **changes):
     """Loads the `Transformer` of a preset, which may lack a tokenizer."""
-    source = locate(preset)
+    source = names.locate(preset)
     if source.kind != "preset":
         raise ModelError(
             f"{preset}: not a preset: config.json or model.weights.h5 is missing. To "

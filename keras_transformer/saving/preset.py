@@ -16,25 +16,17 @@ from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
-from keras_transformer.saving import keras_file
+from keras_transformer.saving import keras_file, names
 from keras_transformer.saving.keras_file import METADATA
-from keras_transformer.saving.names import (
-    CARD,
-    PRESET_CONFIG,
-    PRESET_WEIGHTS,
-    SUMMARY,
-    TOKENIZER_ASSETS,
-    is_preset,
-)
 from keras_transformer.saving.stored_weights import convert_weights
 from keras_transformer.untrusted import parse_json, read_json
 
 # Relative to the preset's folder.
 TASK = "task.json"
 TOKENIZER_CONFIG = "tokenizer.json"
-FILES = (PRESET_CONFIG, PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
+FILES = (names.PRESET_CONFIG, names.PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
 README = "README.md"
-EXTRA_FILES = (CARD, SUMMARY, README, "recipe.yaml")
+EXTRA_FILES = (names.CARD, names.SUMMARY, README, "recipe.yaml")
 DTYPES = (None, "float16")
 
 
@@ -137,7 +129,7 @@ def save_preset(
             kind, settings = type(tokenizer), _tokenizer_settings(tokenizer)
             described = _serialized(kind.__module__, kind.__name__, settings)
             _write_json(temporary / TOKENIZER_CONFIG, described)
-            tokenizer.save(temporary / TOKENIZER_ASSETS)
+            tokenizer.save(temporary / names.TOKENIZER_ASSETS)
             settings = dataclasses.asdict(search)
             settings = {"search": settings, "max_source_length": max_source_length}
             module = "keras_transformer.decoding.translator"
@@ -156,10 +148,10 @@ def _write_model(model, folder, dtype):
     config = keras.saving.serialize_keras_object(model)
     for key in ("build_config", "compile_config"):
         config.pop(key, None)
-    _write_json(folder / PRESET_CONFIG, config, keras_file.SerializedModel)
-    model.save_weights(folder / PRESET_WEIGHTS)
+    _write_json(folder / names.PRESET_CONFIG, config, keras_file.SerializedModel)
+    model.save_weights(folder / names.PRESET_WEIGHTS)
     if dtype is not None:
-        convert_weights(folder / PRESET_WEIGHTS, dtype)
+        convert_weights(folder / names.PRESET_WEIGHTS, dtype)
 
 
 def _tokenizer_settings(tokenizer):
@@ -209,7 +201,7 @@ def _check_replaceable(folder):
     if not folder.exists() or not any(folder.iterdir()):
         return
     known = {*FILES, *EXTRA_FILES}
-    known |= {f"{TOKENIZER_ASSETS}/{name}" for name in tokenizer_files()}
+    known |= {f"{names.TOKENIZER_ASSETS}/{name}" for name in tokenizer_files()}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if name not in known and (path.is_symlink() or not path.is_dir()):
@@ -217,10 +209,11 @@ def _check_replaceable(folder):
                 f"{folder}: contains {name}, which is not part of a preset. "
                 "Choose another folder"
             )
-    if not is_preset(folder):
+    if not names.is_preset(folder):
         raise ModelError(
-            f"{folder}: must contain a complete preset, with {PRESET_CONFIG} and "
-            f"{PRESET_WEIGHTS}, or nothing. Choose another folder, or delete this one"
+            f"{folder}: must contain a complete preset, with {names.PRESET_CONFIG} and "
+            f"{names.PRESET_WEIGHTS}, or nothing. Choose another folder, or delete "
+            "this one"
         )
 
 
@@ -256,12 +249,12 @@ def _load_tokenizer(folder):
     from keras_transformer import pipelines
 
     expected = read_json(path, _Tokenizer, error=ModelError).config
-    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER_ASSETS)
+    tokenizer = pipelines.load_tokenizer(folder / names.TOKENIZER_ASSETS)
     for name, value in _tokenizer_settings(tokenizer).items():
         if value != getattr(expected, name):
             raise ModelError(
-                f"{folder}: the tokenizer in {TOKENIZER_ASSETS} does not match the "
-                f"{name} in {TOKENIZER_CONFIG}"
+                f"{folder}: the tokenizer in {names.TOKENIZER_ASSETS} does not match "
+                f"the {name} in {TOKENIZER_CONFIG}"
             )
     return tokenizer
 
