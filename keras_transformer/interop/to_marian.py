@@ -104,22 +104,17 @@ def export_marian(translator, folder, *, scores=(), license=None):
 
 def _check_training(model, source, target):
     """Raises `ExportError` unless the model was trained with Marian's conventions."""
-    variations = model.variations
-    zero_id, rates = variations.zero_start_id, variations.position_rates
-    wrong = {
-        "model.start: zeros": zero_id != target.start_id and "a learned start vector",
-        "model.position_rates: tensor2tensor": (
-            rates != "tensor2tensor" and f"position_rates: {rates}"
-        ),
-        "model.normalization: post": (
-            model.normalization != "post" and f"normalization: {model.normalization}"
-        ),
-    }
-    missing = {key: found for key, found in wrong.items() if found}
+    rates, missing = model.variations.position_rates, {}
+    if model.variations.zero_start_id != target.start_id:
+        missing["model.start: zeros"] = "a learned start vector"
+    if rates != "tensor2tensor":
+        missing["model.position_rates: tensor2tensor"] = f"position_rates: {rates}"
+    if model.normalization != "post":
+        missing["model.normalization: post"] = f"normalization: {model.normalization}"
     if not missing:
         return
     keys, found = " and ".join(missing), " and ".join(missing.values())
-    if "model.normalization: post" in missing:
+    if model.normalization != "post":
         advice = "Train a model with these recipe keys"
     elif source.kind == "marian" and rates != "tensor2tensor":
         advice = "Import the model with --engine marian"
