@@ -1,5 +1,7 @@
 """Checks that another library can run a model, and notes on what differs there."""
 
+import collections
+
 from keras_transformer.errors import ExportError
 from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
 from keras_transformer.numerics.activations import activation_name
@@ -70,13 +72,9 @@ def supported_activation(model, activations, library):
 
 
 def find_repeated(pieces):
-    """Returns the first subword that occurs twice, or `None`."""
-    seen = set()
-    for piece in pieces:
-        if piece in seen:
-            return piece
-        seen.add(piece)
-    return None
+    """Returns a subword that occurs twice, or `None`."""
+    counts = collections.Counter(pieces)
+    return next((piece for piece, count in counts.items() if count > 1), None)
 
 
 def common_notes(translator, library):
