@@ -106,7 +106,10 @@ def position_vectors(layer, d_model, length):
 
 
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
-    """Sets the embeddings and the output projection. Without `start`, it is zeros."""
+    """Sets the embeddings and the output projection. `start` is the start id's vector.
+
+    The vector of the padding id is zeros, and so is that of the start id by default.
+    """
     embedding = model.token_embedding
 
     def rows(matrix):
@@ -121,6 +124,7 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
+        # The matrix reads the stream, but is stored transposed.
         embedding.output_matrix.assign(interleave(output))
     if bias is not None:
         embedding.bias.assign(bias)
