@@ -26,13 +26,6 @@ def graph_function(function, *inputs, **options):
     return tf.function(function, input_signature=inputs, autograph=False, **options)
 
 
-def noinline_function(search, shared=()):
-    """Wraps a search of `SEARCH_INPUTS` and `shared`. TensorFlow does not inline it."""
-    attributes = {"_noinline": True}
-    inputs = *SEARCH_INPUTS, *shared
-    return graph_function(search, *inputs, experimental_attributes=attributes)
-
-
 def shared_encoder(model):
     """Returns a model's encoder as one function for all signatures of an export."""
     return graph_function(lambda ids: model.encode(ids, training=False), ROWS)
@@ -52,10 +45,9 @@ def dispatch_search(
     shapes, so the row is padded to one of a few lengths.
 
     All searches return sequences, int32 `[batch, n, length + extra_length]`, and
-    scores, float32 `[batch, n]`. `search` is a `noinline_function`, and `shared()` a
-    tuple of its further inputs, which all parts of a batch share. `search_row` is for
-    XLA, which needs static shapes. If it is `None`, single rows are translated like
-    batches.
+    scores, float32 `[batch, n]`. `search` is not inlined, and `shared()` is a tuple of
+    its further inputs, which all parts of a batch share. `search_row` is for XLA, which
+    needs static shapes. If it is `None`, single rows are translated like batches.
     """
     # A padded row must not exceed `max_length`.
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP

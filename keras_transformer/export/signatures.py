@@ -23,9 +23,9 @@ from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import (
     ROWS,
+    SEARCH_INPUTS,
     dispatch_search,
     graph_function,
-    noinline_function,
     shared_encoder,
 )
 
@@ -121,7 +121,11 @@ class Signatures:
 
         specs = tf.nest.map_structure(tf.type_spec_from_value, shared_weights())
         return dispatch_search(
-            noinline_function(run, specs),
+            graph_function(
+                run,
+                *(*SEARCH_INPUTS, *specs),
+                experimental_attributes={"_noinline": True},
+            ),
             parallel_parts,
             shared_weights,
             run_row if jit_compile else None,
@@ -321,7 +325,8 @@ class Signatures:
             tf.size(targets),
             "inputs and targets must have the same length",
         )
-        with tf.control_dependencies([paired, self._assert_batch_size(inputs)]):
+        inputs = self._check_batch_size(inputs)
+        with tf.control_dependencies([paired]):
             # A tokenizer may collapse text, so the rest of a text that is cut here may
             # have few subwords.
             truncated = tf.strings.length(inputs) > self._max_bytes
@@ -347,15 +352,12 @@ class Signatures:
         )
 
     def _check_batch_size(self, rows):
-        with tf.control_dependencies([self._assert_batch_size(rows)]):
-            return tf.identity(rows)
-
-    def _assert_batch_size(self, rows):
-        return tf.debugging.assert_less_equal(
-            tf.shape(rows)[0],
-            self._max_batch_size,
-            f"a batch may have at most {self._max_batch_size} rows",
+        limit = self._max_batch_size
+        is_small = tf.debugging.assert_less_equal(
+            tf.shape(rows)[0], limit, f"a batch may have at most {limit} rows"
         )
+        with tf.control_dependencies([is_small]):
+            return tf.identity(rows)
 
     def _check_and_truncate(self, source_ids):
         """Checks ids, and truncates them after an end id and at the maximum length.
@@ -363,13 +365,14 @@ class Signatures:
         A row of more than the maximum length then also ends with the end id.
         """
         size = self._tokenizer.vocabulary_size
+        source_ids = self._check_batch_size(source_ids)
         valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
             True,
             f"source_ids must be from 0 to {size - 1}",
         )
         # Operations that could fail on invalid ids run after the checks.
-        with tf.control_dependencies([valid, self._assert_batch_size(source_ids)]):
+        with tf.control_dependencies([valid]):
             source_ids, is_formed = cut_at_end(
                 source_ids, SpecialIds.of(self._tokenizer)
             )
