@@ -199,85 +199,61 @@ def weights(make):
     return damage
 
 
+def damaged(name, change, message):
+    """Returns a change of a file, given as JSON keys, bytes or None, and the error."""
+
+    def damage(folder):
+        if isinstance(change, dict):
+            edit(folder / name, **change)
+        elif change is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(change)
+
+    return damage, message
+
+
 # Changes of a preset, each with part of the expected error.
-DAMAGE = {
+DAMAGE = [
     # As in `.keras` files.
-    **{name: (settings(each), text) for name, (each, text) in SETTINGS.items()},
-    **{name: (weights(each), text) for name, (each, text) in ARRAYS.items()},
-    "task of another class": (
-        lambda path: edit(path / "task.json", class_name="system"),
-        "task.json: 'class_name' is wrong",
+    *((settings(each), text) for each, text in SETTINGS.values()),
+    *((weights(each), text) for each, text in ARRAYS.values()),
+    *(
+        damaged("task.json", {key: value}, f"task.json: '{key.replace('__', '.')}' is")
+        for key, value in {
+            "class_name": "system",
+            "config__code": "1",
+            "config__search__beam_size": 0,
+            "config__max_source_length": 1,
+            "config__search__extra_length": 2**31 - 1,
+        }.items()
     ),
-    "task with more settings": (
-        lambda path: edit(path / "task.json", config__code="1"),
-        "task.json: 'config.code' is wrong",
+    damaged("config.json", {"config__pad_id": 2**31 - 1}, "must have the padding id"),
+    damaged("config.json", {"config__output_size": 1}, "The end id must be one of"),
+    damaged("config.json", {"config__activation": "nope"}, "cannot be loaded"),
+    *(
+        damaged(
+            "tokenizer.json",
+            {f"config__{key}": value},
+            f"does not match the {key} in tokenizer.json",
+        )
+        for key, value in {
+            "fingerprint": "0" * 64,
+            "kind": "word_piece",
+            "vocabulary_size": 301,
+        }.items()
     ),
-    "beam size 0": (
-        lambda path: edit(path / "task.json", config__search__beam_size=0),
-        "task.json: 'config.search.beam_size' is wrong",
-    ),
-    "sources of one id": (
-        lambda path: edit(path / "task.json", config__max_source_length=1),
-        "task.json: 'config.max_source_length' is wrong",
-    ),
-    "translations of 2^31 ids": (
-        lambda path: edit(path / "task.json", config__search__extra_length=2**31 - 1),
-        "task.json: 'config.search.extra_length' is wrong",
-    ),
-    "padding id that the tokenizer lacks": (
-        lambda path: edit(path / "config.json", config__pad_id=2**31 - 1),
-        "The tokenizer must have the padding id of the model.",
-    ),
-    "too few outputs for the end id": (
-        lambda path: edit(path / "config.json", config__output_size=1),
-        "The end id must be one of the model's outputs.",
-    ),
-    "task that is not JSON": (
-        lambda path: (path / "task.json").write_text("{"),
-        "task.json: cannot be read",
-    ),
-    "task nested deeply": (
-        lambda path: (path / "task.json").write_text("[" * 100_000),
-        "task.json: ",
-    ),
-    "huge task": (
-        lambda path: (path / "task.json").write_bytes(b" " * (2 << 20)),
-        "must have at most 1,048,576 bytes",
-    ),
-    "huge settings": (
-        lambda path: (path / "config.json").write_bytes(b" " * (2 << 20)),
-        "must have at most 1,048,576 bytes",
-    ),
-    "unknown activation": (
-        lambda path: edit(path / "config.json", config__activation="nope"),
-        "cannot be loaded",
-    ),
-    "another tokenizer": (
-        lambda path: edit(path / "tokenizer.json", config__fingerprint="0" * 64),
-        "does not match the fingerprint in tokenizer.json",
-    ),
-    "another kind": (
-        lambda path: edit(path / "tokenizer.json", config__kind="word_piece"),
-        "does not match the kind in tokenizer.json",
-    ),
-    "another vocabulary size": (
-        lambda path: edit(path / "tokenizer.json", config__vocabulary_size=301),
-        "does not match the vocabulary_size in tokenizer.json",
-    ),
-    "no tokenizer file": (
-        lambda path: (path / "assets" / "tokenizer" / "tokenizer.model").unlink(),
-        "must contain a tokenizer",
-    ),
-    "weights that are text": (
-        lambda path: (path / "model.weights.h5").write_text("weights"),
-        "cannot be loaded",
-    ),
-}
+    damaged("task.json", b"{", "task.json: cannot be read"),
+    damaged("task.json", b"[" * 100_000, "task.json: "),
+    damaged("task.json", b" " * (2 << 20), "must have at most 1,048,576 bytes"),
+    damaged("config.json", b" " * (2 << 20), "must have at most 1,048,576 bytes"),
+    damaged("model.weights.h5", b"weights", "cannot be loaded"),
+    damaged("assets/tokenizer/tokenizer.model", None, "must contain a tokenizer"),
+]
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_preset_gives_a_one_line_error(copied, name):
-    damage, message = DAMAGE[name]
+@pytest.mark.parametrize(("damage", "message"), DAMAGE)
+def test_damaged_preset_gives_a_one_line_error(copied, damage, message):
     damage(copied)
     with pytest.raises(UserError) as caught:
         kt.open_model(copied)
@@ -345,44 +321,23 @@ class OwnTransformer(kt.Transformer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"max_source_length": None},
-            "task.json: 'config.max_source_length' is",
-        ),
+        ({"max_source_length": None}, "task.json: 'config.max_source_length' is"),
         ({"max_source_length": 1}, "task.json: 'config.max_source_length' is"),
         ({"search": kt.BeamSearch(20_000)}, "task.json: 'config.search.beam_size' is"),
-        (
-            {"search": kt.BeamSearch(patience=float("inf"))},
-            "the number 'Infinity' is not finite",
-        ),
+        ({"search": kt.BeamSearch(patience=float("inf"))}, "'Infinity' is not finite"),
+        ({"activation": own_activation}, "config.json: 'config.activation' is"),
+        ({"kind": OwnTransformer}, "config.json: 'class_name' is wrong"),
     ],
 )
-def test_save_refuses_settings_that_reading_refuses(
-    copied, tiny_model, options, message
-):
+def test_save_refuses_what_reading_refuses(copied, tiny_model, options, message):
     model, tokenizer = tiny_model
     before = contents(copied)
+    if options.keys() & {"kind", "activation"}:
+        kind = options.pop("kind", kt.Transformer)
+        model = kind(41, 1, d_model=8, d_ff=8, num_heads=2, **options)
+        tokenizer, options = None, {}
     with pytest.raises(ModelError, match=f"cannot be stored in .*{message}"):
         model.save_to_preset(copied, tokenizer, **options)
-    assert contents(copied) == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        (
-            kt.Transformer,
-            {"activation": own_activation},
-            "'config.activation' is",
-        ),
-        (OwnTransformer, {}, "'class_name' is wrong"),
-    ],
-)
-def test_save_refuses_models_that_reading_refuses(copied, kind, changes, message):
-    before = contents(copied)
-    model = kind(41, 1, d_model=8, d_ff=8, num_heads=2, **changes)
-    with pytest.raises(ModelError, match=f"cannot be stored in config.json: {message}"):
-        model.save_to_preset(copied)
     assert contents(copied) == before
 
 
