@@ -269,6 +269,14 @@ def test_concurrent_requests_share_batches():
     assert rows == (200, {"outputs": [[2, 1]] * 10}) and model.batches[-2:] == [8, 2]
 
 
+def test_server_respects_the_batch_size_of_the_export():
+    model = FakeModel()
+    model.max_batch_size = 2
+    with served(model, Limits()) as port:
+        assert predict(port, {"inputs": ["a"] * 5})[0] == 200
+    assert model.batches == [2, 2, 1]
+
+
 def test_server_refuses_overload_and_recovers():
     limits = Limits(max_batch_size=2, queue_size=4, max_texts=4)
     with served(FakeModel(seconds=0.3), limits) as port:
