@@ -32,7 +32,6 @@ SLOW_TIMEOUT = 2400
 EXPORTED = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
-    "export/test_text_search.py",
     "export/test_c_api.py",
     "export/test_exported_translator.py",
     "cli/test_exports.py",
