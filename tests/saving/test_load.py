@@ -8,7 +8,7 @@ from tiny_export import open_translator, tiny_model
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.errors import ModelError, UserError
 from keras_transformer.export import export_preset, export_translator
-from keras_transformer.interop import export_marian
+from keras_transformer.interop import export_huggingface, export_marian
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.runs.average import average_run
 from keras_transformer.saving.checkpoints import weights_by_path
@@ -107,7 +107,8 @@ def test_models_with_weights_that_are_not_finite_are_refused(tmp_path, value):
     )
     message = "the weight .*/bias.* contains NaN or infinity"
     translator = open_translator(model, tokenizer, BeamSearch())
-    for export in (export_translator, export_preset, export_marian):
+    exports = export_translator, export_preset, export_marian, export_huggingface
+    for export in exports:
         with pytest.raises(ModelError, match=message):
             export(translator, tmp_path / "export")
     save_preset(model, tmp_path / "preset", tokenizer)
