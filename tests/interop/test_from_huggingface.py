@@ -6,7 +6,6 @@
 
 import json
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
@@ -74,8 +73,8 @@ def test_untied_output_matrix_is_imported(tmp_path):
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
 
 
-def test_card_and_settings_come_from_the_folder(tmp_path):
-    imported = import_huggingface(write_huggingface(tmp_path / "m", random_arrays()))
+def test_card_and_settings_come_from_the_folder(huggingface):
+    imported = import_huggingface(huggingface)
     assert imported.license == "apache-2.0"
     assert imported.decoding == {
         "beam_size": 3,
@@ -83,21 +82,14 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
         "length_penalty_kind": "power",
     }
     assert "--engine marian" in imported.card_rows["closer to Marian"]
-
-
-def test_generation_config_takes_precedence(folder):
-    path = folder / "generation_config.json"
+    assert imported.model.vocabulary_size == len(PIECES) + 2
+    assert imported.tokenizer.pieces()[-2:] == ["<pad>", "<s>"]
+    # The generation config takes precedence.
+    path = huggingface / "generation_config.json"
     path.write_text(json.dumps({"num_beams": 2, "early_stopping": True}))
-    decoding = import_huggingface(folder).decoding
+    decoding = import_huggingface(huggingface).decoding
     assert (decoding["beam_size"], decoding["length_penalty"]) == (2, 0.5)
     assert decoding["patience"] == 1
-
-
-def test_license_comes_from_the_front_matter_only(tmp_path):
-    folder = write_huggingface(tmp_path / "m", random_arrays())
-    readme = "---\nlanguage: de\n---\nlicense: GPL-3.0 for the scripts only\n"
-    (folder / "README.md").write_text(readme)
-    assert import_huggingface(folder).license is None
 
 
 @pytest.mark.parametrize(
@@ -114,11 +106,12 @@ def test_license_comes_from_the_front_matter_only(tmp_path):
         ("---\n- license: mit\n---\n", None),
         ("---\nlicense: mit\nlicense: gpl\n---\n", None),
         ("---\nlicense: mit\n", None),
+        ("---\nlanguage: de\n---\nlicense: GPL-3.0 for the scripts only\n", None),
     ],
 )
-def test_license_is_yaml(folder, text, license):
-    (folder / "README.md").write_bytes(text.encode())
-    assert import_huggingface(folder).license == license
+def test_license_is_yaml(huggingface, text, license):
+    (huggingface / "README.md").write_bytes(text.encode())
+    assert import_huggingface(huggingface).license == license
 
 
 def test_half_precision_and_shards_give_the_same_model(tmp_path):
@@ -152,13 +145,13 @@ def test_half_precision_and_shards_give_the_same_model(tmp_path):
     ("name", "reason"),
     [("d", "d: not a safetensors file"), ("a\0b", "not a file name")],
 )
-def test_shards_must_be_files(folder, name, reason):
-    (folder / "model.safetensors").unlink()
-    (folder / "d").mkdir()
-    index = folder / "model.safetensors.index.json"
+def test_shards_must_be_files(huggingface, name, reason):
+    (huggingface / "model.safetensors").unlink()
+    (huggingface / "d").mkdir()
+    index = huggingface / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
-        import_huggingface(folder)
+        import_huggingface(huggingface)
     assert reason in str(caught.value)
 
 
@@ -183,98 +176,80 @@ def sinusoids():
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-def test_repeated_matrices_must_be_equal(folder):
+def test_repeated_matrices_must_be_equal(huggingface):
     stored = huggingface_arrays(random_arrays())
     extra = {
         "model.encoder.embed_tokens.weight": stored["model.shared.weight"],
         "lm_head.weight": stored["model.shared.weight"],
         "model.decoder.embed_positions.weight": sinusoids(),
     }
-    path = folder / "model.safetensors"
+    path = huggingface / "model.safetensors"
     path.write_bytes(safetensors({**stored, **extra}))
-    import_huggingface(folder)
+    import_huggingface(huggingface)
     for name in extra:
         changed = {**extra, name: extra[name] + 0.001}
         path.write_bytes(safetensors({**stored, **changed}))
-        message = import_error(import_huggingface, folder)
+        message = import_error(import_huggingface, huggingface)
         assert name in message and "faulty conversion" in message
 
 
 @pytest.mark.parametrize(
     ("dtype", "error"), [("F32", 2e-5), ("F16", 2e-3), ("BF16", 2e-2)]
 )
-def test_positions_may_be_rounded_to_their_type(folder, dtype, error):
-    stored, path = huggingface_arrays(random_arrays()), folder / "model.safetensors"
+def test_positions_may_be_rounded_to_their_type(huggingface, dtype, error):
+    stored = huggingface_arrays(random_arrays())
+    path = huggingface / "model.safetensors"
     stored[POSITIONS] = sinusoids()
     path.write_bytes(safetensors(stored, dtype))
-    import_huggingface(folder)
+    import_huggingface(huggingface)
     stored[POSITIONS] = sinusoids() + error
     path.write_bytes(safetensors(stored, dtype))
-    message = import_error(import_huggingface, folder)
+    message = import_error(import_huggingface, huggingface)
     assert f"{POSITIONS} must contain sinusoidal positions" in message
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.backends
-def test_bin_file_may_contain_parameters_and_rounded_positions(folder, dtype):
+def test_bin_file_may_contain_parameters_and_rounded_positions(huggingface, dtype):
     import torch
 
-    (folder / "model.safetensors").unlink()
+    (huggingface / "model.safetensors").unlink()
     stored = {**huggingface_arrays(random_arrays()), POSITIONS: sinusoids()}
     state = {
         name: torch.nn.Parameter(torch.tensor(array).to(getattr(torch, dtype)))
         for name, array in stored.items()
     }
-    torch.save(state, folder / "pytorch_model.bin")
-    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    torch.save(state, huggingface / "pytorch_model.bin")
+    found = import_huggingface(huggingface).model.token_embedding.embeddings.numpy()
     row = state["model.shared.weight"][2].detach().float().numpy()
     # The import alternates the first and the second half of the columns.
     np.testing.assert_array_equal(found[2], row.reshape(2, 4).T.ravel())
     if dtype != "float32":
         # In single precision, the same errors are too large.
         full = {name: tensor.float() for name, tensor in state.items()}
-        torch.save(full, folder / "pytorch_model.bin")
-        message = import_error(import_huggingface, folder)
+        torch.save(full, huggingface / "pytorch_model.bin")
+        message = import_error(import_huggingface, huggingface)
         assert "must contain sinusoidal positions" in message
 
 
-def test_bfloat16_weights_are_the_upper_halves_of_float32(folder):
+def test_bfloat16_weights_are_the_upper_halves_of_float32(huggingface):
     stored = huggingface_arrays(random_arrays())
     # 1.0078125 is 0x3f810000. The next number, 1.015625, is 0x3f820000.
     stored["model.shared.weight"][2] = [1.0078125, 1.01, 1.014, -3, 0, 0.5, 65536, 1]
-    (folder / "model.safetensors").write_bytes(safetensors(stored, "BF16"))
-    found = import_huggingface(folder).model.token_embedding.embeddings.numpy()
+    (huggingface / "model.safetensors").write_bytes(safetensors(stored, "BF16"))
+    found = import_huggingface(huggingface).model.token_embedding.embeddings.numpy()
     # The import alternates the first and the second half of the columns.
     expected = [1.0078125, 0, 1.0078125, 0.5, 1.015625, 65536, -3, 1]
     np.testing.assert_array_equal(found[2], expected)
 
 
-def test_import_warns_about_settings_without_an_equivalent(folder, caplog):
+def test_import_warns_about_settings_without_an_equivalent(huggingface, caplog):
     neutral = {"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None}
     settings = {**neutral, "no_repeat_ngram_size": 3, "do_sample": True}
-    (folder / "generation_config.json").write_text(json.dumps(settings))
-    import_huggingface(folder)
+    (huggingface / "generation_config.json").write_text(json.dumps(settings))
+    import_huggingface(huggingface)
     (message,) = caplog.messages
     assert message == (
-        f"{folder}: settings without an equivalent are ignored: do_sample=True, "
+        f"{huggingface}: settings without an equivalent are ignored: do_sample=True, "
         "no_repeat_ngram_size=3"
     )
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """Folder of a valid model, which tests must not change."""
-    folder = tmp_path_factory.mktemp("good") / "m"
-    return write_huggingface(folder, random_arrays())
-
-
-@pytest.fixture
-def folder(good, tmp_path):
-    """Folder of a valid model, which the test may damage."""
-    return shutil.copytree(good, tmp_path / "m")
-
-
-def test_vocabulary_of_the_model_has_two_more_ids(folder):
-    imported = import_huggingface(folder)
-    assert imported.model.vocabulary_size == len(PIECES) + 2
-    assert imported.tokenizer.pieces()[-2:] == ["<pad>", "<s>"]

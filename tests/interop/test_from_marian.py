@@ -18,7 +18,6 @@ from toolkit_models import (
     SETTINGS,
     SOURCE,
     TARGET,
-    extract_golden,
     logits,
     npz,
     random_arrays,
@@ -50,12 +49,6 @@ def traced_log_probs(model):
         return tf.nn.log_softmax(tf.cast(logits, tf.float64))
 
     return lambda *ids: traced(*(np.array(each, "int32") for each in ids)).numpy()
-
-
-@pytest.fixture(scope="module")
-def golden(data_dir, tmp_path_factory):
-    """The folder of models that Marian wrote, with its scores and translations."""
-    return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
 
 
 def lines_of(path):
@@ -190,9 +183,8 @@ def test_arrays_of_other_versions_give_the_same_model(tmp_path):
         np.testing.assert_allclose(found, expected, atol=atol)
 
 
-def test_import_reads_decoding_settings_and_ids(tmp_path):
-    folder = write_marian(tmp_path / "model", random_arrays())
-    imported = import_marian(folder / "decoder.yml")
+def test_import_reads_decoding_settings_and_ids(marian):
+    imported = import_marian(marian / "decoder.yml")
     assert imported.decoding == {
         "beam_size": 3,
         "length_penalty": 0.6,
@@ -205,18 +197,17 @@ def test_import_reads_decoding_settings_and_ids(tmp_path):
     assert model.variations.zero_start_id == len(PIECES) + 1
 
 
-def test_sentencepiece_vocabulary_tokenizes_like_sentencepiece(tmp_path):
-    folder = write_marian(tmp_path / "model", random_arrays())
+def test_sentencepiece_vocabulary_tokenizes_like_sentencepiece(marian):
     content = splitter()
     pieces = sentencepiece_pieces(content)
-    (folder / "vocab.spm").write_bytes(content)
-    (folder / "decoder.yml").write_text(DECODER.replace("vocab.yml", "vocab.spm"))
+    (marian / "vocab.spm").write_bytes(content)
+    (marian / "decoder.yml").write_text(DECODER.replace("vocab.yml", "vocab.spm"))
     arrays = random_arrays()
     generator = np.random.default_rng(1)
     arrays["Wemb"] = generator.normal(size=(len(pieces), 8)).astype("float32")
     arrays["decoder_ff_logit_out_b"] = np.zeros((1, len(pieces)), "float32")
-    (folder / "model.npz").write_bytes(npz(arrays))
-    tokenizer = import_marian(folder).tokenizer
+    (marian / "model.npz").write_bytes(npz(arrays))
+    tokenizer = import_marian(marian).tokenizer
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     texts = ["ab cd", ">>fra<< a", "xyz a"]
     assert tokenizer.tokenize(texts).to_list() == processor.encode(texts)

@@ -5,7 +5,6 @@ The tables contain, for each case, a change of a valid folder, and text of the e
 
 import json
 import pickle
-import shutil
 import tracemalloc
 import zipfile
 
@@ -27,8 +26,6 @@ from toolkit_models import (
     random_arrays,
     safetensors,
     splitter,
-    write_huggingface,
-    write_marian,
 )
 
 from keras_transformer.interop.from_huggingface import import_huggingface
@@ -38,25 +35,6 @@ from keras_transformer.interop.from_marian import import_marian
 ALIASES = "a0: &a0 [1, 1]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
 )
-
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory):
-    """Folder with a valid folder of each toolkit, which tests must not change."""
-    folder = tmp_path_factory.mktemp("valid")
-    write_marian(folder / "marian", random_arrays())
-    write_huggingface(folder / "huggingface", random_arrays())
-    return folder
-
-
-@pytest.fixture
-def marian(valid, tmp_path):
-    return shutil.copytree(valid / "marian", tmp_path / "marian")
-
-
-@pytest.fixture
-def huggingface(valid, tmp_path):
-    return shutil.copytree(valid / "huggingface", tmp_path / "huggingface")
 
 
 def content(name, data):

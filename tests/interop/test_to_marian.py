@@ -15,7 +15,7 @@ from tiny_export import (
     separate_tokenizers,
     tiny_model,
 )
-from toolkit_models import DECODER, extract_golden, random_arrays, write_marian
+from toolkit_models import DECODER, random_arrays, write_marian
 
 import keras_transformer as kt
 from keras_transformer.errors import ExportError
@@ -34,12 +34,6 @@ def make_translator(**changes):
         **{"variations": {**ZERO_START, "num_decoder_layers": 1}},
     }
     return open_translator(*tiny_model(**{**arguments, **changes}), SEARCH)
-
-
-@pytest.fixture(scope="module")
-def golden(data_dir, tmp_path_factory):
-    """Folder with one folder per model that Marian wrote."""
-    return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +249,6 @@ def test_card_lists_only_notes_that_apply(golden, exported, tmp_path):
             "does not support layer_norm_epsilon. Received: layer_norm_epsilon=1e-05",
         ),
         ({"key_dim": 4}, "Marian requires key_dim=8"),
-        ({"attention_window": 3}, "attention_window=3"),
         ({"activation": "quick_gelu"}, "relu, gelu, swish, silu. Received: 'quick_"),
     ],
 )
