@@ -137,10 +137,7 @@ MARIAN = [
         (settings(input_types=value), "'input-types' is wrong: ")
         for value in (["class"], ["sequence"], ["sequence"] * 3, "sequence", [[]], {})
     ),
-    (
-        settings(transformer_decoder_dim_ffn=99),
-        "must equal transformer-dim-ffn, 12",
-    ),
+    (settings(transformer_decoder_dim_ffn=99), "must equal transformer-dim-ffn, 12"),
     *(
         (
             settings(dec_depth=2, transformer_tied_layers=value),
@@ -238,60 +235,32 @@ def entry(**changes):
     return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
 
 
-def positions(shape):
-    """Returns a change that adds positions of an impossible shape."""
+def extended(entries, unused=0):
+    """Returns a change that adds arrays to the header, and unused bytes at the end.
+
+    `entries` is a function of a header that exists, and of the size of the data.
+    """
 
     def change(folder):
-        known, data = split_safetensors(folder)
-        end = len(data) + (4 if shape == () else 0)
-        name = "model.encoder.embed_positions.weight"
-        offsets = [len(data), end]
-        known[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-        write_safetensors(folder, known, data.ljust(end, b"\0"))
+        data = (folder / "model.safetensors").read_bytes()
+        size = 8 + int.from_bytes(data[:8], "little")
+        known = json.loads(data[8:size])
+        known |= entries(known["model.shared.weight"], len(data) - size)
+        text = json.dumps(known).encode()
+        head = len(text).to_bytes(8, "little") + text
+        content("model.safetensors", head + data[size:] + bytes(unused))(folder)
 
     return change
 
 
-def shared_bytes(copies, unused):
-    """Returns a change that adds arrays with the same bytes, and unused bytes."""
-
-    def change(folder):
-        known, data = split_safetensors(folder)
-        for number in range(copies):
-            known[f"copy{number}"] = known["model.shared.weight"]
-        write_safetensors(folder, known, data + bytes(unused))
-
-    return change
-
-
-def split_safetensors(folder):
-    """Returns the header of a safetensors file as a dict, and the data after it."""
-    data = (folder / "model.safetensors").read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
-
-
-def write_safetensors(folder, known, data):
-    text = json.dumps(known).encode()
-    data = len(text).to_bytes(8, "little") + text + data
-    (folder / "model.safetensors").write_bytes(data)
-
-
+POSITIONS = "model.encoder.embed_positions.weight"
 INFINITE = huggingface_arrays(random_arrays())
 INFINITE["model.shared.weight"][3, 3] = np.inf
 NOT_SAFETENSORS = "not a safetensors file"
 HUGGINGFACE = [
-    (
-        config(normalize_before=True),
-        "'normalize_before' is wrong: Input should be False",
-    ),
-    (
-        config(normalize_embedding=True),
-        "'normalize_embedding' is wrong: Input should be False",
-    ),
-    (
-        config(add_final_layer_norm=True),
-        "'add_final_layer_norm' is wrong: Input should be False",
+    *(
+        (config(**{name: True}), f"'{name}' is wrong: Input should be False")
+        for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")
     ),
     (config(static_position_embeddings=False), "Input should be True"),
     (config(scale_embedding=False), "'scale_embedding' is wrong"),
@@ -300,10 +269,7 @@ HUGGINGFACE = [
     (config(model_type=None), "need no import"),
     (config(decoder_attention_heads=4), "must equal encoder_attention_heads, 2"),
     (config(decoder_ffn_dim=4), "must equal encoder_ffn_dim, 12"),
-    (
-        config(activation_function="mish"),
-        "'activation_function' is wrong",
-    ),
+    (config(activation_function="mish"), "'activation_function' is wrong"),
     (config(decoder_start_token_id=0), "decoder_start_token_id must be 11"),
     (config(eos_token_id=3), "eos_token_id must be 0, the id of </s>. Received: 3"),
     (config(encoder_layers=2**30), BEYOND),
@@ -337,10 +303,21 @@ HUGGINGFACE = [
     (forged({"x": [1]}), NOT_SAFETENSORS),
     (forged({"x": entry()}), "model.shared.weight is missing"),
     (forged({}), NOT_SAFETENSORS),
-    (shared_bytes(1000, 0), NOT_SAFETENSORS),
-    (shared_bytes(1, 1 << 20), NOT_SAFETENSORS),
-    (positions((10**12, 0)), "must contain sinusoidal positions"),
-    (positions(()), "must contain sinusoidal positions"),
+    # Arrays that share bytes, unused bytes, and positions of impossible shapes.
+    (extended(lambda one, _: {f"x{n}": one for n in range(1000)}), NOT_SAFETENSORS),
+    (extended(lambda one, _: {"x": one}, 1 << 20), NOT_SAFETENSORS),
+    *(
+        (
+            extended(
+                lambda _, end, shape=shape, size=size: {
+                    POSITIONS: entry(shape=shape, data_offsets=[end, end + size])
+                },
+                size,
+            ),
+            "must contain sinusoidal positions",
+        )
+        for shape, size in (([10**12, 0], 0), ([], 4))
+    ),
 ]
 
 
