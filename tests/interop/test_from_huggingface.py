@@ -9,6 +9,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from benchmark_scripts import load_script
 from import_checks import import_error, model_logits
 from layer_checks import numpy
 from toolkit_models import (
@@ -30,6 +31,7 @@ from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import ModelError
 from keras_transformer.interop.from_huggingface import import_huggingface
 
+agreement = load_script("huggingface_agreement")
 POSITIONS = "model.encoder.embed_positions.weight"
 RESULTS = json.loads(
     pathlib.Path(__file__).with_name("transformers_results.json").read_text()
@@ -253,3 +255,16 @@ def test_import_warns_about_settings_without_an_equivalent(huggingface, caplog):
         f"{huggingface}: settings without an equivalent are ignored: do_sample=True, "
         "no_repeat_ngram_size=3"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.backends
+@pytest.mark.parametrize("options", agreement.RANDOM_MODELS, ids=str)
+def test_imported_random_model_matches_transformers(tmp_path, options):
+    pytest.importorskip("transformers", reason="computes the expected logits")
+    encoder, decoder, *others = options
+    model = agreement.write_random(tmp_path / "m", (encoder, decoder), *others)
+    found = agreement.compare_random(tmp_path / "m", model)
+    # The largest difference between logits, and the number of different translations.
+    assert found["largest"] < 1e-4
+    assert found["different"] == 0
