@@ -83,25 +83,15 @@ def test_vocabulary_may_have_windows_line_ends_and_byte_order_mark(
         assert read_vocabulary(path) == ("</s>", "\u2028", "a")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+REFUSED = {
+    # Marian also aborts on empty lines.
+    "vocab.txt": [
         ("", "contains no pieces"),
         ("a\n\nb\n", "line 2 is empty"),
         ("a\nb\n\n", "line 3 is empty"),
+        (" " * (65 << 20), "at most 67,108,864 bytes"),
     ],
-)
-def test_text_vocabulary_rejects_empty_lines(tmp_path, content, reason):
-    """Marian also aborts on empty lines."""
-    path = tmp_path / "vocab.txt"
-    path.write_text(content)
-    with pytest.raises(ModelError, match=rf"vocab\.txt: {reason}"):
-        read_vocabulary(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+    "vocab.yml": [
         ("a: 0\nb: 2\n", "no piece has the id 1"),
         ("a: 0\nb: 0\n", "the id 0 belongs to 'a' and 'b'"),
         ("a: 0\na: 1\n", "the piece 'a' has the ids 0 and 1"),
@@ -115,14 +105,22 @@ def test_text_vocabulary_rejects_empty_lines(tmp_path, content, reason):
         ("!!python/name:os.system : 0\n!!x: 1\n- 2", "line 3: must be PIECE: ID"),
         ("", "contains no pieces"),
         ("a: 1000000\n", "no piece has the id 0"),
+        ("a\xff: 0\n", "not UTF-8"),
     ],
-)
-def test_damaged_vocabulary_is_refused(tmp_path, content, reason):
-    path = tmp_path / "vocab.yml"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(ModelError) as caught:
-        read_vocabulary(path)
-    assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
+    "vocab.json": [('{"a": 0, "f": -1}', "'f' must be at least 0. Received: -1")],
+    "vocab.fsv": [("", "factored vocabularies")],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_damaged_vocabulary_is_refused(tmp_path, name):
+    path = tmp_path / name
+    for content, reason in REFUSED[name]:
+        path.write_bytes(content.encode("latin-1"))
+        with pytest.raises(ModelError) as caught:
+            read_vocabulary(path)
+        message = str(caught.value)
+        assert message.startswith(f"{path}: ") and reason in message
 
 
 def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
@@ -133,29 +131,6 @@ def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
         read_entries(path)
     with pytest.raises(ModelError, match="contains no pieces"):
         read_entries(path, 0)
-
-
-def test_negative_ids_in_json_are_refused(tmp_path):
-    path = tmp_path / "vocab.json"
-    path.write_text('{"a": 0, "f": -1}')
-    with pytest.raises(ModelError, match=r"'f' must be at least 0\. Received: -1"):
-        read_entries(path, 2)
-
-
-def test_unusable_vocabulary_file_is_refused(tmp_path):
-    path = tmp_path / "vocab.yml"
-    path.write_bytes(b"a\xff: 0\n")
-    with pytest.raises(ModelError, match="not UTF-8"):
-        read_vocabulary(path)
-    path = tmp_path / "vocab.fsv"
-    path.touch()
-    with pytest.raises(ModelError, match="factored vocabularies"):
-        read_vocabulary(path)
-    path = tmp_path / "large.txt"
-    with open(path, "wb") as file:
-        file.truncate(65 << 20)
-    with pytest.raises(ModelError, match="at most 67,108,864 bytes"):
-        read_vocabulary(path)
 
 
 def test_written_vocabulary_round_trips_through_all_readers(tmp_path):
