@@ -37,11 +37,6 @@ def translator(tiny_translator):
     return tiny_translator
 
 
-def test_export_describes_itself(exported, tiny_export):
-    shown = repr(exported)
-    assert str(tiny_export) in shown and "serving_default" in shown
-
-
 def test_n_best_matches_the_translator(exported, translator, monkeypatch):
     monkeypatch.setattr(exported, "batch_size", 2)
     assert exported.n_best(TEXTS, 2) == [row[:2] for row in exported.n_best(TEXTS, 4)]
