@@ -27,10 +27,6 @@ MAX_CHARSMAP_BYTES = 2 << 20
 _MAX_MATCHES = 32
 # Limits the time of the check. The entries of SentencePiece's tables have at most 12.
 _MAX_MATCH_BYTES = 256
-# Bits of a unit. `_LEAF` is set if a match ends at the unit's node, and `_LABEL` is the
-# byte that leads to this node. In units that hold the value of a match, `_VALUE` is the
-# position of its replacement. Their bit 31 is set, so that they match no byte.
-_LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
 def sentencepiece_pieces(content: bytes) -> list[str]:
@@ -118,7 +114,8 @@ def check_charsmap(table: bytes) -> None:
             f"{MAX_CHARSMAP_BYTES:,} bytes."
         )
     size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
-    if size == 0 or size % 4 or 4 + size >= len(table):
+    # The library allocates blocks of 256 units.
+    if size == 0 or size % 1024 or 4 + size >= len(table):
         raise _damaged("the size in its header does not match its length")
     units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
     texts = table[4 + size :]
@@ -128,25 +125,27 @@ def check_charsmap(table: bytes) -> None:
 
 
 def _check_trie(units, num_text_bytes):
-    """Follows every path of the trie from its first unit, one byte per round."""
+    """Checks all nodes of a trie, whether or not a byte string leads to them.
+
+    The bits of a node: 0 to 7 are the byte that leads to it, 8 is set if a match ends
+    there, 9 multiplies the offset in the bits from 10 on by 256. Bit 31 is set in units
+    that hold the position of a replacement in the other bits.
+    """
     places = np.arange(len(units))
-    # A unit's offset is in the bits from 10 on. Bit 9 multiplies it by 256.
-    bases = places ^ ((units >> 10) << ((units & 512) >> 6))
-    # A unit is the child of the base that its label leads back to. All 256 steps from a
-    # base stay in its block of 256, so units of an incomplete block are no children.
-    labels = units & _LABEL
-    children = np.flatnonzero((labels < 256) & ((places | 255) < len(units)))
-    parents, has_match = children ^ labels[children], (units[children] & _LEAF) != 0
-    # The largest number of matches on a path to each base, or -1 if there is no path.
-    matches = np.full(len(units), -1)
-    found, counts, is_match = bases[:1], np.zeros(1, int), np.zeros(1, bool)
-    for _ in range(_MAX_MATCH_BYTES + 1):
-        if ((found | 255) >= len(units)).any():
-            raise _damaged("a step of its trie leaves the table")
-        if (units[found[is_match]] & _VALUE >= num_text_bytes).any():
-            raise _damaged("a replacement is outside the table")
+    nodes = np.flatnonzero((units < 1 << 31) | (places == 0))
+    bases = nodes ^ ((units[nodes] >> 10) << ((units[nodes] & 512) >> 6))
+    # The 256 steps from a base stay in its block.
+    if (bases >= len(units)).any():
+        raise _damaged("a step of its trie leaves the table")
+    is_match = (units[nodes] & 256) >> 8
+    if (units[bases[is_match == 1]] & 0x7FFFFFFF >= num_text_bytes).any():
+        raise _damaged("a replacement is outside the table")
+    parents = nodes ^ (units[nodes] & 255)
+    # The largest number of matches on a path to each base, one more byte per round.
+    matches = np.zeros(len(units), int)
+    for _ in range(_MAX_MATCH_BYTES):
         before = matches.copy()
-        np.maximum.at(matches, found, counts)
+        np.maximum.at(matches, bases, before[parents] + is_match)
         if matches.max() > _MAX_MATCHES:
             raise _damaged(
                 f"more than {_MAX_MATCHES} entries could match at one position of a "
@@ -154,9 +153,6 @@ def _check_trie(units, num_text_bytes):
             )
         if (matches == before).all():
             return
-        reached = matches[parents] >= 0
-        found, is_match = bases[children[reached]], has_match[reached]
-        counts = matches[parents[reached]] + is_match
     raise _damaged(f"an entry has more than {_MAX_MATCH_BYTES} bytes")
 
 
