@@ -6,6 +6,7 @@ UTF-8 bytes, each of which is a word. Every word can be built from the pieces, s
 input is unknown and `detokenize(tokenize(text))` returns the text.
 """
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -37,8 +38,8 @@ _CHUNK_SENTENCES = 8192
 # word.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# `_learn` stops at a threshold that gives enough pieces, but at most this multiple of
-# the required number. The rarest of them are then dropped.
+# Accepted number of learned pieces, relative to the required number. The rarest are
+# dropped.
 _SLACK = 1.1
 
 
@@ -210,13 +211,10 @@ def train_word_pieces(
 
 def _alphabet(sentences: list[str], coverage: float) -> list[str]:
     """Returns the smallest set of characters that reaches the coverage, sorted."""
-    counts = Counter()
-    for sentence in sentences:
-        counts.update(sentence)
+    counts = Counter(itertools.chain.from_iterable(sentences))
     # Control characters are encoded as bytes. The splitter's regex would stop at a NUL.
-    for character in list(counts):
-        if character < "\x20" or character in {" ", SPACE_MARK, *BYTE_PIECES}:
-            del counts[character]
+    for character in [*map(chr, range(0x20)), " ", SPACE_MARK, *BYTE_PIECES]:
+        del counts[character]
     remaining = coverage * counts.total()
     alphabet = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item)):
@@ -247,9 +245,8 @@ def _learn(
 ) -> list[str]:
     """Learns enough pieces to fill the vocabulary, sorted by count.
 
-    The learner of tensorflow-text turns every substring whose count reaches a threshold
-    into a piece. A lower threshold gives more pieces, so a binary search finds a high
-    threshold that still gives enough.
+    tensorflow-text learns the substrings whose count reaches a threshold. A binary
+    search finds a high threshold that still gives enough of them.
     """
     params = learner.Params(
         upper_thresh=None,
@@ -265,25 +262,23 @@ def _learn(
         reserved_tokens=[],
     )
     room = vocabulary_size - len(fixed)
+    # A space mark occurs only at the start of a word, so it cannot be a suffix.
     excluded = fixed | {SUFFIX + SPACE_MARK}
     low, high = 1, max((count for _, count in word_counts), default=1)
-    learned, max_pieces = None, 0
+    learned = None
     while low <= high:
         threshold = int((low * high) ** 0.5)
         pieces = learner.learn_with_thresh(word_counts, threshold, params)
-        # A space mark occurs only at the start of a word, so it cannot be a suffix.
         pieces = [piece for piece in pieces if piece not in excluded]
-        max_pieces = max(max_pieces, len(pieces))
-        if len(pieces) >= room:
-            learned = pieces
-            low = threshold + 1
+        if len(pieces) < room:
+            high = threshold - 1
+        else:
+            learned, low = pieces, threshold + 1
             if len(pieces) <= room * _SLACK:
                 break
-        else:
-            high = threshold - 1
-    if learned is None:
+    if learned is None:  # the last threshold was 1
         raise DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
-            f"The largest possible value is {len(fixed) + max_pieces}."
+            f"The largest possible value is {len(fixed) + len(pieces)}."
         )
     return learned
