@@ -88,7 +88,14 @@ def encode_corpus(
     corpus = _matching_corpus(folder, fingerprint, tokenizers)
     if corpus is not None:
         return corpus
-    folder = _replaceable_folder(folder)
+    # A link stays, and its target is replaced.
+    folder = os.path.realpath(folder)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise DataError(f"{folder}: must be a folder.")
+    if os.path.isdir(folder) and set(os.listdir(folder)) - _FILES:
+        raise DataError(
+            f"{folder}: contains other files. Choose an empty folder for the token ids."
+        )
     with replace_folder(folder) as temporary:
         id_chunks = pairs.id_chunks(source_tokenizer)
         if id_chunks is not None and sampling:
@@ -102,10 +109,7 @@ def encode_corpus(
             else _read_ids(id_chunks)
         )
         facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
-        facts["fingerprint"] = fingerprint
-        facts["segmentations"] = segmentations
-        facts["pad_id"] = target_tokenizer.pad_id
-        facts["start_id"] = target_tokenizer.start_id
+        facts |= {"fingerprint": fingerprint, "segmentations": segmentations}
         (temporary / FACTS).write_text(json.dumps(facts, indent=1))
         if not facts["num_pairs"]:
             raise DataError(
@@ -124,24 +128,12 @@ def _matching_corpus(folder, fingerprint, tokenizers) -> EncodedCorpus | None:
         return None
     with contextlib.suppress(DataError):
         corpus = EncodedCorpus.load(folder)
-        special_ids = corpus.pad_id, corpus.start_id
-        expected_ids = tokenizers[1].pad_id, tokenizers[1].start_id
-        if corpus.inputs == fingerprint and special_ids == expected_ids:
+        special_ids = tokenizers[1].pad_id, tokenizers[1].start_id
+        same_ids = (corpus.pad_id, corpus.start_id) == special_ids
+        if corpus.inputs == fingerprint and same_ids:
             corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
             return corpus
     return None
-
-
-def _replaceable_folder(folder: str | os.PathLike) -> str:
-    """Returns the path of `folder` (of its target, if a link) without other files."""
-    folder = os.path.realpath(folder)
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise DataError(f"{folder}: must be a folder.")
-    if os.path.isdir(folder) and set(os.listdir(folder)) - _FILES:
-        raise DataError(
-            f"{folder}: contains other files. Choose an empty folder for the token ids."
-        )
-    return folder
 
 
 def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
@@ -150,8 +142,8 @@ def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
     if text is None:
         return None
     hashes = [tokenizer.fingerprint() for tokenizer in tokenizers]
-    facts = [_FORMAT, text, *hashes, max_length, sampling]
-    facts += [_SAMPLER] if sampling else []
+    sampler = [_SAMPLER] if sampling else []
+    facts = [_FORMAT, text, *hashes, max_length, sampling, *sampler]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -162,8 +154,8 @@ def _encode_texts(pairs, tokenizers, sampling):
         identical: Bool `[chunk]`, whether both sides of a pair are equal.
         reasons: Object `[chunk]`, why a pair is dropped (a key of `DROP_REASONS`), or
             "". Lengths are not checked yet.
-        sides: For each side a list of segmentations, each a RaggedTensor int32 `[chunk,
-            (length)]`.
+        sides: RaggedTensors of source and target, int32 `[chunk * segmentations,
+            (length)]`. The segmentations of a pair are adjacent.
     """
     num_read = 0
     pairs = iter(pairs)
@@ -179,20 +171,33 @@ def _encode_texts(pairs, tokenizers, sampling):
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
-        segmented = [
-            _segment(tokenizers[side], sides[side], sampling, [num_read, side])
-            for side in (0, 1)
-        ]
-        yield identical, reasons, segmented
+        yield (
+            identical,
+            reasons,
+            [
+                _segment(tokenizers[side], sides[side], sampling, [num_read, side])
+                for side in (0, 1)
+            ],
+        )
         num_read += len(chunk)
+
+
+def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
+    """Splits the texts of a chunk's side. `place` makes its random numbers unique."""
+    if sampling is None:
+        return tokenizer.tokenize(tf.constant(texts))
+    dropout, segmentations, seed = sampling
+    texts = [text.decode() for text in texts]
+    seeds = np.random.SeedSequence([seed, *place]).generate_state(segmentations)
+    sampled = [tokenizer.sample(texts, dropout, int(each)) for each in seeds]
+    return tf.stack(sampled, axis=1).merge_dims(0, 1)
 
 
 def _read_ids(id_chunks):
     """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
         num_pairs = sides[0].nrows()
-        reasons = np.full(num_pairs, "", object)
-        yield np.zeros(num_pairs, bool), reasons, [[side] for side in sides]
+        yield np.zeros(num_pairs, bool), np.full(num_pairs, "", object), sides
 
 
 def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
@@ -202,11 +207,9 @@ def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
     with contextlib.ExitStack() as stack:
 
         def create(name, dtype):
-            file = _NpyFile(folder / name, dtype)
-            stack.callback(file.close)
-            return file
+            return stack.enter_context(_npy_file(folder / name, dtype))
 
-        dropped_pairs = create(DROPPED, np.int64)
+        append_dropped = create(DROPPED, np.int64)
         writers = []
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
             ids, offsets = side_files(side)
@@ -214,24 +217,20 @@ def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
             files = create(ids, dtype), create(offsets, np.int64)
             writers.append(_RowWriter(*files, tokenizer.end_id))
         for identical, reasons, sides in encoded:
-            for segmented in itertools.chain(*sides):
-                lengths = segmented.row_lengths().numpy()
+            for rows in sides:
+                lengths = rows.row_lengths().numpy().reshape(len(reasons), -1)
                 # A normalizer may remove all characters of a text.
-                reasons[(lengths == 0) & (reasons == "")] = "empty"
-                reasons[(lengths + 1 > max_length) & (reasons == "")] = "too_long"
-            dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
+                reasons[(lengths == 0).any(1) & (reasons == "")] = "empty"
+                is_long = (lengths + 1 > max_length).any(1)
+                reasons[is_long & (reasons == "")] = "too_long"
+            append_dropped(num_read + np.flatnonzero(reasons != ""))
             for number in np.flatnonzero(reasons != ""):
                 facts = dropped[reasons[number]]
                 facts["count"] += 1
                 if len(facts["first"]) < _MAX_LOCATIONS:
                     facts["first"].append(locate(num_read + int(number) + 1))
-            for writer, side in zip(writers, sides, strict=True):
-                # A pair's segmentations are stored next to each other: row i belongs to
-                # pair i // len(side).
-                rows = np.arange(len(reasons) * len(side))
-                rows = rows.reshape(len(side), -1).T.ravel()
-                kept = np.repeat(reasons == "", len(side))
-                writer.append(tf.gather(tf.concat(side, 0), rows), kept)
+            for writer, rows in zip(writers, sides, strict=True):
+                writer.append(rows, reasons == "")
             num_read += len(reasons)
             num_identical += int((identical & (reasons == "")).sum())
     hashes = "".join(writer.digest.hexdigest() for writer in writers)
@@ -241,64 +240,57 @@ def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
         "num_identical": num_identical,
         "dropped": dropped,
         "ids": hashlib.sha256(hashes.encode()).hexdigest(),
+        "pad_id": tokenizers[1].pad_id,
+        "start_id": tokenizers[1].start_id,
     }
 
 
-def _segment(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
-    """Returns a chunk's ids, one RaggedTensor per segmentation.
-
-    The seed of the sampling also depends on `place`, a list of ints, so that each chunk
-    and each side draws different numbers.
-    """
-    if sampling is None:
-        return [tokenizer.tokenize(tf.constant(texts))]
-    dropout, segmentations, seed = sampling
-    texts = [text.decode() for text in texts]
-    seeds = np.random.SeedSequence([seed, *place]).generate_state(segmentations)
-    return [tokenizer.sample(texts, dropout, int(seed)) for seed in seeds]
-
-
 class _RowWriter:
-    """Appends rows of ids with end ids to one `_NpyFile`, their offsets to another."""
+    """Appends ids of a side, with end ids, to one file, and their offsets to another.
 
-    def __init__(self, ids, offsets, end_id: int):
-        self._ids, self._offsets, self._end_id = ids, offsets, end_id
-        offsets.append(np.zeros(1, np.int64))
+    The files are functions that append arrays (see `_npy_file`).
+    """
+
+    def __init__(self, append_ids, append_offsets, end_id: int):
+        self._append_ids, self._append_offsets = append_ids, append_offsets
+        self._end_id, self._num_ids = end_id, 0
+        append_offsets(np.zeros(1, np.int64))
         self.digest = hashlib.sha256()  # of all ids, including end ids
 
-    def append(self, ragged: tf.RaggedTensor, kept: np.ndarray) -> None:
-        """Appends the rows for which the bool array `kept` is true."""
-        lengths = ragged.row_lengths().numpy()
-        ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
-        ids = np.insert(ids, np.cumsum(lengths[kept]), self._end_id)
-        self._offsets.append(self._ids.length + np.cumsum(lengths[kept] + 1))
-        self._ids.append(ids)
+    def append(self, rows: tf.RaggedTensor, is_kept: np.ndarray) -> None:
+        """Appends the rows of the pairs for which `is_kept`, a bool array, is true."""
+        lengths = rows.row_lengths().numpy()
+        is_kept = np.repeat(is_kept, len(lengths) // len(is_kept))
+        ids = rows.flat_values.numpy()[np.repeat(is_kept, lengths)]
+        ids = np.insert(ids, np.cumsum(lengths[is_kept]), self._end_id)
+        self._append_offsets(self._num_ids + np.cumsum(lengths[is_kept] + 1))
+        self._append_ids(ids)
+        self._num_ids += len(ids)
         self.digest.update(ids.astype("<i4").tobytes())
 
 
-class _NpyFile:
-    """Writes a one-dimensional `.npy` file chunk by chunk.
+@contextlib.contextmanager
+def _npy_file(path, dtype):
+    """Yields a function that appends arrays to a one-dimensional `.npy` file.
 
-    Python writes the chunks, because an error of `ndarray.tofile` has no error code,
-    such as the one of a full disk.
+    Python writes them, because an error of `ndarray.tofile` has no error code, such as
+    the one of a full disk.
     """
+    length = 0
 
-    def __init__(self, path, dtype):
-        self._dtype, self.length = np.dtype(dtype), 0
-        self._file = open(path, "wb")  # noqa: SIM115
-        self._write_header()
+    def write_header():
+        # NumPy pads it to the same size for any length, so that it can be replaced.
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype))}
+        header |= {"fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(file, header)
 
-    def append(self, elements: np.ndarray) -> None:
-        self._file.write(elements.astype(self._dtype, copy=False).tobytes())
-        self.length += len(elements)
+    def append(elements):
+        nonlocal length
+        file.write(elements.astype(dtype, copy=False).tobytes())
+        length += len(elements)
 
-    def close(self) -> None:
-        with self._file:
-            self._file.seek(0)
-            self._write_header()
-
-    def _write_header(self):
-        # NumPy pads it to the same size for any length, so that `close` can replace it.
-        header = {"descr": np.lib.format.dtype_to_descr(self._dtype)}
-        header |= {"fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+    with open(path, "wb") as file:
+        write_header()
+        yield append
+        file.seek(0)
+        write_header()
