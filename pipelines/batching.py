@@ -28,21 +28,13 @@ _MIN_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A rectangle in the plane of source and target lengths.
+    """A rectangle in the plane of source and target lengths."""
 
-    Attributes:
-        source_length: Length of the longest source, including the end id.
-        target_length: Length of the longest target, including the end id.
-        batch_size: Maximum number of pairs within the token budget.
-        num_pairs: Number of pairs per epoch. Used for leaves only.
-        parent: Index of the bucket that this one was split from, -1 for the root.
-    """
-
-    source_length: int
+    source_length: int  # length of the longest source, including the end id
     target_length: int
-    batch_size: int
-    num_pairs: int
-    parent: int
+    batch_size: int  # maximum number of pairs within the token budget
+    num_pairs: int  # per epoch; used for leaves only
+    parent: int  # index of the bucket that this one was split from, -1 for the root
 
 
 def plan_buckets(
@@ -52,23 +44,11 @@ def plan_buckets(
     max_leaves: int = 32,
     weights: np.ndarray | None = None,
 ) -> tuple[list[Bucket], np.ndarray]:
-    """Splits a corpus into buckets.
+    """Splits a corpus into buckets, given the lengths of its pairs with end ids.
 
-    Args:
-        source_lengths: int array `[num_pairs]`, including end ids.
-        target_lengths: int array `[num_pairs]`, including end ids.
-        batch_tokens: The token budget.
-        max_leaves: Maximum number of leaves of the tree.
-        weights: float array `[num_pairs]`, the number of times that an epoch contains
-            each pair. If `None`, each pair occurs once.
-
-    Returns:
-        buckets: The tree as a list, every parent before its children, the root first.
-        leaf_of_pair: int32 array `[num_pairs]`, each pair's leaf as an index into
-            `buckets`.
-
-    Raises:
-        DataError: If the longest sentence exceeds the budget.
+    The arrays are `[num_pairs]`. `weights` are the numbers of times that an epoch
+    contains each pair. Returns the tree as a list, every parent before its children,
+    the root first, and each pair's leaf as an index into the list, int32 `[num_pairs]`.
     """
     source_lengths = np.asarray(source_lengths, np.int64)
     target_lengths = np.asarray(target_lengths, np.int64)
@@ -176,11 +156,8 @@ def epoch_order(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
-    Returns:
-        order: int64 array, the pairs' indices batch by batch, with batches in random
-            order. Its length is `num_pairs` or, with weights, the size of the sample.
-        bucket_of_position: int32 array shaped like `order`, the bucket in which each
-            pair is batched.
+    Returns the pairs' indices batch by batch, with the batches in random order, and the
+    bucket in which each of these pairs is batched, int64 and int32 `[pairs in epoch]`.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(
@@ -267,9 +244,8 @@ def _best_split(
     """Finds the split of a bucket that saves the most padding.
 
     `cells` are distinct (source, target) lengths `[num_cells, 2]`, and `counts` their
-    numbers of pairs. Returns the number of padding ids saved (0 if no split with at
-    least `_MIN_BATCHES` batches in each half saves any), the axis (0 for the source),
-    and the maximum length in the lower half.
+    numbers of pairs. Returns the number of padding ids saved, 0 if there is no such
+    split, the axis (0 for the source), and the maximum length in the lower half.
     """
     best = (0, 0, 0)
     padded = int(counts.sum() * cells.max(axis=0).sum())
