@@ -73,16 +73,14 @@ def training_dataset(
         return _batch(corpus, indices, multiple, bucket, shard)
 
     def one_epoch(epoch):
-        order, bucket_of_position = tf.numpy_function(
+        order = tf.numpy_function(
             lambda epoch: epoch_order(
                 buckets, leaf_of_pair, seed, int(epoch), corpus.weights
             ),
             [epoch],
             (tf.int64, tf.int32),
         )
-        order.set_shape([None])
-        bucket_of_position.set_shape([None])
-        batches = _index_batches(order, bucket_of_position, buckets)
+        batches = _index_batches(order, buckets)
         resumed = tf.cast(epoch == start_step // steps, tf.int64)
         return batches.skip(resumed * (start_step % steps))
 
@@ -103,8 +101,7 @@ def batch_indices(
     buckets, leaf_of_pair = corpus.plan(batch_tokens)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
     order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
-    batches = _index_batches(*map(tf.constant, order), buckets)
-    indices, _ = next(batches.skip(before).as_numpy_iterator())
+    indices, _ = next(_index_batches(order, buckets).skip(before).as_numpy_iterator())
     return indices
 
 
@@ -130,13 +127,10 @@ def evaluation_dataset(
         DataError: If the longest sentence exceeds `batch_tokens`.
     """
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
-
-    def padded_batch(number, _):
-        return _batch(corpus, batches[number], num_replicas)
-
-    # `_ids_dataset` passes two values. The second, a bucket, is not needed here.
-    numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
-    return _ids_dataset(numbers, padded_batch)
+    return _ids_dataset(
+        tf.data.Dataset.range(len(batches)),
+        lambda number: _batch(corpus, batches[number], num_replicas),
+    )
 
 
 def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
@@ -145,11 +139,11 @@ def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     return batches_per_epoch(buckets)
 
 
-def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
-    """Returns a dataset of batches, each `(pair indices [batch], bucket index)`."""
-    positions = tf.data.Dataset.from_tensor_slices((order, bucket_of_position))
-    batches = positions.bucket_by_sequence_length(
-        element_length_func=lambda index, bucket: bucket,
+def _index_batches(order, buckets: list[Bucket]) -> tf.data.Dataset:
+    """Returns batches `(pair indices [batch], bucket)` of a result of `epoch_order`."""
+    order = tuple(tf.ensure_shape(each, [None]) for each in order)
+    batches = tf.data.Dataset.from_tensor_slices(order).bucket_by_sequence_length(
+        element_length_func=lambda _, bucket: bucket,
         bucket_boundaries=list(range(1, len(buckets))),
         bucket_batch_sizes=[bucket.batch_size for bucket in buckets],
         no_padding=True,
@@ -158,18 +152,13 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
-    """Converts a dataset of `(indices, bucket)` to batches of ids.
+    """Converts elements by `padded_batch`, which returns the arrays of `_batch`."""
 
-    The NumPy function `padded_batch` converts the two values to the arrays of `_batch`.
-    """
-
-    def load(indices, bucket):
-        ids = tf.numpy_function(
-            padded_batch, [indices, bucket], (tf.int32, tf.int32, tf.int32)
+    def load(*element):
+        ids = tf.numpy_function(padded_batch, element, [tf.int32] * 3)
+        source_ids, target_ids, labels = (
+            tf.ensure_shape(each, [None, None]) for each in ids
         )
-        for tensor in ids:
-            tensor.set_shape([None, None])
-        source_ids, target_ids, labels = ids
         return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
