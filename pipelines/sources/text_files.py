@@ -1,6 +1,7 @@
 """Sources of sentence pairs: text files, plain or compressed."""
 
 import csv
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +19,6 @@ from keras_transformer.untrusted import require_regular
 
 # A TSV file with quotes around all cells of so many lines is taken for CSV.
 _QUOTED_LINES = 100
-
-
-class _LineCounts(dict):
-    """Number of lines by path, counted on first use."""
-
-    def __missing__(self, path):
-        self[path] = count_lines(path)
-        return self[path]
 
 
 class TextFiles(Pairs):
@@ -47,7 +40,7 @@ class TextFiles(Pairs):
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
         self.source = as_paths(source)
         self.target = as_paths(target)
-        self._counts = _LineCounts()
+        self._count_lines = functools.cache(count_lines)
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target must have the same number of files, at least one. "
@@ -57,7 +50,15 @@ class TextFiles(Pairs):
             )
 
     def __iter__(self) -> Iterator[Pair]:
-        self._check_line_counts()
+        for paths in zip(self.source, self.target, strict=True):
+            counts = [count_lines(path) for path in paths]
+            if 0 in counts:
+                raise DataError(f"{paths[counts.index(0)]}: the file is empty.")
+            if counts[0] != counts[1]:
+                raise DataError(
+                    f"{paths[0]} and {paths[1]} must have the same number of lines. "
+                    f"Received: {counts[0]} and {counts[1]}."
+                )
         for source, target in zip(self.source, self.target, strict=True):
             yield from zip(
                 read_lines(source, errors="drop"),
@@ -67,7 +68,7 @@ class TextFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `source file:line`."""
-        sizes = ((path, self._counts[path]) for path in self.source)
+        sizes = ((path, self._count_lines(path)) for path in self.source)
         return locate_in_files(number, sizes)
 
     def fingerprint(self) -> str:
@@ -75,24 +76,12 @@ class TextFiles(Pairs):
         sides = (self.source, self.target)
         return ";".join(",".join(map(content_hash, paths)) for paths in sides)
 
-    def _check_line_counts(self):
-        for source, target in zip(self.source, self.target, strict=True):
-            counts = count_lines(source), count_lines(target)
-            for path, count in zip((source, target), counts, strict=True):
-                if count == 0:
-                    raise DataError(f"{path}: the file is empty.")
-            if counts[0] != counts[1]:
-                raise DataError(
-                    f"{source} and {target} must have the same number of lines. "
-                    f"Received: {counts[0]} and {counts[1]}."
-                )
-
 
 class PairLines(Pairs):
     """Base class of sources whose files have one pair per line, plain or compressed.
 
     Iteration yields `(source, target)`, `("", "")` for a blank line, and `(None, None)`
-    for a line that is not UTF-8. Subclasses define `parse`.
+    for a line that is not UTF-8.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source, target):
@@ -100,7 +89,7 @@ class PairLines(Pairs):
         self.paths = as_paths(paths)
         self.source = source
         self.target = target
-        self._counts = _LineCounts()
+        self._count_lines = functools.cache(count_lines)
         if not self.paths:
             raise DataError("`paths` must contain at least one file. Received: none.")
 
@@ -108,9 +97,8 @@ class PairLines(Pairs):
         """Yields the pair of each line, which is `None` if it is not UTF-8."""
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
-    def _num_header_lines(self) -> int:
-        """Returns the number of lines before the first pair of a file."""
-        return 0
+    # Number of lines before the first pair of a file.
+    _num_header_lines = 0
 
     def __iter__(self) -> Iterator[Pair]:
         require_regular(self.paths, DataError)
@@ -124,8 +112,8 @@ class PairLines(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
-        head = self._num_header_lines()
-        sizes = ((path, self._counts[path] - head) for path in self.paths)
+        head = self._num_header_lines
+        sizes = ((path, self._count_lines(path) - head) for path in self.paths)
         return locate_in_files(number, sizes, head)
 
     def fingerprint(self) -> str:
@@ -156,6 +144,7 @@ class TsvFiles(PairLines):
                 "data.source and data.target must both be column numbers or both be "
                 f"names. Received: {source!r} and {target!r}."
             )
+        self._num_header_lines = int(isinstance(source, str))
         # Python would count a column below 1 from the end of the line.
         if not isinstance(source, str) and min(source, target) < 1:
             raise DataError(
@@ -163,13 +152,10 @@ class TsvFiles(PairLines):
                 f"Received: {source} and {target}."
             )
 
-    def _num_header_lines(self):
-        return int(isinstance(self.source, str))
-
     def parse(self, lines, path):
         columns = {"data.source": self.source, "data.target": self.target}
         for number, cells in enumerate(self._rows(lines, path), start=1):
-            if number <= self._num_header_lines():
+            if number <= self._num_header_lines:
                 columns = _columns(columns, cells or [], path)
             elif not cells:
                 yield (None, None) if cells is None else ("", "")
