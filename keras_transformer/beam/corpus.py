@@ -43,8 +43,10 @@ from keras_transformer.pipelines.sources.records import (
     UNEVEN,
     describe_dropped,
 )
-from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
+from keras_transformer.pipelines.tokenizers.registry import (
+    SeparateTokenizers,
+    load_tokenizer,
+)
 
 
 def encode_with_beam(

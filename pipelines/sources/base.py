@@ -1,14 +1,11 @@
 """Base class of sources of sentence pairs, and pairs in both directions."""
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from keras_transformer.errors import DataError
 
 # Text is read without TensorFlow, whose import takes seconds.
 if TYPE_CHECKING:
@@ -156,15 +153,3 @@ def locate_in_files(
             return f"{path}:{line + num_header_lines}"
         line -= num_pairs
     raise IndexError(f"There is no pair {number}.")
-
-
-@contextlib.contextmanager
-def convert_dataset_errors(what: str):
-    """Converts the errors that TFDS and `datasets` raise to a `DataError` on `what`."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{what}: {first_line}") from error

@@ -1,5 +1,6 @@
-"""Trains and loads tokenizers by kind."""
+"""Trains and loads tokenizers by kind, and joins those of separate vocabularies."""
 
+import hashlib
 import itertools
 import os
 import random
@@ -13,10 +14,6 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import (
     train_byte_pairs,
 )
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-from keras_transformer.pipelines.tokenizers.separate import (
-    SIDE_FOLDERS,
-    SeparateTokenizers,
-)
 from keras_transformer.pipelines.tokenizers.word_pieces import (
     WordPieceTokenizer,
     train_word_pieces,
@@ -25,6 +22,68 @@ from keras_transformer.pipelines.tokenizers.word_pieces import (
 _TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
 _SIDE_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
 _CLASSES = (*_SIDE_CLASSES, MarianTokenizer)
+# Subfolders of the tokenizers of models with separate vocabularies.
+_SIDE_FOLDERS = ("source", "target")
+
+
+class SeparateTokenizers(Tokenizer):
+    """Source tokenizer, whose attribute `target` is the target tokenizer.
+
+    `save` and `fingerprint` apply to both tokenizers, all other methods to the source.
+
+    Args:
+        source: `Tokenizer` of the source.
+        target: `Tokenizer` of the target, of the same kind.
+
+    Raises:
+        DataError: If the kinds differ.
+    """
+
+    def __init__(self, source: Tokenizer, target: Tokenizer):
+        super().__init__()
+        if source.kind != target.kind:
+            raise DataError(
+                "the tokenizers of source and target must be of the same kind. "
+                f"Received: {source.kind} and {target.kind}."
+            )
+        self.kind = source.kind
+        self.vocabulary_size = source.vocabulary_size
+        self._source = source
+        self._target = target
+
+    @property
+    def source(self):
+        return self._source
+
+    @property
+    def target(self):
+        return self._target
+
+    def tokenize(self, strings):
+        return self._source.tokenize(strings)
+
+    def sample(self, strings, dropout, seed):
+        return self._source.sample(strings, dropout, seed)
+
+    def detokenize(self, ids):
+        return self._source.detokenize(ids)
+
+    def pieces(self) -> list[str]:
+        return self._source.pieces()
+
+    def piece_bytes(self) -> list[bytes]:
+        return self._source.piece_bytes()
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizers into `folder/source` and `folder/target`."""
+        for side, tokenizer in zip(
+            _SIDE_FOLDERS, (self._source, self._target), strict=True
+        ):
+            tokenizer.save(os.path.join(folder, side))
+
+    def fingerprint(self) -> str:
+        both = f"{self._source.fingerprint()} {self._target.fingerprint()}"
+        return hashlib.sha256(both.encode()).hexdigest()
 
 
 def train_tokenizer(
@@ -109,7 +168,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     if tokenizer is not None:
         return tokenizer
     sides = [
-        _load_file(os.path.join(folder, side), _SIDE_CLASSES) for side in SIDE_FOLDERS
+        _load_file(os.path.join(folder, side), _SIDE_CLASSES) for side in _SIDE_FOLDERS
     ]
     if None not in sides:
         return SeparateTokenizers(*sides)
@@ -123,7 +182,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
 def tokenizer_files() -> set[str]:
     """Returns the relative paths of all files that `load_tokenizer` can load."""
     sides = {
-        f"{side}/{one.file_name}" for side in SIDE_FOLDERS for one in _SIDE_CLASSES
+        f"{side}/{one.file_name}" for side in _SIDE_FOLDERS for one in _SIDE_CLASSES
     }
     return {each.file_name for each in _CLASSES} | sides
 
