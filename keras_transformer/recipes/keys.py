@@ -5,8 +5,7 @@ import difflib
 from pydantic import BaseModel, ValidationError
 
 from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.recipes.schema import Recipe
-from keras_transformer.recipes.stages import StageSettings
+from keras_transformer.recipes.schema import Recipe, StageSettings
 
 
 def dotted_recipe_keys() -> list[str]:

@@ -13,8 +13,7 @@ from keras_transformer.machine import (
     recipe_memory,
 )
 from keras_transformer.pipelines import Tokenizer
-from keras_transformer.recipes.automatic import TOKEN_BYTES
-from keras_transformer.recipes.training_text import measure_training_text
+from keras_transformer.recipes.automatic import TOKEN_BYTES, measure_training_text
 from keras_transformer.runs.build import build_training_model
 from keras_transformer.runs.corpora import (
     check_lengths,

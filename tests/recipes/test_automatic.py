@@ -9,7 +9,7 @@ import pytest
 from keras_transformer import machine as machines
 from keras_transformer.machine import Gpu, Machine
 from keras_transformer.recipes import RecipeError, automatic, dump_recipe, load_recipe
-from keras_transformer.recipes.training_text import TextSize
+from keras_transformer.recipes.automatic import TextSize
 
 # A `Machine` has cores, bytes of memory and GPUs. A `Gpu` has bytes of memory and a
 # compute capability.

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from keras_transformer.recipes import load_recipe, training_text
+from keras_transformer.recipes import automatic, load_recipe
+from keras_transformer.recipes.automatic import measure_training_text
 from keras_transformer.recipes.data_sections import DATA_KINDS
-from keras_transformer.recipes.training_text import measure_training_text
 
 PAIRS = [("a b", "aa"), ("é", "b"), ("x", "c d e f"), ("b c", "g")]
 KINDS = ["files", "tsv", "tsv with names", "csv", "jsonl"]
@@ -20,7 +20,7 @@ def test_measuring_does_not_load_tensorflow():
     """In a command, whose first lines would otherwise take seconds."""
     code = (
         "import sys; sys.argv[0] = 'keras-transformer'; "
-        f"import {training_text.__name__}; print('tensorflow' in sys.modules)"
+        f"import {automatic.__name__}; print('tensorflow' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code]) == b"False\n"
 
@@ -82,7 +82,7 @@ def test_small_files_are_counted_exactly(tmp_path, kind, suffix):
 def test_large_files_are_extrapolated(tmp_path, monkeypatch, kind, suffix):
     random.seed(1)
     words = [f"{random.randrange(10**6)}" for _ in range(50_000)]
-    monkeypatch.setattr(training_text, "_SAMPLE_BYTES", 100_000)
+    monkeypatch.setattr(automatic, "_SAMPLE_BYTES", 100_000)
     pairs = zip(words, words, strict=True)
     size = measure(write_pairs(tmp_path, kind, suffix, [*pairs]))
     # The size of a compressed file is estimated less exactly, since gzip reads ahead.
