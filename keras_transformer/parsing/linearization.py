@@ -80,16 +80,11 @@ def source_text(
 def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
     """Returns the symbols of a tree, separated by spaces.
 
-    Args:
-        tree: Tree of a sentence.
-        words: Form of a word. With "tags", it is the part of speech. With "numbers", it
-            is the position plus `first_number`, modulo `NUMBERS`. With "XX", it is the
-            same symbol for all words. With "joined", it is the number, and then the
-            part of speech with the brackets around it.
-        first_number: Number of the first word. `delinearize` assumes 0.
-
-    Raises:
-        ValueError: If the form is unknown. If it contains tags, and one is a number.
+    `words` is the form of a word. With "tags", it is the part of speech. With
+    "numbers", it is the position plus `first_number`, modulo `NUMBERS`; `delinearize`
+    assumes that the first number is 0. With "XX", it is the same symbol for all words.
+    With "joined", it is the number, and then the part of speech with the brackets
+    around it. Raises `ValueError` if a form with tags has a tag that is a number.
     """
     _check_words(words)
     check_tags(tree, words)
@@ -182,15 +177,11 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.
 
-    Args:
-        text: Symbols, separated by spaces.
-        words: The sentence's words, at least one.
-
-    Returns:
-        The tree, and a `Counter` of the `REPAIRS`.
+    `text` has symbols, separated by spaces, and there is at least one word. Returns the
+    tree, and a `Counter` of the `REPAIRS`.
     """
     repairs = Counter()
-    # Constituents [label, start, end], the indices of the open ones, and the tags.
+    # Constituents [label, start, end], those of them that are open, and the tags.
     spans, stack, tags = [], [], []
     # Whether the joined form was found, and whether the next word is superfluous.
     joined = superfluous = False
@@ -208,18 +199,19 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
                 tags.append(value)
             superfluous = False
         elif kind == "open":
-            stack.append(len(spans))
-            spans.append([value, len(tags), None])
+            stack.append([value, len(tags), None])
+            spans.append(stack[-1])
         elif kind == "joined":
             joined = True
         elif kind == "close":
-            depth = _innermost(value, stack, spans)
+            depths = reversed(range(len(stack)))
+            depth = next((each for each in depths if stack[each][0] == value), None)
             if depth is None:
                 repairs["superfluous closing brackets"] += 1
                 continue
             if not joined:
                 repairs["missing closing brackets"] += len(stack) - depth - 1
-            _close(spans, stack, depth, len(tags))
+            _close(stack, depth, len(tags))
         else:
             repairs["unknown symbols"] += 1
     repairs["missing words"] += len(words) - len(tags)
@@ -229,7 +221,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
         # The outermost constituent also gets the words that are missing at the end.
         spans[0][2] = len(words)
     tags += [ANY_TAG] * (len(words) - len(tags))
-    _close(spans, stack, 0, len(words))
+    _close(stack, 0, len(words))
     kept = [tuple(span) for span in spans if span[1] < span[2]]
     repairs["empty constituents"] = len(spans) - len(kept)
     full_span = (0, len(words))
@@ -272,11 +264,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _num_skipped(number, place) -> int:
-    """Returns how many words are missing before the word that has the given number.
-
-    `place` is the position of the first word that is not in the tree yet. The result is
-    negative if the number is too low.
-    """
+    """Returns how many words after `place` are missing, negative if `number` is low."""
     # 10^9 is a multiple of `NUMBERS`, so higher digits do not matter.
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS
@@ -286,14 +274,6 @@ def _is_number(symbol) -> bool:
     return symbol.isdecimal() and symbol.isascii()
 
 
-def _innermost(label, stack, spans) -> int | None:
-    """Returns the depth of the innermost open constituent with a label, or `None`."""
-    for depth in range(len(stack) - 1, -1, -1):
-        if spans[stack[depth]][0] == label:
-            return depth
-    return None
-
-
-def _close(spans, stack, depth, end):
+def _close(stack, depth, end):
     while len(stack) > depth:
-        spans[stack.pop()][2] = end
+        stack.pop()[2] = end

@@ -1,5 +1,6 @@
 """Treebank files as a source of pairs of sentences and linearized trees."""
 
+import functools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,6 @@ class TreeFiles(Pairs):
             for file in _files(os.fspath(path))
         ]
         self._words = words
-        self._lines = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
@@ -103,14 +103,14 @@ class TreeFiles(Pairs):
         """
         if all(weight == 1 for _, weight in self._files):
             return None
-        counts = [len(lines) for lines in self._lines_of_files()]
+        counts = [len(lines) for lines in self._lines]
         weights = np.repeat([weight for _, weight in self._files], counts)
         return weights[numbers - 1]
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, counted from 1, as `file:line`."""
         rest = number
-        for (path, _), lines in zip(self._files, self._lines_of_files(), strict=True):
+        for (path, _), lines in zip(self._files, self._lines, strict=True):
             if rest <= len(lines):
                 return f"{path}:{lines[rest - 1]}"
             rest -= len(lines)
@@ -121,13 +121,10 @@ class TreeFiles(Pairs):
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
         return ";".join(["trees", self._words, *parts])
 
-    def _lines_of_files(self):
-        """Returns the line numbers at which each file's trees begin."""
-        if self._lines is None:
-            self._lines = [
-                [line for line, _ in read_trees(path)] for path, _ in self._files
-            ]
-        return self._lines
+    @functools.cached_property
+    def _lines(self):
+        """The line numbers at which each file's trees begin."""
+        return [[line for line, _ in read_trees(path)] for path, _ in self._files]
 
 
 def _files(path: str) -> list[str]:

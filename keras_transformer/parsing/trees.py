@@ -51,11 +51,10 @@ class Tree:
 
 
 def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
-    """Walks through a tree depth-first.
+    """Walks through a tree depth-first, in the order of the written tree.
 
-    Yields:
-        `("open", label)` and `("close", label)` for each constituent and
-        `("word", index)` for each word, in the order of the written tree.
+    Yields `("open", label)` and `("close", label)` for each constituent, and `("word",
+    index)` for each word.
     """
     stack = []
     next_constituent = 0
@@ -74,7 +73,7 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 
 
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
-    """Reads the trees of a file, plain or compressed.
+    """Yields the trees of a file, plain or compressed, each after its line's number.
 
     A tree may span several lines, and a line may contain several trees. Each tree is
     normalized as follows:
@@ -87,15 +86,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     - If a tag has several words, each word gets the tag. The dev file of the CRAFT
       corpus has four such tags.
 
-    Args:
-        path: Path of the file.
-
-    Yields:
-        The line on which the tree begins, counted from 1, and the tree.
-
-    Raises:
-        DataError: If the file cannot be read, or if brackets or labels are invalid. The
-            message names file and line.
+    A `DataError` about brackets or labels names file and line.
     """
     pieces = (
         (number, piece)
@@ -106,11 +97,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
 
 
 def parse_tree(text: str) -> Tree:
-    """Parses a text that contains one tree.
-
-    Raises:
-        DataError: If the text is not exactly one tree with words.
-    """
+    """Parses a text of exactly one tree."""
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:
@@ -118,24 +105,74 @@ def parse_tree(text: str) -> Tree:
     return trees[0]
 
 
+@dataclasses.dataclass
+class _Bracket:
+    """An open bracket of a tree."""
+
+    label: str | None = None
+    words: list = dataclasses.field(default_factory=list)  # if the label is a tag
+    # If it contains a bracket, its constituent: the label, start and end.
+    span: list | None = None
+
+
 def _parse(pieces, name):
     """Yields (first line, tree), given (line, bracket or label or word)."""
-    builder = _Builder()
-    for number, piece in pieces:
-        if builder.depth == 0:
-            builder, first_line = _Builder(), number
-        try:
-            builder.add(piece)
-        except ValueError as error:
-            raise DataError(f"{name}:{number}: {error}.") from None
-        tree = builder.tree() if builder.depth == 0 else None
-        if tree is not None:
-            yield first_line, tree
-    if builder.depth:
+    stack = []
+    for line, piece in pieces:
+        bracket, problem = stack[-1] if stack else None, None
+        if piece == "(":
+            if not stack:
+                first_line, words, tags, spans = line, [], [], []
+            elif bracket.words:
+                word = _quote(bracket.words[-1])
+                problem = f'"(" follows the word {word} inside its bracket'
+            elif bracket.span is None:
+                if bracket.label is None and len(stack) > 1:
+                    problem = "a bracket inside a tree has no label"
+                label = base_label(bracket.label or ROOT_LABEL)
+                bracket.span = [label, len(words), None]
+                spans.append(bracket.span)
+            stack.append(_Bracket())
+        elif not stack:
+            outside = f"{_quote(piece)} is outside all brackets"
+            problem = 'unmatched ")"' if piece == ")" else outside
+        elif piece == ")":
+            stack.pop()
+            if bracket.span is not None:
+                bracket.span[2] = len(words)
+            elif not bracket.words:
+                problem = "an empty bracket"
+            elif bracket.label != TRACE_TAG:
+                words += bracket.words
+                tags += [base_label(bracket.label)] * len(bracket.words)
+        elif bracket.span is not None:
+            problem = f"{_quote(piece)} has no tag"
+        elif bracket.label is None:
+            bracket.label = piece
+        else:
+            bracket.words.append(piece)
+        if problem:
+            raise DataError(f"{name}:{line}: {problem}.")
+        if not stack and words:
+            yield first_line, _tree(words, tags, spans, bracket.label is not None)
+    if stack:
         raise DataError(
             f"{name}:{first_line}: the tree that begins on this line needs "
-            f'{builder.depth} more ")".'
+            f'{len(stack)} more ")".'
         )
+
+
+def _tree(words, tags, spans, is_labeled) -> Tree:
+    """Returns a tree without empty constituents, and with a root if it needs one."""
+    spans = [tuple(span) for span in spans if span[1] < span[2]]
+    # Whether the first span has one child: a word, or an equal span.
+    has_one_child = len(words) == 1 or (len(spans) > 1 and spans[1][1:] == spans[0][1:])
+    if not is_labeled and has_one_child:
+        spans = spans[1:]
+    if not spans and len(words) > 1:
+        # Several words under one tag need a root.
+        spans = [(ROOT_LABEL, 0, len(words))]
+    return Tree(tuple(words), tuple(tags), tuple(spans))
 
 
 def split_words(line: str) -> tuple[str, ...]:
@@ -144,81 +181,6 @@ def split_words(line: str) -> tuple[str, ...]:
     They become ``-LRB-`` and ``-RRB-``.
     """
     return tuple(word.translate(_BRACKETS) for word in _WORD.findall(line))
-
-
-class _Builder:
-    """Builds a tree from its pieces: brackets, labels and words."""
-
-    def __init__(self):
-        self.depth = 0
-        self._label = None  # label of the innermost bracket, while `_is_new`
-        self._tagged = []  # words after this label, if it is a tag
-        self._is_new = False  # whether the innermost bracket contains no bracket yet
-        self._stack = []  # indices of the open constituents
-        self._spans = []
-        self._words = []
-        self._tags = []
-        self._is_outer_unlabeled = False  # whether the outermost bracket has no label
-
-    def add(self, piece: str) -> None:
-        """Adds the next piece. Raises `ValueError` if it is invalid."""
-        if piece == "(":
-            self._open()
-        elif piece == ")":
-            self._close()
-        elif self.depth == 0:
-            raise ValueError(f"{_quote(piece)} is outside all brackets")
-        elif self._is_new and self._label is None:
-            self._label = piece
-        elif self._label is None:
-            raise ValueError(f"{_quote(piece)} has no tag")
-        else:
-            self._tagged.append(piece)
-
-    def _open(self):
-        if self._tagged:
-            word = _quote(self._tagged[-1])
-            raise ValueError(f'"(" follows the word {word} inside its bracket')
-        if self._is_new:
-            # A bracket that contains another bracket is a constituent.
-            if self._label is None and self.depth > 1:
-                raise ValueError("a bracket inside a tree has no label")
-            self._is_outer_unlabeled |= self._label is None
-            self._stack.append(len(self._spans))
-            label = ROOT_LABEL if self._label is None else base_label(self._label)
-            self._spans.append([label, len(self._words), None])
-        self.depth += 1
-        self._is_new, self._label = True, None
-
-    def _close(self):
-        if self.depth == 0:
-            raise ValueError('unmatched ")"')
-        if not self._is_new:
-            self._spans[self._stack.pop()][2] = len(self._words)
-        elif not self._tagged:
-            raise ValueError("an empty bracket")
-        elif self._label != TRACE_TAG:
-            self._words += self._tagged
-            self._tags += [base_label(self._label)] * len(self._tagged)
-        self._tagged = []
-        self._is_new, self._label = False, None
-        self.depth -= 1
-
-    def tree(self) -> Tree | None:
-        """Returns the finished tree, or `None` if it has no word."""
-        spans = [tuple(span) for span in self._spans if span[1] < span[2]]
-        if not self._words:
-            return None
-        # Whether the first span has one child: a word, or an equal span.
-        has_one_child = len(self._words) == 1 or (
-            len(spans) > 1 and spans[1][1:] == spans[0][1:]
-        )
-        if self._is_outer_unlabeled and has_one_child:
-            spans = spans[1:]
-        if not spans and len(self._words) > 1:
-            # Several words under one tag need a root.
-            spans = [(ROOT_LABEL, 0, len(self._words))]
-        return Tree(tuple(self._words), tuple(self._tags), tuple(spans))
 
 
 def base_label(label: str) -> str:
