@@ -5,8 +5,7 @@ from keras_transformer.visualization.collect import (
     attention_of,
     attention_of_export,
 )
-from keras_transformer.visualization.figure import write_figure
-from keras_transformer.visualization.page import write_page
+from keras_transformer.visualization.figure import write_figure, write_page
 
 __all__ = [
     "Attention",

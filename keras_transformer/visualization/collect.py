@@ -72,10 +72,8 @@ class Attention(NamedTuple):
                 "For other kinds, layers and heads, use the run folder."
             )
         num_layers, num_heads = self.scores[kind].shape[:2]
-        for name, number, count in (
-            ("layer", layer, num_layers),
-            ("head", head, num_heads),
-        ):
+        limits = ("layer", layer, num_layers), ("head", head, num_heads)
+        for name, number, count in limits:
             if number is not None and not 1 <= number <= count:
                 raise ModelError(
                     f"the model has {name}s 1 to {count}. Received: {name} {number}"

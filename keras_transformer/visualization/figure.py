@@ -1,5 +1,7 @@
-"""Attention matrices as a grid of heat maps in a PNG."""
+"""Attention matrices as a grid of heat maps in a PNG, and as a page of HTML."""
 
+import importlib.resources
+import json
 import math
 import textwrap
 import warnings
@@ -58,7 +60,9 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     )
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    with rc_context({"font.family": _installed_fonts()}), warnings.catch_warnings():
+    installed = set(font_manager.get_font_names())
+    fonts = [font for font in _FONTS if font in installed]
+    with rc_context({"font.family": fonts}), warnings.catch_warnings():
         # No font has all characters. Missing ones are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         for axis, (layer_number, head_number, scores) in zip(
@@ -90,11 +94,25 @@ def _title(attention, kind, width):
     return "\n".join(_escape(lines))
 
 
-def _installed_fonts():
-    installed = set(font_manager.get_font_names())
-    return [font for font in _FONTS if font in installed]
-
-
 def _escape(labels):
     # Matplotlib reads text between dollar signs as a formula.
     return [label.strip().replace("$", r"\$") or "·" for label in labels]
+
+
+def write_page(attention, path):
+    """Writes an HTML page on which the reader selects the kind, the layer and heads.
+
+    Args:
+        attention: `Attention`.
+        path: `pathlib.Path` of the HTML file.
+    """
+    data = {"texts": attention.texts, "isMean": attention.is_mean}
+    for kind, scores in attention.scores.items():
+        rows, columns = attention.labels(kind)
+        data[kind] = {"rows": rows, "columns": columns, "axes": attention.axes(kind)}
+        data[kind]["scores"] = scores.round(4).tolist()
+    # Text such as `</script>` must not end the script that contains the data.
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    files = importlib.resources.files("keras_transformer.visualization")
+    page = files.joinpath("attention.html").read_text(encoding="utf-8")
+    path.write_text(page.replace("/*DATA*/null", text), encoding="utf-8")
