@@ -6,16 +6,14 @@ from keras_transformer.evaluation.compound_split import (
 )
 from keras_transformer.evaluation.perplexity import PairScorer, perplexity
 from keras_transformer.evaluation.scores import Result, bleu, chrf, ter
-from keras_transformer.evaluation.seeds import (
-    Spread,
-    bleu_interval,
-    compare_seeds,
-    spread,
-)
 from keras_transformer.evaluation.significance import (
     Comparison,
+    Spread,
     SystemScore,
+    bleu_interval,
+    compare_seeds,
     compare_systems,
+    spread,
 )
 
 __all__ = [

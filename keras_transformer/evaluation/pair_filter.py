@@ -72,16 +72,11 @@ class PairFilter:
         return passed
 
     def select_best(self, scores, fraction):
-        """Selects the pairs with the highest scores. Of ties, earlier pairs come first.
+        """Selects a fraction, in (0, 1], of the pairs with a score: the highest scores.
 
-        Args:
-            scores: Results of `score` for all pairs, concatenated.
-            fraction: Fraction of the pairs with a score to select, in (0, 1]. Pairs
-                with the score minus infinity are never selected.
-
-        Returns:
-            `(passed, threshold)`: bool `[len(scores)]`, whether each pair is selected,
-            and the lowest selected score, or `None` if no pair is selected.
+        `scores` are those of all pairs. Of ties, earlier pairs come first. Minus
+        infinity is never selected. Returns whether each pair is selected, bool
+        `[len(scores)]`, and the lowest selected score, or `None` if there is none.
         """
         if not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be in (0, 1]. Received: {fraction}.")
@@ -95,10 +90,9 @@ class PairFilter:
 
     def _count(self, scores, passed):
         """Updates the counts of kept pairs and of pairs whose score is too low."""
-        num_kept = int(np.count_nonzero(passed))
-        num_scored = int(np.count_nonzero(~np.isnan(scores)))
-        self.num_kept += num_kept
-        self.dropped["improbable"] += num_scored - num_kept
+        self.num_kept += int(np.count_nonzero(passed))
+        improbable = np.count_nonzero(~np.isnan(scores) & ~passed)
+        self.dropped["improbable"] += int(improbable)
 
     def _reason_of_texts(self, source, target):
         if source is None or target is None:

@@ -73,9 +73,6 @@ def perplexity_of(scores) -> float:
     """Computes the perplexity per target subword of a list of `PairScore`.
 
     The result is infinite if it exceeds the range of a float, as for a diverged model.
-
-    Raises:
-        ValueError: If there is no target subword.
     """
     num_tokens = sum(score.num_tokens for score in scores)
     if not num_tokens:
