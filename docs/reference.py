@@ -262,7 +262,6 @@ class Descriptions:
         self.template = yaml_comments(RECIPES / "files.yaml")
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
-        self.fields |= field_comments(RECIPES / "stages.py")
         package = ROOT / "keras_transformer"
         self.arguments = argument_docs(package / "transformer.py", "Transformer")
         self.arguments |= argument_docs(package / "arguments.py", "Variations")
