@@ -199,12 +199,9 @@ def visible_files(folder: str | os.PathLike) -> list[str]:
     """
     found = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [
-            os.path.join(parent, name)
-            for name in sorted(names)
-            if not name.startswith(".")
-        ]
+        for each in (folders, names):
+            each[:] = sorted(name for name in each if not name.startswith("."))
+        found += [os.path.join(parent, name) for name in names]
     return found
 
 
@@ -212,13 +209,12 @@ def _raw_lines(file, path) -> Iterator[bytes]:
     r"""Yields the lines of an open binary file without ``\n``."""
     pieces = []  # of the line that the next chunk continues
     for chunk, _ in text_chunks(file, path):
-        first, *others = chunk.split(b"\n")
-        pieces.append(first)
-        if others:
-            yield b"".join(pieces)
-            *complete, last = others
-            yield from complete
-            pieces = [last]
+        *complete, last = chunk.split(b"\n")
+        if complete:
+            yield b"".join([*pieces, complete[0]])
+            yield from complete[1:]
+            pieces = []
+        pieces.append(last)
     if last := b"".join(pieces):
         yield last
 
@@ -249,10 +245,18 @@ def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes
             if not lines:
                 returns += chunk.count(b"\r")
             yield chunk, lines
+    except DataError:
+        raise
     # Each library has its own class of errors for damaged files.
     except Exception as error:
-        problem = _read_problem(error, kind)
-        if problem is None:
+        reason = getattr(error, "strerror", None)
+        if isinstance(error, EOFError):
+            problem = f"the {kind} file is truncated"
+        elif kind is not None and reason is None:
+            problem = f"not a valid {kind} file"
+        elif isinstance(error, OSError):
+            problem = f"cannot be read ({reason or error})"
+        else:
             raise
         raise DataError(f"{path}: {problem}, after line {lines}.") from None
     if not lines and returns > (chunk or b"").endswith(b"\r"):
@@ -276,25 +280,13 @@ def _decompress(file, path):
     return None, file
 
 
-def _read_problem(error, kind: str | None) -> str | None:
-    """Describes an error of reading a file, or returns `None` for others."""
-    reason = getattr(error, "strerror", None)
-    if isinstance(error, DataError):
-        return None
-    if isinstance(error, EOFError):
-        return f"the {kind} file is truncated"
-    if kind is not None and reason is None:
-        return f"not a valid {kind} file"
-    return f"cannot be read ({reason or error})" if isinstance(error, OSError) else None
-
-
 def _check_start(chunk: bytes, path) -> None:
     """Raises `DataError` if the first bytes are those of another format or encoding."""
-    for magic, name in _BINARY.items():
-        if chunk.startswith(magic):
-            raise DataError(f"{path}: must be a text. Received: {name}.")
+    name = next((_BINARY[magic] for magic in _BINARY if chunk.startswith(magic)), None)
     if chunk[257:262] == b"ustar":
-        raise DataError(f"{path}: must be a text. Received: a tar archive.")
+        name = "a tar archive"
+    if name is not None:
+        raise DataError(f"{path}: must be a text. Received: {name}.")
     encoding = _wide_encoding(chunk)
     if encoding is not None:
         raise DataError(
