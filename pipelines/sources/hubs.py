@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from keras_transformer.errors import DataError, install_hint
 from keras_transformer.pipelines.lines import content_hash, visible_files
 from keras_transformer.pipelines.sources.base import Pair, Pairs, Path
-from keras_transformer.pipelines.sources.text_files import check_sides, nested_text
+from keras_transformer.pipelines.sources.text_files import check_sides, nested_pair
 
 
 class TfdsPairs(Pairs):
@@ -106,11 +106,8 @@ class TfdsPairs(Pairs):
         return self._builder
 
     def _languages(self, builder) -> tuple[str, str]:
-        default = builder.info.supervised_keys or (None, None)
-        languages = (
-            self.source_language or default[0],
-            self.target_language or default[1],
-        )
+        source, target = builder.info.supervised_keys or (None, None)
+        languages = self.source_language or source, self.target_language or target
         if None in languages or languages[0] == languages[1]:
             raise DataError(
                 "data.source_language and data.target_language must be two different "
@@ -141,10 +138,8 @@ def _languages(feature) -> list[str]:
 
 
 def _decode_text(text: bytes | str) -> str | None:
-    if isinstance(text, str):
-        return text
     try:
-        return text.decode()
+        return text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError:
         return None
 
@@ -195,10 +190,7 @@ class HuggingFacePairs(Pairs):
         )
         with _convert_errors(self.name):
             for number, example in enumerate(examples, start=1):
-                place = self.locate(number)
-                source = nested_text(example, self.source, "data.source", place)
-                target = nested_text(example, self.target, "data.target", place)
-                yield source, target
+                yield nested_pair(example, self, self.locate(number))
 
     def locate(self, number: int) -> str:
         return f"{self.name}, split {self.split}, example {number}"

@@ -156,7 +156,14 @@ class TsvFiles(PairLines):
         columns = {"data.source": self.source, "data.target": self.target}
         for number, cells in enumerate(self._rows(lines, path), start=1):
             if number <= self._num_header_lines:
-                columns = _columns(columns, cells or [], path)
+                cells = cells or []
+                for key, name in columns.items():
+                    if cells.count(name) != 1:
+                        raise DataError(
+                            f"{path}:1: {key} must be one of the columns "
+                            f"{', '.join(cells)}. Received: {name}."
+                        )
+                    columns[key] = cells.index(name) + 1
             elif not cells:
                 yield (None, None) if cells is None else ("", "")
             else:
@@ -213,7 +220,10 @@ class CsvFiles(TsvFiles):
                 continue
             if delimiter is None and line.startswith("sep="):
                 raise DataError(f"{path}:{number}: remove the line {line!r}.")
-            delimiter = delimiter or _delimiter(line)
+            if delimiter is None:
+                unquoted = re.sub('"[^"]*"', "", line)
+                most = max(",;", key=unquoted.count)
+                delimiter = "\t" if "\t" in unquoted else most
             try:
                 cells = next(csv.reader([line], delimiter=delimiter, strict=True))
                 first = first or len(cells)
@@ -258,31 +268,11 @@ class JsonLines(PairLines):
                 value = json.loads(line)
             except (ValueError, RecursionError):
                 raise DataError(f"{place}: not a JSON object.") from None
-            yield (
-                nested_text(value, self.source, "data.source", place),
-                nested_text(value, self.target, "data.target", place),
-            )
+            yield nested_pair(value, self, place)
 
 
 # The classes by their `data.kind` in a recipe.
 PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines}
-
-
-def _delimiter(line: str) -> str:
-    """Returns the character that separates the cells of CSV, given its first line."""
-    unquoted = re.sub('"[^"]*"', "", line)
-    return "\t" if "\t" in unquoted else max(",;", key=unquoted.count)
-
-
-def _columns(names: dict[str, str], found: list[str], path: str) -> dict[str, int]:
-    """Returns the number, from 1, of each named column in the header `found`."""
-    for key, name in names.items():
-        if found.count(name) != 1:
-            raise DataError(
-                f"{path}:1: {key} must be one of the columns {', '.join(found)}. "
-                f"Received: {name}."
-            )
-    return {key: found.index(name) + 1 for key, name in names.items()}
 
 
 def check_sides(source, target) -> None:
@@ -293,12 +283,19 @@ def check_sides(source, target) -> None:
         )
 
 
-def nested_text(value, dotted: str, key: str, place: str) -> str:
-    """Returns the text at a dotted key of nested mappings, such as "translation.en".
+def nested_pair(value, keys, place: str) -> Pair:
+    """Returns the texts at `keys.source` and `keys.target` of nested mappings.
 
-    `key` is the recipe key whose value is `dotted`, and `place` the location of the
-    outer mapping `value`, both for messages.
+    Dots in the keys lead to inner mappings. `place` is the location of the outermost
+    one, `value`, for messages.
     """
+    return tuple(
+        _nested_text(value, getattr(keys, side), f"data.{side}", place)
+        for side in ("source", "target")
+    )
+
+
+def _nested_text(value, dotted, key, place):
     for name in dotted.split("."):
         if not isinstance(value, dict) or name not in value:
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
