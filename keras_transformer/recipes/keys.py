@@ -74,9 +74,7 @@ def _key_hint(key, keys):
     similarly spelled key.
     """
     section, _, leaf = key.rpartition(".")
-    by_leaf = {}
-    for other in keys:
-        by_leaf.setdefault(other.rpartition(".")[2], other)
+    by_leaf = {other.rpartition(".")[2]: other for other in reversed(keys)}
     if leaf in by_leaf:
         return f"; did you mean {by_leaf[leaf]}?"
     siblings = [other for other in keys if other.rpartition(".")[0] == section]

@@ -1,6 +1,7 @@
 """Reading and writing of recipes. Each error is one line that names the key."""
 
 import copy
+import functools
 import os
 import pathlib
 import re
@@ -37,6 +38,7 @@ _SET_FILES = """ \\
 #     --set data.train.source=train.en --set data.train.target=train.de"""
 
 
+@functools.cache
 def shipped_recipes() -> dict[str, str]:
     """Returns the name and one-line description of each shipped recipe."""
     described = {}
@@ -133,16 +135,12 @@ def load_recipe(
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
     initial = recipe.training.initial_path
-    if initial and _is_path(initial):
-        recipe.training.initial_model = absolute_path(recipe.training.initial_model)
+    if initial:
+        is_packaged = (_FOLDER.parent / "pretrained" / initial).is_dir()
+        is_name = initial.startswith("hf:/") or is_packaged
+        if os.path.exists(absolute_path(initial)) or not is_name:
+            recipe.training.initial_model = absolute_path(recipe.training.initial_model)
     return recipe
-
-
-def _is_path(model):
-    """Returns whether `model` is a path, not the name of a packaged or hub model."""
-    is_packaged = (_FOLDER.parent / "pretrained" / model).is_dir()
-    is_name = model.startswith("hf:/") or is_packaged
-    return os.path.exists(absolute_path(model)) or not is_name
 
 
 def dump_recipe(recipe: Recipe, path) -> None:
@@ -213,21 +211,12 @@ def _add_template(values: dict, stored) -> None:
         return
     template = stored or _read("files")[1]
     for section in _TEMPLATE_SECTIONS:
-        given = values.get(section)
-        if given is None:
-            given = {}
+        given = {} if values.get(section) is None else values[section]
         if isinstance(given, dict):
-            replaced = {
-                _ALTERNATIVES.get(f"{section}.{name}")
-                for name, value in given.items()
-                if value
-            }
-            added = {
-                name: value
-                for name, value in template[section].items()
-                if name not in replaced
-            }
-            values[section] = {**added, **given}
+            added = dict(template[section])
+            for name in filter(given.get, given):
+                added.pop(_ALTERNATIVES.get(f"{section}.{name}"), None)
+            values[section] = added | given
 
 
 def _apply_override(values: dict, override: str) -> None:
@@ -270,14 +259,10 @@ def _expand_variables(value, key):
         return [_expand_variables(item, key) for item in value]
     if not isinstance(value, str):
         return value
-
-    def replacement(match):
-        name = match.group(1)
+    for name in _VARIABLE.findall(value):
         if not os.environ.get(name):
             raise RecipeError(
                 f"{key}: the environment variable {name} is not set, but {value} "
                 f"uses it. Set {name} to the data folder, or pass --set {key}=PATH"
             )
-        return os.environ[name]
-
-    return _VARIABLE.sub(replacement, value)
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], value)

@@ -68,9 +68,7 @@ def _refuse(node, problem):
 def read_yaml(text):
     """Parses YAML 1.2 text, in which 1e-9 is a number and `no` is a string.
 
-    Raises:
-        RecipeError: If the text is not valid YAML, is nested too deeply or is too
-            large, or if a value cannot be read. The message begins with the line.
+    The message of each `RecipeError` begins with the line.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
@@ -112,12 +110,7 @@ _Representer.add_representer(float, _Representer.represent_float)
 
 
 def dump_yaml(value, flow_style=False):
-    """Returns a value as YAML text, with the keys in their order.
-
-    Args:
-        value: A value of mappings, lists, strings, numbers, booleans and `None`.
-        flow_style: Whether to write it on one line, with braces and brackets.
-    """
+    """Returns a value as YAML text, on one line if `flow_style`, with keys in order."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Representer = _Resolver, _Representer
     yaml.default_flow_style, yaml.width = flow_style, 10**6
