@@ -37,12 +37,6 @@ class _Word(NamedTuple):
     symbols: tuple[str, ...]
     num_merges: int  # that SentencePiece tries without dropout
 
-    @property
-    def max_merges(self):
-        # n symbols have n - 1 pairs and at most n - 1 merges, each of which creates at
-        # most two new pairs. Each pair is tried at most once.
-        return 3 * (len(self.symbols) - 1)
-
 
 class BpeDropout:
     """Sampler that skips merges of a SentencePiece model at random.
@@ -74,8 +68,11 @@ class BpeDropout:
         # longest of them first. All other symbols are single characters.
         longest_first = sorted(fixed, key=len, reverse=True)
         self._symbol = re.compile("|".join([*map(re.escape, longest_first), "(?s:.)"]))
-        self._begins_word = np.array([p.piece[:1] == SPACE_MARK for p in model.pieces])
-        self._spans_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
+        # If a piece may contain several words, texts are not divided.
+        spans_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
+        self._begins_word = np.array(
+            [not spans_words and p.piece[:1] == SPACE_MARK for p in model.pieces]
+        )
         self._word = functools.lru_cache(_MAX_CACHED)(self._look_up)
         self._cached_merge = functools.lru_cache(_MAX_CACHED)(self._merge)
 
@@ -89,9 +86,7 @@ class BpeDropout:
         lengths = np.array([len(row) for row in rows], np.int64)
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
         text_starts = np.cumsum(lengths) - lengths
-        begins = np.zeros(len(ids) + 1, bool)  # whether each id begins a word
-        if not self._spans_words:
-            begins[:-1] = self._begins_word[ids]
+        begins = np.append(self._begins_word[ids], False)  # whether each begins a word
         begins[text_starts] = True
         starts = np.flatnonzero(begins[:-1])
         bounds = [*starts.tolist(), len(ids)]
@@ -137,9 +132,8 @@ class BpeDropout:
         ids = []
         pieces, tried = apply_merges(symbols, self._ranks, self._fixed, skips)
         for piece in pieces:
-            number = self._ids.get(piece)
-            if number is not None:
-                ids.append(number)
+            if piece in self._ids:
+                ids.append(self._ids[piece])
             else:
                 ids += [self._byte_ids[byte] for byte in piece.encode()]
         return np.array(ids, np.int32), tried
@@ -149,9 +143,8 @@ def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
     """Merges symbols in SentencePiece's order: lowest rank first, then leftmost.
 
     `ranks` maps the results of merges to their ranks (minus the scores). Symbols in
-    `fixed` are not merged. `skips` are the numbers of the merges to skip, counted from
-    0 in the order in which merges are tried. Returns the merged symbols, and the number
-    of merges that were tried.
+    `fixed` are not merged. `skips` are the numbers of the merges to skip, in the order
+    in which they are tried. Returns the symbols, and the number of tried merges.
     """
     symbols = list(symbols)
     following = [*range(1, len(symbols)), -1]
@@ -170,9 +163,9 @@ def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
     while heap:
         _, left, right, joined = heapq.heappop(heap)
         # Skip pairs in which an earlier merge has changed a symbol.
-        if not symbols[left] or not symbols[right]:
-            continue
-        if symbols[left] + symbols[right] != joined:
+        if "" in (symbols[left], symbols[right]) or (
+            symbols[left] + symbols[right] != joined
+        ):
             continue
         tried += 1
         if tried - 1 in skips:
@@ -188,13 +181,13 @@ def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
 
 
 def _draw(words, dropout, seed):
-    """Draws the merges to skip.
+    """Draws the merges to skip: {index of a word: their sorted numbers}, in order.
 
-    Each word gets `max_merges` random numbers, one for each merge that might be tried.
-    Returns a dict with an entry per word whose split changes, in the order of words. It
-    maps the index of the word to the sorted numbers of the merges to skip.
+    Words whose split does not change have no entry.
     """
-    max_merges = [word.max_merges for word in words]
+    # Each word gets a random number for each merge that might be tried: n symbols have
+    # n - 1 pairs and at most n - 1 merges, each of which creates at most two new pairs.
+    max_merges = [3 * (len(word.symbols) - 1) for word in words]
     ends = np.cumsum(max_merges, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     raw = np.random.Philox(seed).random_raw((total + 1) // 2)

@@ -7,6 +7,7 @@ are applied to the result. Old pieces keep their ids, and texts without new piec
 split as before.
 """
 
+import contextlib
 import heapq
 import itertools
 import re
@@ -36,10 +37,9 @@ _MIN_COUNT = 2
 
 
 class ExtendedBpe(NamedTuple):
-    """An extended vocabulary and the composition of its new pieces."""
+    """A tokenizer with new pieces, and the old ids that spell each new piece."""
 
-    tokenizer: BytePairTokenizer  # of the old pieces, followed by the new ones
-    # For each new piece, in the order of ids, the old ids that together spell it.
+    tokenizer: BytePairTokenizer
     replaced: list[list[int]]
 
 
@@ -88,8 +88,7 @@ class _Learner:
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
         )
-        self._counts = []
-        self._words = []
+        self._counts, self._words = [], []
         for word, count in counts.items():
             split = _joined_bytes(processor.encode(word[1:], out_type=str))
             # SentencePiece finds user-defined pieces before any merge. Words that
@@ -108,9 +107,8 @@ class _Learner:
         """Adds up to `max_pieces` pieces for characters that were encoded as bytes."""
         characters = Counter()
         for word, count in zip(self._words, self._counts, strict=True):
-            for piece in word:
-                for character in piece:
-                    characters[character] += count
+            for character in "".join(word):
+                characters[character] += count
         max_uncovered = (1 - self._spec.character_coverage) * characters.total()
         missing = {
             character: count
@@ -202,11 +200,9 @@ def _joined_bytes(pieces):
     for piece in pieces:
         if len(piece) == 6 and piece.startswith("<0x"):
             pending += bytes([int(piece[3:5], 16)])
-            try:
+            with contextlib.suppress(UnicodeDecodeError):
                 joined.append(pending.decode())
-            except UnicodeDecodeError:
-                continue
-            pending = b""
+                pending = b""
         else:
             joined.append(piece)
     return joined
