@@ -1,5 +1,6 @@
 """Byte-pair tokenizer for servers that have only TensorFlow's core operations."""
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
@@ -61,7 +62,17 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         # Maps `left * vocabulary_size + right` to the id of the merged piece.
         merges = {}
         for piece, number in normal.items():
-            _check_piece(piece, normal)
+            if SPACE_MARK in piece[1:]:
+                raise DataError(
+                    f"the piece {piece!r} has a space after its first character, but "
+                    "core TensorFlow operations merge each word separately. "
+                    f"{_USE_TEXT_OPS}"
+                )
+            for character in set(piece) - normal.keys():
+                raise DataError(
+                    f"the piece {piece!r} contains {character!r}, which is not a "
+                    f"piece, so no merges lead to it. {_USE_TEXT_OPS}"
+                )
             for index in range(1, len(piece)):
                 left, right = normal.get(piece[:index]), normal.get(piece[index:])
                 if left is not None and right is not None:
@@ -70,12 +81,10 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
             ord(piece): number for piece, number in normal.items() if len(piece) == 1
         }
         # Merges are applied in the order of their scores, highest first.
-        scores = {number: model.pieces[number].score for number in normal.values()}
-        order = sorted(set(scores.values()), reverse=True)
-        rank_of_score = {score: rank for rank, score in enumerate(order)}
-        ranks = [_NO_RANK] * self.vocabulary_size
-        for number, score in scores.items():
-            ranks[number] = rank_of_score[score]
+        numbers = list(normal.values())
+        scores = [-model.pieces[number].score for number in numbers]
+        ranks = np.full(self.vocabulary_size, _NO_RANK)
+        ranks[numbers] = np.unique(scores, return_inverse=True)[1]
         self._characters = _table(characters)
         self._merges = _table(merges)
         self._ranks = tf.constant(ranks, tf.int32)
@@ -153,21 +162,6 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         return tf.RaggedTensor.from_value_rowids(
             found, tf.gather(rows, symbols), num_rows, validate=False
         )
-
-
-def _check_piece(piece, pieces):
-    """Rejects a piece that `CoreOpsBytePairTokenizer` cannot produce."""
-    if SPACE_MARK in piece[1:]:
-        raise DataError(
-            f"the piece {piece!r} has a space after its first character, but core "
-            f"TensorFlow operations merge each word separately. {_USE_TEXT_OPS}"
-        )
-    for character in piece:
-        if character not in pieces:
-            raise DataError(
-                f"the piece {piece!r} contains {character!r}, which is not a piece, so "
-                f"no merges lead to it. {_USE_TEXT_OPS}"
-            )
 
 
 def _table(mapping):
