@@ -101,9 +101,12 @@ class MarianSide(Tokenizer):
         self.normalization = normalization
         self._pieces = tuple(pieces)
         unused = [f"<unused{number}>" for number in range(num_pieces - len(pieces))]
-        self._added_pieces = _unique_names(
-            [*unused, PADDING, START], {*pieces, *reserved}
-        )
+        self._added_pieces = [*unused, PADDING, START]
+        taken = {*pieces, *reserved}
+        for number, name in enumerate(self._added_pieces):
+            while name in taken:
+                name += "_"
+            self._added_pieces[number] = name
         self.model = model  # content of a SentencePiece model file, or `None`
         # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
@@ -291,13 +294,3 @@ def _decode(model: str | None) -> bytes | None:
 def languages(pieces: Sequence[str]) -> list[str]:
     """Returns the target languages of a multilingual vocabulary, such as "fra"."""
     return [piece[2:-2] for piece in pieces if piece[:2] == ">>" and piece[-2:] == "<<"]
-
-
-def _unique_names(names, pieces):
-    """Returns the names, with underscores appended to those that are pieces."""
-    found = []
-    for name in names:
-        while name in pieces:
-            name += "_"
-        found.append(name)
-    return found
