@@ -58,19 +58,13 @@ def check(path):
 
 
 @pytest.mark.fault("X05", "trees, or a one-line error that names the file and the line")
-def test_read_trees_gives_trees_or_one_line(tmp_path, record_property):
-    outcomes = fuzz(CASES, check(tmp_path / "a.trees"), SHORT)
+@pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_read_trees_gives_trees_or_one_line(tmp_path, record_property, count):
+    outcomes = fuzz(CASES, check(tmp_path / "a.trees"), count)
     record_property("happened", describe_outcomes(outcomes))
-    assert min(outcomes.values()) > SHORT / 50 and len(outcomes) == 3
+    assert min(outcomes.values()) > count / 50 and len(outcomes) == 3
 
 
 def test_read_trees_names_a_file_in_utf16(tmp_path):
     """Found by fuzzing. Such a file has no lines in UTF-8, so none is named."""
     check(tmp_path / "a.trees")("(NN a)".encode("utf-16"))
-
-
-@pytest.mark.slow
-def test_read_trees_survives_a_hundred_thousand_files(tmp_path, record_property):
-    outcomes = fuzz(CASES, check(tmp_path / "a.trees"), LONG)
-    record_property("happened", describe_outcomes(outcomes))
-    assert sum(outcomes.values()) >= LONG
