@@ -220,12 +220,8 @@ class StageSettings(Section):
 
     def given(self):
         """Returns the settings that the stage does not take from elsewhere."""
-        return {
-            name: value
-            for name, value in self
-            if value is not None
-            or (name in _NULLABLE and name in self.model_fields_set)
-        }
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return {n: v for n, v in values.items() if v is not None or n in _NULLABLE}
 
 
 class TextOptions(NamedTuple):
