@@ -31,7 +31,6 @@ _NAMES = {
     "epoch_rows": "datasets",
     "evaluation_dataset": "datasets",
     "load_tokenizer": "tokenizers.registry",
-    "padding_fraction": "batching",
     "read_lines": "lines",
     "steps_per_epoch": "datasets",
     "train_tokenizer": "tokenizers.registry",

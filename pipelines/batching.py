@@ -186,26 +186,6 @@ def epoch_order(
     return order[positions], bucket_of_position[positions]
 
 
-def padding_fraction(
-    batches: Sequence[np.ndarray],
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-) -> float:
-    """Returns the fraction of padding ids on both sides of all batches.
-
-    Args:
-        batches: For each batch, an array of pair indices.
-        source_lengths: int array `[num_pairs]`.
-        target_lengths: int array `[num_pairs]`.
-    """
-    real = padded = 0
-    for batch in batches:
-        for lengths in (source_lengths[batch], target_lengths[batch]):
-            real += int(lengths.sum())
-            padded += int(lengths.max()) * len(lengths)
-    return 1 - real / padded
-
-
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import padding_fraction
 from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     epoch_order,
@@ -153,13 +152,10 @@ def test_leftover_pairs_change_with_the_epoch():
     assert len(moved[0] & moved[1]) < len(moved[0]) / 2
 
 
-def test_padding_fraction_matches_hand_calculation():
-    source, target = np.array([3, 5, 5, 1]), np.array([2, 2, 7, 7])
-    # The source has 3+5 of 2x5 ids, then 5+1 of 2x5. The target has 2+2 of 2x2, then
-    # 7+7 of 2x7.
-    found = padding_fraction([np.array([0, 1]), np.array([2, 3])], source, target)
-    assert found == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
-    assert padding_fraction([np.array([2])], source, target) == 0
+def padding_fraction(batches, *lengths):
+    """Returns the fraction of padding ids on both sides of batches of pair indices."""
+    sides = [side[batch] for batch in batches for side in lengths]
+    return 1 - sum(map(np.sum, sides)) / sum(side.max() * len(side) for side in sides)
 
 
 def test_buckets_reduce_padding_to_a_third():
