@@ -381,10 +381,6 @@ def write_day_first(day: date, style: str, locale: Locale) -> str:
     return text
 
 
-def write_iso_date(day: date, locale: Locale) -> str:
-    return day.isoformat()
-
-
 def territory_and_language_names() -> Iterator[Callable[[Locale], str]]:
     for code in TERRITORIES:
         yield lambda locale, code=code: locale.territories[code]
@@ -401,7 +397,7 @@ def all_forms() -> Iterator[Form]:
         source = partial(write_day_first, style=style)
         yield Form("date", draw_day, write, DAY_PROBES, source)
     write = partial(write_date, style="medium")
-    yield Form("date", draw_day, write, DAY_PROBES, write_iso_date)
+    yield Form("date", draw_day, write, DAY_PROBES, lambda day, locale: str(day))
 
     for style in ("short", "medium"):
         write = partial(dates.format_time, format=style)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.tokenizers.base import (
     SPECIAL_PIECES,
     Tokenizer,
@@ -141,8 +142,7 @@ class KerasHubTokenizer(Tokenizer):
             if self._hub.file_assets:
                 self._hub.save_assets(folder)
             for name in sorted(os.listdir(folder)):
-                with open(os.path.join(folder, name), "rb") as file:
-                    digest.update(hashlib.sha256(file.read()).digest())
+                digest.update(bytes.fromhex(content_hash(os.path.join(folder, name))))
         return digest.hexdigest()
 
 
