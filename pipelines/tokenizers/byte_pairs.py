@@ -20,6 +20,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     check_sentencepiece_model,
     spelled_bytes,
 )
+from keras_transformer.untrusted import shorten
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
 # In texts, U+2581 is therefore escaped as U+F8FE, a private-use character, followed by
@@ -188,7 +189,20 @@ def train_byte_pairs(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _training_error(str(error), vocabulary_size) from None
+        size, message = f"tokenizer.vocabulary_size={vocabulary_size}", str(error)
+        if largest := re.search(r"set it to a value <= (\d+)", message):
+            problem = (
+                f"{size} is too large for this text. The largest possible value is "
+                f"{largest[1]}."
+            )
+        elif smallest := re.search(r"than required_chars\. \d+ vs (\d+)", message):
+            problem = (
+                f"{size} must be at least {smallest[1]}, the number of special ids, "
+                "bytes and characters."
+            )
+        else:
+            problem = f"training byte pairs with {size} failed: {shorten(message)}"
+        raise DataError(problem) from None
     return BytePairTokenizer(model.getvalue())
 
 
@@ -211,22 +225,3 @@ def escape_tensor(strings):
     """Like `escape`, but takes a string tensor."""
     strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
     return tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
-
-
-def _training_error(message: str, vocabulary_size: int) -> DataError:
-    largest = re.search(r"set it to a value <= (\d+)", message)
-    if largest:
-        return DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
-            f"The largest possible value is {largest[1]}."
-        )
-    smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
-    if smallest:
-        return DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
-            f"{smallest[1]}, the number of special ids, bytes and characters."
-        )
-    return DataError(
-        f"training byte pairs with tokenizer.vocabulary_size={vocabulary_size} failed: "
-        f"{' '.join(message.split())}"
-    )
