@@ -3,8 +3,8 @@
 EVALB is the standard program for the evaluation of parsers. Its rules in COLLINS.prm
 ignore punctuation and the root TOP, and treat PRT and ADVP as equal. The Python package
 PYEVALB lacks these rules and compares sets of brackets. The tests therefore remove
-punctuation and TOP from the trees for PYEVALB, and write ADVP in place of PRT. Pairs in
-which a tree has equal constituents are skipped.
+punctuation from the trees for PYEVALB, write ADVP in place of PRT, and subtract TOP
+from the counts. Pairs in which a tree has equal constituents are skipped.
 """
 
 import random
@@ -98,36 +98,22 @@ def damaged(tree, draw):
 
 
 def without_punctuation(tree, tags):
-    """Returns the brackets of a tree that count, in a form that PYEVALB can read."""
-    text = str(tree)
-    leaves = iter(zip(tags, range(len(tags)), strict=True))
+    """Returns a tree for PYEVALB, without punctuation and with ADVP in place of PRT."""
+    leaves = iter(enumerate(tags))
 
     def leaf(match):
-        tag, number = next(leaves)
+        number, tag = next(leaves)
         is_punctuation = tag in {",", ":", "``", "''", "."}
         return "" if is_punctuation else f"({match[1]} w{number})"
 
-    text = re.sub(r"\(([^() ]+) [^() ]+\)", leaf, text)
+    text = re.sub(r"\(([^() ]+) [^() ]+\)", leaf, str(tree))
     while re.search(r"\([^() ]+ *\)", text):
         text = re.sub(r"\([^() ]+ *\)", "", text)
-    text = re.sub(r"\(PRT\b", "(ADVP", text)
-    if text.startswith("(TOP "):
-        # PYEVALB needs a root. `pyevalb_counts` subtracts this one from the counts.
-        text = f"(KEPT{text[4:]}"
-    # TOP is removed with its closing bracket.
-    kept_brackets, parts = [], []
-    for piece in re.findall(r"\([^() ]*|\)|[^()]+", text):
-        if piece.startswith("("):
-            kept_brackets.append(piece != "(TOP")
-        if piece == ")":
-            parts.append(piece if kept_brackets.pop() else "")
-        else:
-            parts.append("" if piece == "(TOP" else piece)
-    return "".join(parts)
+    return re.sub(r"\(PRT\b", "(ADVP", text)
 
 
 def pyevalb_counts(gold, guess):
-    """Returns the numbers of matched, gold and guessed brackets.
+    """Returns the numbers of matched, gold and guessed brackets other than TOP.
 
     If a tree has equal constituents, returns `None`.
     """
@@ -135,19 +121,15 @@ def pyevalb_counts(gold, guess):
     from PYEVALB.scorer import Scorer
 
     trees = [parser.create_from_bracket_string(text) for text in (gold, guess)]
-    labels = [
-        [node for node in tree.non_terminal_labels if node.value != "KEPT"]
-        for tree in trees
-    ]
-    if any(len(set(nodes)) < len(nodes) for nodes in labels):
+    nodes = [list(tree.non_terminal_labels) for tree in trees]
+    if any(len(set(each)) < len(each) for each in nodes):
         return None
     result = Scorer().score_trees(*trees)
-    # The root KEPT is not counted.
-    both_have_root = sum(text.startswith("(KEPT") for text in (gold, guess)) == 2
+    roots = [{node for node in each if node.value == "TOP"} for each in nodes]
     return (
-        result.matched_brackets - both_have_root,
-        result.gold_brackets - gold.startswith("(KEPT"),
-        result.test_brackets - guess.startswith("(KEPT"),
+        result.matched_brackets - len(roots[0] & roots[1]),
+        result.gold_brackets - len(roots[0]),
+        result.test_brackets - len(roots[1]),
     )
 
 
