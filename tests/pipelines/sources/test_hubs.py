@@ -1,12 +1,23 @@
-"""`TfdsPairs`, with datasets of TFDS that are defined here and `TranslateFolder`."""
+"""`TfdsPairs` with small datasets of TFDS, and `HuggingFacePairs` with a local folder.
 
+The package `datasets` is optional.
+"""
+
+import json
+import os
+import sys
 from typing import ClassVar
 
 import pytest
 import tensorflow_datasets as tfds
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines import TfdsPairs, encode_corpus, train_tokenizer
+from keras_transformer.pipelines import (
+    HuggingFacePairs,
+    TfdsPairs,
+    encode_corpus,
+    train_tokenizer,
+)
 
 ENGLISH = ["A man rides a bike.", "Two dogs run.", "  spaces  ", "Zoë’s café", "five"]
 GERMAN = ["Ein Mann fährt Rad.", "Zwei Hunde rennen.", "Lücken", "Zoës Café", "fünf"]
@@ -138,3 +149,58 @@ def test_tfds_pairs_rejects_invalid_arguments(data_dir_of_tfds, arguments, messa
     with pytest.raises(DataError, match=message) as caught:
         next(iter(pairs))
     assert "\n" not in str(caught.value)
+
+
+STORED = [("A man.", "Ein Mann."), ("Two dogs.", "Zwei Hunde."), ("", "leer")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [{"translation": {"en": source, "de": target}} for source, target in STORED]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "train.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def datasets(monkeypatch, tmp_path):
+    module = pytest.importorskip("datasets", reason="the extra hf is not installed")
+    monkeypatch.setattr(module.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return module
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_hugging_face_pairs_keep_the_stored_order(datasets, folder, streaming):
+    source = HuggingFacePairs(str(folder), streaming=streaming)
+    assert list(source) == list(source) == STORED
+    assert source.locate(2) == f"{folder}, split train, example 2"
+
+
+def test_errors_name_the_dataset(datasets, folder):
+    with pytest.raises(DataError, match=r"data.name .*data, split 'validation': "):
+        list(HuggingFacePairs(str(folder), "validation"))
+    with pytest.raises(DataError, match=r"example 1: data.source=translation.fr"):
+        list(HuggingFacePairs(str(folder), source="translation.fr"))
+
+
+def test_fingerprint_of_a_folder_changes_with_its_content(folder):
+    before = HuggingFacePairs(str(folder)).fingerprint()
+    assert HuggingFacePairs(str(folder)).fingerprint() == before
+    assert HuggingFacePairs(str(folder), "train[:1]").fingerprint() != before
+    # Git and download tools keep their own files in the folder.
+    (folder / ".git").mkdir()
+    (folder / ".git" / "index").write_bytes(b"\0")
+    (folder / ".DS_Store").symlink_to("missing")
+    assert HuggingFacePairs(str(folder)).fingerprint() == before
+    with open(folder / "train.jsonl", "a") as file:
+        file.write(json.dumps({"translation": {"en": "x", "de": "y"}}) + os.linesep)
+    assert HuggingFacePairs(str(folder)).fingerprint() != before
+
+
+def test_missing_package_gives_a_one_line_error(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"requires the package datasets: pip inst.*hf"):
+        list(HuggingFacePairs(str(folder)))
