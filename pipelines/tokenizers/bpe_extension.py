@@ -7,7 +7,6 @@ are applied to the result. Old pieces keep their ids, and texts without new piec
 split as before.
 """
 
-import contextlib
 import heapq
 import itertools
 import re
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError
@@ -85,17 +83,14 @@ class _Learner:
         self._ids, self._byte_ids = pieces[Piece.NORMAL], byte_ids(pieces)
         # Ranks of the pieces that a merge may produce (see `apply_merges`).
         self._ranks = {each: -model.pieces[at].score for each, at in self._ids.items()}
-        processor = sentencepiece.SentencePieceProcessor(
-            model_proto=model.SerializeToString()
-        )
+        # SentencePiece finds user-defined pieces before any merge. Words that contain
+        # such a piece are skipped.
+        fixed = pieces[Piece.USER_DEFINED]
         self._counts, self._words = [], []
         for word, count in counts.items():
-            split = _joined_bytes(processor.encode(word[1:], out_type=str))
-            # SentencePiece finds user-defined pieces before any merge. Words that
-            # contain such a piece are skipped.
-            if pieces[Piece.USER_DEFINED].keys().isdisjoint(split):
+            if not any(piece in word for piece in fixed):
                 self._counts.append(count)
-                self._words.append(split)
+                self._words.append(apply_merges(word, self._ranks)[0])
         self._highest_rank = max(self._ranks.values(), default=0.0)
         # Maps the new pieces, in the order of learning, to the old ids that spell them.
         self.replaced = {}
@@ -192,17 +187,3 @@ def _kind(character):
     if category == "M" and words[0] in ("COMBINING", "VARIATION"):
         return _ANY
     return "CJK" if words[0] in ("HIRAGANA", "KATAKANA") else words[0]
-
-
-def _joined_bytes(pieces):
-    """Returns the pieces, with byte pieces joined to the characters that they spell."""
-    joined, pending = [], b""
-    for piece in pieces:
-        if len(piece) == 6 and piece.startswith("<0x"):
-            pending += bytes([int(piece[3:5], 16)])
-            with contextlib.suppress(UnicodeDecodeError):
-                joined.append(pending.decode())
-                pending = b""
-        else:
-            joined.append(piece)
-    return joined
