@@ -17,7 +17,12 @@ from keras_transformer.parsing.linearization import (
 )
 from keras_transformer.parsing.trees import Tree, read_trees
 from keras_transformer.pipelines.lines import content_hash, visible_files
-from keras_transformer.pipelines.sources.base import Pairs, Path
+from keras_transformer.pipelines.sources.base import (
+    Pairs,
+    Path,
+    as_paths,
+    locate_in_files,
+)
 
 
 class TreeFiles(Pairs):
@@ -47,7 +52,7 @@ class TreeFiles(Pairs):
         weights: Sequence[float] | None = None,
         words: str = "tags",
     ):
-        paths = [trees] if isinstance(trees, str | os.PathLike) else list(trees)
+        paths = as_paths(trees)
         weights = [1.0] * len(paths) if weights is None else list(weights)
         if len(weights) != len(paths) or not paths:
             raise DataError(
@@ -61,7 +66,7 @@ class TreeFiles(Pairs):
         self._files = [
             (file, weight)
             for path, weight in zip(paths, weights, strict=True)
-            for file in _files(os.fspath(path))
+            for file in _files(path)
         ]
         self._words = words
 
@@ -109,12 +114,8 @@ class TreeFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, counted from 1, as `file:line`."""
-        rest = number
-        for (path, _), lines in zip(self._files, self._lines, strict=True):
-            if rest <= len(lines):
-                return f"{path}:{lines[rest - 1]}"
-            rest -= len(lines)
-        raise IndexError(f"Tree {number} does not exist.")
+        paths = (path for path, _ in self._files)
+        return locate_in_files(number, zip(paths, self._lines, strict=True))
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the files, weights, and form of words."""

@@ -130,16 +130,14 @@ def as_paths(paths: Path | Sequence[Path]) -> list[str]:
     return [os.fspath(path) for path in paths]
 
 
-def locate_in_files(
-    number: int, sizes: Iterable[tuple[str, int]], num_header_lines: int = 0
-) -> str:
-    """Returns the location of a pair as `file:line`, without counting header lines.
+def locate_in_files(number: int, files: Iterable[tuple[str, Sequence[int]]]) -> str:
+    """Returns the location of pair `number`, counted from 1, as `file:line`.
 
-    `sizes` has each file's number of pairs. `number` is counted from 1.
+    `files` has each file's path and the line numbers of its pairs.
     """
-    line = number
-    for path, num_pairs in sizes:
-        if line <= num_pairs:
-            return f"{path}:{line + num_header_lines}"
-        line -= num_pairs
+    rest = number
+    for path, lines in files:
+        if rest <= len(lines):
+            return f"{path}:{lines[rest - 1]}"
+        rest -= len(lines)
     raise IndexError(f"There is no pair {number}.")

@@ -154,7 +154,8 @@ class RecordFolder(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `shard file:record`."""
-        return locate_in_files(number, self._shards)
+        shards = ((path, range(1, size + 1)) for path, size in self._shards)
+        return locate_in_files(number, shards)
 
 
 def describe_dropped(counts: dict[str, int]) -> str:

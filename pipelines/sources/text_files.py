@@ -68,8 +68,8 @@ class TextFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `source file:line`."""
-        sizes = ((path, self._count_lines(path)) for path in self.source)
-        return locate_in_files(number, sizes)
+        files = ((path, range(1, self._count_lines(path) + 1)) for path in self.source)
+        return locate_in_files(number, files)
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the content and the order of the files."""
@@ -112,9 +112,9 @@ class PairLines(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
-        head = self._num_header_lines
-        sizes = ((path, self._count_lines(path) - head) for path in self.paths)
-        return locate_in_files(number, sizes, head)
+        first, count = self._num_header_lines + 1, self._count_lines
+        files = ((path, range(first, count(path) + 1)) for path in self.paths)
+        return locate_in_files(number, files)
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the files, their order and the columns."""
