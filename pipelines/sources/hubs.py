@@ -119,8 +119,8 @@ class TfdsPairs(Pairs):
 
 def _translation_key(features, source: str, target: str) -> str | None:
     """Returns the feature with both texts, or `None` if each language is a feature."""
-    languages = {None: _languages(features)}
-    languages |= {key: _languages(feature) for key, feature in features.items()}
+    languages = {None: _names(features)}
+    languages |= {key: _names(feature) for key, feature in features.items()}
     for key, names in languages.items():
         if source in names and target in names:
             return key
@@ -131,7 +131,7 @@ def _translation_key(features, source: str, target: str) -> str | None:
     )
 
 
-def _languages(feature) -> list[str]:
+def _names(feature) -> list[str]:
     """Returns the languages of a translation feature, or the keys of another one."""
     names = getattr(feature, "languages", None)
     return list(names or (feature.keys() if hasattr(feature, "keys") else ()))
