@@ -183,14 +183,6 @@ def test_load_recipe_rejects_invalid_files(tmp_path, content, expected):
     assert str(path) in message
 
 
-def test_load_recipe_accepts_merge_keys(recipe_path):
-    recipe_path.write_text(
-        MINIMAL + "decoding: {<<: {beam_size: 3, extra_length: 7}, beam_size: 2}"
-    )
-    decoding = load_recipe(recipe_path).decoding
-    assert (decoding.beam_size, decoding.extra_length) == (2, 7)
-
-
 def test_decoding_section_matches_beam_search():
     fields = {field.name: field.default for field in dataclasses.fields(BeamSearch)}
     settings = DecodingSettings.model_fields

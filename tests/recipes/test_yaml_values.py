@@ -17,9 +17,10 @@ from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
         *(("1e-9", 1e-9), ("1E5", 1e5), (".inf", math.inf), ("-.INF", -math.inf)),
         *(("010", 10), ("-07", -7), ("0x1f", 31)),
         *(("true", True), ("False", False), ("null", None), ("~", None)),
+        ("{<<: {a: 3, b: 7}, a: 2}", {"a": 2, "b": 7}),
     ],
 )
-def test_words_are_read_as_in_yaml_1_2(text, expected):
+def test_values_are_read_as_in_yaml_1_2(text, expected):
     found = read_yaml(text)
     assert found == expected and type(found) is type(expected)
 
