@@ -24,7 +24,6 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     Piece,
     byte_ids,
     pieces_by_type,
-    spelled_bytes,
 )
 
 # Limits the memory of cached words and splits to about 100 MB.
@@ -35,16 +34,16 @@ _MAX_CACHED_SYMBOLS = 32
 
 class _Word(NamedTuple):
     symbols: tuple[str, ...]
-    num_merges: int  # that SentencePiece tries without dropout
+    ids: list[int]  # without dropout
+    num_merges: int  # that are tried without dropout
 
 
 class BpeDropout:
     """Sampler that skips merges of a SentencePiece model at random.
 
     Each merge is skipped with probability `dropout` when its turn comes (Provilkov et
-    al., ACL 2020). SentencePiece itself splits the texts first. Only words in which a
-    merge is skipped are split again. `model` is the content of a SentencePiece model
-    file with byte fallback.
+    al., ACL 2020). `model` is the content of a SentencePiece model file with byte
+    fallback.
     """
 
     def __init__(self, model: bytes):
@@ -55,10 +54,6 @@ class BpeDropout:
                 "tokenizer.dropout must be 0 unless the SentencePiece model is of type "
                 "BPE."
             )
-        self._bytes = [
-            spelled_bytes(piece) if piece.type == piece.BYTE else piece.piece.encode()
-            for piece in model.pieces
-        ]
         pieces = pieces_by_type(model)
         normal, fixed = pieces[Piece.NORMAL], pieces[Piece.USER_DEFINED]
         self._fixed = fixed.keys()
@@ -70,9 +65,8 @@ class BpeDropout:
         self._symbol = re.compile("|".join([*map(re.escape, longest_first), "(?s:.)"]))
         # If a piece may contain several words, texts are not divided.
         spans_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
-        self._begins_word = np.array(
-            [not spans_words and p.piece[:1] == SPACE_MARK for p in model.pieces]
-        )
+        words = f"{SPACE_MARK}[^{SPACE_MARK}]*|[^{SPACE_MARK}]+"
+        self._words = re.compile("(?s:.+)" if spans_words else words)
         self._word = functools.lru_cache(_MAX_CACHED)(self._look_up)
         self._cached_merge = functools.lru_cache(_MAX_CACHED)(self._merge)
 
@@ -82,39 +76,21 @@ class BpeDropout:
         Returns the ids of all texts in sequence, an int32 array, and the number of ids
         of each text, int64 `[batch]`.
         """
-        rows = self._processor.encode(texts)
-        lengths = np.array([len(row) for row in rows], np.int64)
-        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
-        text_starts = np.cumsum(lengths) - lengths
-        begins = np.append(self._begins_word[ids], False)  # whether each begins a word
-        begins[text_starts] = True
-        starts = np.flatnonzero(begins[:-1])
-        bounds = [*starts.tolist(), len(ids)]
-        content, size = ids.tobytes(), ids.itemsize
-        words = [
-            self._word(content[start * size : end * size])
-            for start, end in itertools.pairwise(bounds)
+        rows = [
+            [*map(self._word, self._words.findall(text))]
+            for text in self._processor.normalize(texts)
         ]
-        skipped = _draw(words, dropout, seed)
-        parts, end = [], 0
-        # For each word to split again, the index of its text.
-        first_words = np.searchsorted(starts, text_starts)
-        in_text = np.searchsorted(first_words, list(skipped), side="right") - 1
-        for (number, skips), text in zip(skipped.items(), in_text, strict=True):
-            new = self._split(words[number], skips)
-            start, after = bounds[number : number + 2]
-            parts += [ids[end:start], new]
-            lengths[text] += len(new) - (after - start)
-            end = after
-        return np.concatenate([*parts, ids[end:]], dtype=np.int32), lengths
+        words = list(itertools.chain.from_iterable(rows))
+        ids = [word.ids for word in words]
+        for number, skips in _draw(words, dropout, seed).items():
+            ids[number] = self._split(words[number], skips)
+        text_bounds = np.cumsum([0, *map(len, rows)])
+        lengths = np.diff(np.cumsum([0, *map(len, ids)])[text_bounds])
+        return np.fromiter(itertools.chain.from_iterable(ids), np.int32), lengths
 
-    def _look_up(self, content: bytes):
-        """Returns the word that SentencePiece split into ids, given their bytes."""
-        spelled = [self._bytes[number] for number in np.frombuffer(content, np.int32)]
-        symbols = self._symbol.findall(b"".join(spelled).decode())
-        # All bytes of one character count as one subword. Each merge removes a symbol.
-        num_pieces = sum(each[0] & 0xC0 != 0x80 for each in spelled)
-        return _Word(tuple(symbols), len(symbols) - num_pieces)
+    def _look_up(self, word: str):
+        symbols = tuple(self._symbol.findall(word))
+        return _Word(symbols, *self._merge(symbols, ()))
 
     def _split(self, word, skips):
         """Returns the ids of a word without the merges numbered `skips`, sorted."""
@@ -136,7 +112,7 @@ class BpeDropout:
                 ids.append(self._ids[piece])
             else:
                 ids += [self._byte_ids[byte] for byte in piece.encode()]
-        return np.array(ids, np.int32), tried
+        return ids, tried
 
 
 def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
@@ -162,10 +138,9 @@ def apply_merges(symbols, ranks, fixed=frozenset(), skips=()):
     tried = 0
     while heap:
         _, left, right, joined = heapq.heappop(heap)
+        first, second = symbols[left], symbols[right]
         # Skip pairs in which an earlier merge has changed a symbol.
-        if "" in (symbols[left], symbols[right]) or (
-            symbols[left] + symbols[right] != joined
-        ):
+        if not (first and second and first + second == joined):
             continue
         tried += 1
         if tried - 1 in skips:
