@@ -64,7 +64,7 @@ def test_values_are_read_back_with_their_types(value):
         (f"a: {'9' * 5000}", "line 1: the value cannot be read"),
         ("a: !!python/name:os.system", "line 1: not valid YAML: could not determine"),
         ("%YAML 1.9\n--- a", "line 1: not valid YAML"),
-        ("[" * 600, "line 1: nested too deeply"),
+        ("[" * 2_000, "line 1: nested too deeply"),
         ("a: &a [*a]", "line 1: more than 10,000 values"),
         (f"[{'0, ' * 10_000}]", "line 1: more than 10,000 values"),
     ],
