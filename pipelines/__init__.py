@@ -23,6 +23,7 @@ _NAMES = {
     "TextFiles": "sources.text_files",
     "TfdsPairs": "sources.hubs",
     "Tokenizer": "tokenizers.base",
+    "TrainingBatches": "training_batches",
     "TsvFiles": "sources.text_files",
     "as_pairs": "sources.base",
     "batch_indices": "datasets",

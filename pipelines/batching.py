@@ -15,6 +15,7 @@ once. This module uses NumPy only.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,8 +34,8 @@ class Bucket:
     source_length: int  # length of the longest source, including the end id
     target_length: int
     batch_size: int  # maximum number of pairs within the token budget
-    num_pairs: int  # per epoch; used for leaves only
     parent: int  # index of the bucket that this one was split from, -1 for the root
+    num_pairs: int = 0  # pairs per epoch that belong to no smaller bucket
 
 
 def plan_buckets(
@@ -60,7 +61,7 @@ def plan_buckets(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )
     cells = np.stack([keys // width, keys % width], axis=1)
-    buckets = [_bucket(cells, counts, batch_tokens, parent=-1)]
+    buckets = [_bucket(cells, batch_tokens, parent=-1)]
     leaf_of_cell = np.zeros(len(keys), np.int32)
     # For each leaf, the result of `_best_split`.
     splits = {0: _best_split(cells, counts, batch_tokens)}
@@ -73,18 +74,70 @@ def plan_buckets(
         for half in (cells[:, axis] <= cut, cells[:, axis] > cut):
             in_half = inside & half
             leaf_of_cell[in_half] = len(buckets)
-            part = cells[in_half], counts[in_half], batch_tokens
-            splits[len(buckets)] = _best_split(*part)
-            buckets.append(_bucket(*part, parent))
+            half_cells = cells[in_half]
+            splits[len(buckets)] = _best_split(
+                half_cells, counts[in_half], batch_tokens
+            )
+            buckets.append(_bucket(half_cells, batch_tokens, parent))
     leaf_of_pair = leaf_of_cell[cell_of_pair]
+    return _count_pairs(buckets, leaf_of_pair, weights), leaf_of_pair
+
+
+def plan_few_buckets(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    batch_tokens: int,
+    max_buckets: int = 6,
+    weights: np.ndarray | None = None,
+) -> tuple[list[Bucket], np.ndarray]:
+    """Divides a corpus into a few buckets with one length for both sides.
+
+    For XLA, which compiles once per shape. Arguments and results match
+    `plan_buckets`, but the buckets form a chain: the first one has the longest pairs,
+    and each is the parent of the next. No other lengths have less padding.
+    """
+    check_budget(source_lengths, target_lengths, batch_tokens)
+    lengths = np.maximum(source_lengths, target_lengths)
+    num_shorter = np.cumsum(np.bincount(lengths))  # pairs of at most each length
+    length = np.arange(len(num_shorter))
+    # Positions in a bucket of the pairs above one length (rows), up to another one.
+    costs = (num_shorter - num_shorter[:, None]) * length.astype(float)
+    costs[length[:, None] > length] = np.inf
+    least = np.where(length == 0, 0.0, np.inf)  # positions up to each length
+    lower = []  # for each number of buckets, the last bucket's lower bound
+    for _ in range(max_buckets):
+        totals = least[:, None] + costs
+        lower.append(np.argmin(totals, axis=0))
+        least = np.min(totals, axis=0)
+    ends = [int(length[-1])]
+    while lower and ends[-1]:
+        ends.append(int(lower.pop()[ends[-1]]))
+    highest = [
+        high
+        for high, low in itertools.pairwise([*ends, 0])
+        if num_shorter[high] > num_shorter[low]
+    ]
+    buckets = [
+        Bucket(high, high, batch_tokens // high, parent=number - 1)
+        for number, high in enumerate(highest)
+    ]
+    bucket_of_pair = len(highest) - 1 - np.searchsorted(highest[::-1], lengths)
+    bucket_of_pair = bucket_of_pair.astype(np.int32)
+    return _count_pairs(buckets, bucket_of_pair, weights), bucket_of_pair
+
+
+def _count_pairs(buckets, bucket_of_pair, weights):
+    """Returns the buckets with the numbers of their pairs in an epoch."""
+    drawn = bucket_of_pair
     if weights is not None:
-        drawn = sample_weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
-        num_drawn = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
-        buckets = [
-            dataclasses.replace(bucket, num_pairs=int(count))
-            for bucket, count in zip(buckets, num_drawn, strict=True)
-        ]
-    return buckets, leaf_of_pair
+        random = np.random.default_rng(0)
+        drawn = drawn[sample_weighted_pairs(bucket_of_pair, weights, random)]
+    return [
+        dataclasses.replace(bucket, num_pairs=int(count))
+        for bucket, count in zip(
+            buckets, np.bincount(drawn, minlength=len(buckets)), strict=True
+        )
+    ]
 
 
 def sample_weighted_pairs(
@@ -133,12 +186,8 @@ def check_budget(
 def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
     """Returns the number of batches in an epoch."""
     num_batches = 0
-    parents = {bucket.parent for bucket in buckets}
     # Number of pairs in each bucket that are in no batch yet.
-    waiting = [
-        0 if number in parents else bucket.num_pairs
-        for number, bucket in enumerate(buckets)
-    ]
+    waiting = [bucket.num_pairs for bucket in buckets]
     # Children come after their parents, so this order moves all remainders up.
     for number in range(len(buckets) - 1, 0, -1):
         full, rest = divmod(waiting[number], buckets[number].batch_size)
@@ -186,6 +235,25 @@ def epoch_order(
     return order[positions], bucket_of_position[positions]
 
 
+def epoch_batches(
+    buckets: Sequence[Bucket], order: np.ndarray, bucket_of_position: np.ndarray
+) -> list[tuple[np.ndarray, int]]:
+    """Divides an `epoch_order` into batches, each `(pair indices, bucket index)`.
+
+    The batches are those of tf.data's `bucket_by_sequence_length`: one is complete at
+    its last pair, and one that is not full comes last.
+    """
+    batches = []
+    for number, positions in enumerate(_positions(bucket_of_position, len(buckets))):
+        size = buckets[number].batch_size
+        for start in range(0, len(positions), size):
+            batch = positions[start : start + size]
+            place = len(batch) < size, int(batch[-1])
+            batches.append((place, order[batch], number))
+    batches.sort(key=lambda batch: batch[0])
+    return [(indices, number) for _, indices, number in batches]
+
+
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:
@@ -210,12 +278,10 @@ def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndar
     return np.split(by_bucket, np.cumsum(sizes)[:-1])
 
 
-def _bucket(
-    cells: np.ndarray, counts: np.ndarray, batch_tokens: int, parent: int
-) -> Bucket:
+def _bucket(cells: np.ndarray, batch_tokens: int, parent: int) -> Bucket:
     source_length, target_length = map(int, cells.max(axis=0))
     batch_size = batch_tokens // max(source_length, target_length)
-    return Bucket(source_length, target_length, batch_size, int(counts.sum()), parent)
+    return Bucket(source_length, target_length, batch_size, parent)
 
 
 def _best_split(

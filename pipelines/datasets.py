@@ -9,6 +9,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.batching import (
     Bucket,
     batches_per_epoch,
+    epoch_batches,
     epoch_order,
     sample_weighted_pairs,
     sorted_batches,
@@ -70,7 +71,7 @@ def training_dataset(
 
     def padded_batch(indices, bucket):
         bucket = buckets[bucket] if pad_to_bucket else None
-        return _batch(corpus, indices, multiple, bucket, shard)
+        return corpus.padded_batch(indices, bucket, multiple, shard)
 
     def one_epoch(epoch):
         order = tf.numpy_function(
@@ -101,8 +102,7 @@ def batch_indices(
     buckets, leaf_of_pair = corpus.plan(batch_tokens)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
     order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
-    indices, _ = next(_index_batches(order, buckets).skip(before).as_numpy_iterator())
-    return indices
+    return epoch_batches(buckets, *order)[before][0]
 
 
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
@@ -129,7 +129,7 @@ def evaluation_dataset(
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
     return _ids_dataset(
         tf.data.Dataset.range(len(batches)),
-        lambda number: _batch(corpus, batches[number], num_replicas),
+        lambda number: corpus.padded_batch(batches[number], None, num_replicas),
     )
 
 
@@ -152,7 +152,7 @@ def _index_batches(order, buckets: list[Bucket]) -> tf.data.Dataset:
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
-    """Converts elements by `padded_batch`, which returns the arrays of `_batch`."""
+    """Converts elements to ids by a function that returns a `padded_batch`."""
 
     def load(*element):
         ids = tf.numpy_function(padded_batch, element, [tf.int32] * 3)
@@ -163,41 +163,9 @@ def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # `_batch` already splits each batch among the workers. TensorFlow's automatic
+    # `padded_batch` already splits each batch among the workers. TensorFlow's automatic
     # sharding would split the data once more.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
     return dataset.with_options(options).prefetch(8)
-
-
-def _batch(
-    corpus: EncodedCorpus,
-    indices: np.ndarray,
-    multiple: int,
-    bucket: Bucket | None = None,
-    shard: tuple[int, int] = (0, 1),
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
-
-    Rows of padding are added until all shards together have a multiple of `multiple`
-    rows.
-    """
-    num_rows = bucket.batch_size if bucket else len(indices)
-    num_rows = -(-num_rows // multiple) * multiple // shard[1]
-    if bucket:
-        source_length, target_length = bucket.source_length, bucket.target_length
-    else:
-        source_length = int(corpus.source_lengths[indices].max())
-        target_length = int(corpus.target_lengths[indices].max())
-    own = indices[shard[0] :: shard[1]]  # this worker's rows
-    pad_id, missing = corpus.pad_id, ((0, num_rows - len(own)), (0, 0))
-    source_ids, labels = (
-        np.pad(corpus.rows(*side), missing, constant_values=pad_id)
-        for side in (("source", own, source_length), ("target", own, target_length))
-    )
-    target_ids = np.full_like(labels, pad_id)
-    # The end id is only a label, so the shift drops it from the decoder's input.
-    target_ids[:, 1:] = np.where(labels[:, 1:] != pad_id, labels[:, :-1], pad_id)
-    target_ids[: len(own), 0] = corpus.start_id
-    return source_ids, target_ids, labels

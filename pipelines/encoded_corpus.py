@@ -129,16 +129,46 @@ class EncodedCorpus:
             )
         return array
 
-    def plan(self, batch_tokens: int) -> tuple[list[Bucket], np.ndarray]:
-        """Returns the result of `plan_buckets`, which is computed once per budget."""
-        if batch_tokens not in self._plans:
-            self._plans[batch_tokens] = plan_buckets(
-                self.source_lengths,
-                self.target_lengths,
-                batch_tokens,
-                weights=self.weights,
-            )
-        return self._plans[batch_tokens]
+    def plan(self, batch_tokens: int, planner=plan_buckets):
+        """Returns the result of `plan_buckets` or `plan_few_buckets`, computed once."""
+        key = batch_tokens, planner
+        if key not in self._plans:
+            lengths = self.source_lengths, self.target_lengths
+            self._plans[key] = planner(*lengths, batch_tokens, weights=self.weights)
+        return self._plans[key]
+
+    def padded_batch(
+        self,
+        indices: np.ndarray,
+        bucket: Bucket | None = None,
+        multiple: int = 1,
+        shard: tuple[int, int] = (0, 1),
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
+
+        Rows of padding are added up to the size of the bucket, if one is given, and
+        until all shards together have a multiple of `multiple` rows.
+        """
+        num_rows = bucket.batch_size if bucket else len(indices)
+        num_rows = -(-num_rows // multiple) * multiple // shard[1]
+        if bucket:
+            source_length, target_length = bucket.source_length, bucket.target_length
+        else:
+            source_length = int(self.source_lengths[indices].max())
+            target_length = int(self.target_lengths[indices].max())
+        own = indices[shard[0] :: shard[1]]  # this worker's rows
+        missing = ((0, num_rows - len(own)), (0, 0))
+        source_ids, labels = (
+            np.pad(self.rows(*side), missing, constant_values=self.pad_id)
+            for side in (("source", own, source_length), ("target", own, target_length))
+        )
+        target_ids = np.full_like(labels, self.pad_id)
+        # The end id is only a label, so the shift drops it from the decoder's input.
+        target_ids[:, 1:] = np.where(
+            labels[:, 1:] != self.pad_id, labels[:, :-1], self.pad_id
+        )
+        target_ids[: len(own), 0] = self.start_id
+        return source_ids, target_ids, labels
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target ids of a row, int32, with end ids."""

@@ -4,6 +4,7 @@ A bucket contains pairs of similar lengths. Buckets form a binary tree, and each
 belongs to a leaf. Pairs that do not fill a bucket's last batch move to the parent.
 """
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -14,6 +15,7 @@ from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     epoch_order,
     plan_buckets,
+    plan_few_buckets,
     sample_weighted_pairs,
     sorted_batches,
 )
@@ -41,9 +43,12 @@ def epoch_batches(buckets, leaves, seed, epoch):
 @pytest.mark.parametrize("num_pairs", [1, 2, 103, 5003])
 @pytest.mark.parametrize("batch_tokens", [97, 701])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_epoch_contains_every_pair_once_in_its_bucket(num_pairs, batch_tokens, seed):
+@pytest.mark.parametrize("plan", [plan_buckets, plan_few_buckets])
+def test_epoch_contains_every_pair_once_in_its_bucket(
+    num_pairs, batch_tokens, seed, plan
+):
     lengths = random_lengths(num_pairs, seed)
-    buckets, leaves = plan_buckets(*lengths, batch_tokens)
+    buckets, leaves = plan(*lengths, batch_tokens)
     batches = epoch_batches(buckets, leaves, seed, epoch=3)
     counts = Counter(index for _, batch in batches for index in batch.tolist())
     assert counts == Counter(range(num_pairs))
@@ -72,9 +77,8 @@ def test_buckets_form_a_tree():
         assert bucket.parent < number
         assert bucket.source_length <= parent.source_length
         assert bucket.target_length <= parent.target_length
-        children = [b.num_pairs for b in buckets if b.parent == bucket.parent]
-        assert len(children) == 2
-        assert sum(children) == parent.num_pairs
+        assert [b.parent for b in buckets].count(bucket.parent) == 2
+        assert parent.num_pairs == 0
     for leaf in set(leaves.tolist()):
         inside = leaves == leaf
         assert inside.sum() == buckets[leaf].num_pairs
@@ -104,6 +108,31 @@ def test_first_split_matches_brute_force():
     found = padded(leaves == 1) + padded(leaves == 2)
     assert found == min(costs.values())
     assert len(costs) > 20
+
+
+@pytest.mark.parametrize("max_buckets", [1, 2, 3, 20])
+def test_few_buckets_have_the_least_padding(max_buckets):
+    source, target = random_lengths(97, seed=2)
+    lengths = np.maximum(source, target)
+    buckets, bucket_of_pair = plan_few_buckets(source, target, 99, max_buckets)
+    assert len(buckets) <= max_buckets
+    assert [bucket.parent for bucket in buckets] == [*range(-1, len(buckets) - 1)]
+    for number, bucket in enumerate(buckets):
+        inside = bucket_of_pair == number
+        assert bucket.num_pairs == inside.sum() > 0
+        assert bucket.source_length == bucket.target_length == lengths[inside].max()
+    found = sum(bucket.num_pairs * bucket.source_length for bucket in buckets)
+    choices = itertools.combinations(np.unique(lengths), min(max_buckets, 3))
+    bounds = [sorted({*chosen, lengths.max()}) for chosen in choices]
+    positions = [
+        sum(ends[np.searchsorted(ends, length)] for length in lengths)
+        for ends in bounds
+        if len(ends) <= max_buckets
+    ]
+    if max_buckets <= 3:
+        assert found == min(positions)
+    else:
+        assert found == lengths.sum() or len(buckets) == max_buckets
 
 
 def test_epoch_order_depends_on_seed_and_epoch():
@@ -203,7 +232,7 @@ def test_weights_are_rounded_over_all_leaves(weight, expected):
 def test_budget_below_longest_sentence_is_rejected():
     source, target = np.array([3, 11, 4]), np.array([5, 6, 12])
     message = r"training\.batch_tokens=11, longest sentence=12"
-    for plan in (plan_buckets, sorted_batches):
+    for plan in (plan_buckets, plan_few_buckets, sorted_batches):
         plan(source, target, 12)
         with pytest.raises(DataError, match=message):
             plan(source, target, 11)

@@ -4,6 +4,7 @@ A batch comes from a bucket of pairs with similar lengths. Buckets form a binary
 pairs that do not fill a bucket's last batch move to the parent.
 """
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import (
+    TrainingBatches,
     batch_indices,
     encode_corpus,
     evaluation_dataset,
@@ -174,6 +176,37 @@ def test_pad_to_bucket_gives_few_shapes(corpus, index_of_source):
         rows, length = batch[2].shape
         assert np.array_equal(padded[2][:rows, :length], batch[2])
         assert padded[1].sum() == batch[1].sum()
+
+
+def test_training_batches_have_six_shapes_and_every_pair(corpus, index_of_source):
+    dataset = TrainingBatches(corpus, BUDGET, seed=3)
+    steps = dataset.steps_per_epoch
+    taken = [dataset[step] for step in range(2 * steps)]
+    taken = [(*inputs.values(), labels) for inputs, labels in taken]
+    assert len({source_ids.shape for source_ids, _, _ in taken}) <= 6
+    for batch in taken:
+        assert len({array.shape for array in batch}) == 1
+        assert batch[0].size <= BUDGET
+    rows = [indices(batch, index_of_source) for batch in taken]
+    first, second = (
+        [*itertools.chain(*epoch)] for epoch in (rows[:steps], rows[steps:])
+    )
+    assert Counter(first) == Counter(second) == Counter(range(NUM_PAIRS))
+    assert first != second
+    # Only the last batch of an epoch has rows of padding.
+    for row, batch in zip(rows[: steps - 1], taken, strict=False):
+        assert len(row) == len(batch[0])
+    later = TrainingBatches(corpus, BUDGET, seed=3, start_step=steps - 1)
+    for step in range(3):
+        inputs, labels = later[step]
+        assert are_equal([(*inputs.values(), labels)], [taken[steps - 1 + step]])
+    # Rows are those of `training_dataset`, whose columns other tests check.
+    (expected,) = batches(training_dataset(corpus, 10**6, seed=3), 1)
+    (found,) = ((*i.values(), y) for i, y in [TrainingBatches(corpus, 10**6, 3)[0]])
+    real = found[0].any(axis=1)
+    for array, right in zip(found, expected, strict=True):
+        rows = {tuple(row[row != 0].tolist()) for row in array[real]}
+        assert rows == {tuple(row[row != 0].tolist()) for row in right}
 
 
 def test_evaluation_dataset_contains_every_pair_once(corpus, index_of_source):

@@ -1,0 +1,65 @@
+"""Training batches of a few constant shapes, made without TensorFlow."""
+
+import functools
+
+import keras
+
+from keras_transformer.pipelines.batching import (
+    batches_per_epoch,
+    epoch_batches,
+    epoch_order,
+    plan_few_buckets,
+)
+from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
+
+
+class TrainingBatches(keras.utils.PyDataset):
+    """Endless shuffled batches of at most six shapes, for `fit` on Keras's JAX backend.
+
+    JAX compiles a training step once for each shape. Each epoch contains every pair
+    once, or as often as `corpus.weights` requires. Its last batch is filled with rows
+    of padding. The order of an epoch depends on the seed and the epoch's number alone.
+    The elements have the same form as in `training_dataset`.
+
+    Args:
+        corpus: The `EncodedCorpus`.
+        batch_tokens: Maximum number of ids on each side of a batch, padding included
+            (25,000 in the paper).
+        seed: Seed for shuffling, not negative.
+        start_step: Number of batches to skip, for resuming.
+
+    Attributes:
+        steps_per_epoch: Number of batches in each epoch.
+
+    Raises:
+        DataError: If the longest sentence exceeds `batch_tokens`.
+    """
+
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        batch_tokens: int,
+        seed: int = 1,
+        start_step: int = 0,
+    ):
+        # Two threads prepare the next batches while a step is computed.
+        super().__init__(workers=2)
+        self._corpus, self._seed, self._start_step = corpus, seed, start_step
+        self._plan = corpus.plan(batch_tokens, plan_few_buckets)
+        self.steps_per_epoch = batches_per_epoch(self._plan[0])
+        self._batches = functools.lru_cache(2)(self._batches_of)
+
+    @property
+    def num_batches(self):
+        return None  # endless
+
+    def __getitem__(self, index):
+        epoch, number = divmod(self._start_step + index, self.steps_per_epoch)
+        indices, bucket = self._batches(epoch)[number]
+        arrays = self._corpus.padded_batch(indices, self._plan[0][bucket])
+        source_ids, target_ids, labels = arrays
+        return {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+    def _batches_of(self, epoch):
+        order = epoch_order(*self._plan, self._seed, epoch, self._corpus.weights)
+        return epoch_batches(self._plan[0], *order)
