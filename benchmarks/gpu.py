@@ -1,0 +1,106 @@
+"""Compares this package on JAX with PyTorch on one GPU, in training and decoding.
+
+    python benchmarks/gpu.py RESULT.json
+
+Needs jax, torch, transformers and keras, but not TensorFlow. All rows are full, so that
+all systems do the same work. A part takes one to two minutes on an H100. A part that
+fails is reported, and the others go on. With small numbers, the script also runs on a
+CPU:
+
+    python benchmarks/gpu.py RESULT.json --sizes tiny --train 8 16 --decode 4 \
+        --vocabulary 500 --steps 2 --device cpu
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import interleaved
+
+OURS, TORCH, TRANSFORMERS = "keras_transformer", "torch", "transformers"
+
+
+def measure(part, systems, rounds, steps):
+    """Lets systems take turns, and returns their rates and the ratios of the first."""
+    started = time.perf_counter()
+    interleaved.take_turns(systems, rounds, lambda number: {"steps": steps})
+    found = {
+        system.name: {
+            "tokens per second": interleaved.summary([t["rate"] for t in system.turns]),
+            **{name: system.turns[-1].get(name) for name in ("peak_gib", "device")},
+            "seconds to start": round(system.started["seconds"], 1),
+        }
+        for system in systems
+    }
+    first, *others = systems
+    for other in others:
+        ratio = interleaved.ratios(first, other)
+        found[first.name][f"ratio to {other.name}"] = ratio
+    for system in systems:
+        system.close()
+    rates = {
+        name: round(statistics.median(each["tokens per second"].values()))
+        for name, each in found.items()
+    }
+    print(f"{part}: {rates}", file=sys.stderr, flush=True)
+    return {"seconds": round(time.perf_counter() - started), **found}
+
+
+def parts(options):
+    """Yields the name and the systems of each part, each `(name, its arguments)`."""
+    rows, length = options.train
+    for size in options.sizes:
+        shape = size, options.vocabulary, rows, length
+        yield f"train {size}", [(OURS, *shape), (TORCH, *shape)]
+    for rows in options.decode:
+        shape = options.sizes[0], options.vocabulary, rows, 32
+        yield f"decode {rows}", [(OURS, *shape), (TRANSFORMERS, *shape)]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("result", type=pathlib.Path)
+    parser.add_argument("--sizes", nargs="+", default=["base", "big"])
+    parser.add_argument(
+        "--train", nargs=2, type=int, default=[784, 32], metavar=("ROWS", "LENGTH")
+    )
+    parser.add_argument(
+        "--decode", nargs="*", type=int, default=[1, 32, 128], metavar="ROWS"
+    )
+    parser.add_argument("--vocabulary", type=int, default=37_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=24, help="training steps per turn")
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
+    options = parser.parse_args()
+    # Two processes share the memory of the GPU.
+    environment = {
+        "CUDA_VISIBLE_DEVICES": "0" if options.device == "gpu" else "",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "KERAS_BACKEND": "jax",
+    }
+    results = {}
+    for part, commands in parts(options):
+        kind = part.partition(" ")[0]
+        try:
+            systems = [
+                interleaved.System(
+                    *(command[0], "peers/gpu_system.py", kind, *command),
+                    environment=environment,
+                )
+                for command in commands
+            ]
+            steps = options.steps if kind == "train" else 1
+            results[part] = measure(part, systems, options.rounds, steps)
+        except RuntimeError as error:
+            results[part] = {"error": str(error)}
+            print(f"{part}: {error}", file=sys.stderr)
+        options.result.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
