@@ -1,5 +1,6 @@
 """The batches of the training benchmarks: real text in a fixed order."""
 
+import itertools
 import os
 import pathlib
 
@@ -52,16 +53,33 @@ def corpus(folder):
     )
 
 
-def dataset(folder, pad_to_bucket=False):
-    """Returns the batches as a `tf.data.Dataset`.
-
-    With `pad_to_bucket`, XLA compiles few shapes (see `pipelines.training_dataset`).
-    """
+def dataset(folder):
+    """Returns the batches as a `tf.data.Dataset`."""
     from keras_transformer import pipelines
 
-    return pipelines.training_dataset(
-        corpus(folder), BATCH_TOKENS, seed=SEED, pad_to_bucket=pad_to_bucket
-    )
+    return pipelines.training_dataset(corpus(folder), BATCH_TOKENS, seed=SEED)
+
+
+def padded_dataset(folder):
+    """Like `dataset`, but padded to the buckets' shapes, which XLA compiles once."""
+    import tensorflow as tf
+
+    from keras_transformer.pipelines.batching import epoch_batches, epoch_order
+
+    found = corpus(folder)
+    buckets, leaf_of_pair = found.plan(BATCH_TOKENS)
+
+    def generate():
+        for epoch in itertools.count():
+            order = epoch_order(buckets, leaf_of_pair, SEED, epoch)
+            for indices, bucket in epoch_batches(buckets, *order):
+                source_ids, *target = found.padded_batch(indices, buckets[bucket])
+                target_ids, labels = target
+                yield {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+    ids = tf.TensorSpec([None, None], tf.int32)
+    signature = {"source_ids": ids, "target_ids": ids}, ids
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
 
 
 def save_batches(folder, count):

@@ -11,6 +11,8 @@ from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     epoch_batches,
     epoch_order,
+    plan_buckets,
+    plan_few_buckets,
     sample_weighted_pairs,
     sorted_batches,
 )
@@ -40,8 +42,8 @@ def training_dataset(
         start_step: Number of batches to skip, for resuming.
         num_replicas: Number of replicas. Batches get rows of padding up to a multiple
             of this number.
-        pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
-            compiles one shape per bucket.
+        pad_to_bucket: Whether to divide the corpus into at most six buckets and to pad
+            every batch to its bucket's full shape. XLA compiles each shape once.
         shard: `(index, count)` of one of several workers. The dataset contains every
             `count`-th row of each batch, starting with row `index`.
 
@@ -65,7 +67,7 @@ def training_dataset(
             "training.seed and the start step must not be negative. "
             f"Received: seed={seed}, start_step={start_step}."
         )
-    buckets, leaf_of_pair = corpus.plan(batch_tokens)
+    buckets, leaf_of_pair = _plan(corpus, batch_tokens, pad_to_bucket)
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
 
@@ -92,14 +94,23 @@ def training_dataset(
     )
 
 
+def _plan(corpus, batch_tokens, pad_to_bucket):
+    planner = plan_few_buckets if pad_to_bucket else plan_buckets
+    return corpus.plan(batch_tokens, planner)
+
+
 def batch_indices(
-    corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
+    corpus: EncodedCorpus,
+    batch_tokens: int,
+    seed: int,
+    step: int,
+    pad_to_bucket: bool = False,
 ) -> np.ndarray:
     """Returns the pairs in a batch of `training_dataset`, of all workers together.
 
     `step` is the number of the batch, counted from 1.
     """
-    buckets, leaf_of_pair = corpus.plan(batch_tokens)
+    buckets, leaf_of_pair = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
     order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
     return epoch_batches(buckets, *order)[before][0]

@@ -80,7 +80,8 @@ model.compile(
     metrics=[keras.metrics.SparseCategoricalAccuracy()],
     jit_compile=xla,
 )
-batches = workload.dataset(folder, pad_to_bucket=xla).map(pairs)
+batches = workload.padded_dataset(folder) if xla else workload.dataset(folder)
+batches = batches.map(pairs)
 channel = interleaved.Channel()
 if xla:
     # XLA compiles once per shape, which must happen before the first turn.

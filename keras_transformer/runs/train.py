@@ -257,21 +257,23 @@ class _Run:
         settings, trainer, validate = stage.settings, self.trainer, self.validate
         corpus, pairs = self._training_text(stage.text_options)
         trainer.model.change_options(**regularization(settings))
+        # XLA compiles once per shape.
+        pad_to_bucket = bool(trainer.model.jit_compile)
         dataset = pipelines.training_dataset(
             corpus,
             settings.batch_tokens,
             seed=settings.seed,
             start_step=trainer.progress.step - stage.start,
             num_replicas=self._num_replicas,
-            # XLA compiles once per shape. Padding to the bucket leaves few shapes.
-            pad_to_bucket=bool(trainer.model.jit_compile),
+            pad_to_bucket=pad_to_bucket,
             shard=(self.workers.index, self.workers.count),
         )
 
         def locate_batch(step):
             """Returns the locations of the pairs in a step's batch, for messages."""
             indices = pipelines.batch_indices(
-                corpus, settings.batch_tokens, settings.seed, step - stage.start
+                *(corpus, settings.batch_tokens, settings.seed, step - stage.start),
+                pad_to_bucket,
             )
             return [pairs.locate(int(each)) for each in sorted(corpus.numbers(indices))]
 

@@ -22,7 +22,6 @@ from keras_transformer.pipelines import (
     train_tokenizer,
     training_dataset,
 )
-from keras_transformer.pipelines.batching import plan_buckets
 
 NUM_PAIRS = 607
 # Largest number of ids on each side of a batch, padding included.
@@ -159,25 +158,6 @@ def test_shards_divide_every_batch(corpus, index_of_source, count, num_replicas)
         assert len(parts[0][0]) * count % num_replicas == 0
 
 
-def test_pad_to_bucket_gives_few_shapes(corpus, index_of_source):
-    steps = steps_per_epoch(corpus, BUDGET)
-    free = batches(training_dataset(corpus, BUDGET, seed=6), steps)
-    fixed = batches(training_dataset(corpus, BUDGET, seed=6, pad_to_bucket=True), steps)
-    buckets, _ = plan_buckets(corpus.source_lengths, corpus.target_lengths, BUDGET)
-    allowed = {
-        (bucket.batch_size, bucket.source_length, bucket.target_length)
-        for bucket in buckets
-    }
-    shapes = {(*source.shape, labels.shape[1]) for source, _, labels in fixed}
-    assert shapes <= allowed
-    assert len(shapes) < len({b[0].shape + b[2].shape[1:] for b in free})
-    for batch, padded in zip(free, fixed, strict=True):
-        assert indices(batch, index_of_source) == indices(padded, index_of_source)
-        rows, length = batch[2].shape
-        assert np.array_equal(padded[2][:rows, :length], batch[2])
-        assert padded[1].sum() == batch[1].sum()
-
-
 def test_training_batches_have_six_shapes_and_every_pair(corpus, index_of_source):
     dataset = TrainingBatches(corpus, BUDGET, seed=3)
     steps = dataset.steps_per_epoch
@@ -200,13 +180,18 @@ def test_training_batches_have_six_shapes_and_every_pair(corpus, index_of_source
     for step in range(3):
         inputs, labels = later[step]
         assert are_equal([(*inputs.values(), labels)], [taken[steps - 1 + step]])
-    # Rows are those of `training_dataset`, whose columns other tests check.
-    (expected,) = batches(training_dataset(corpus, 10**6, seed=3), 1)
-    (found,) = ((*i.values(), y) for i, y in [TrainingBatches(corpus, 10**6, 3)[0]])
-    real = found[0].any(axis=1)
-    for array, right in zip(found, expected, strict=True):
-        rows = {tuple(row[row != 0].tolist()) for row in array[real]}
-        assert rows == {tuple(row[row != 0].tolist()) for row in right}
+
+
+def test_padded_buckets_are_the_training_batches(corpus, index_of_source):
+    """tf.data forms the batches of one, and NumPy those of the other."""
+    expected = TrainingBatches(corpus, BUDGET, 6, start_step=2)
+    steps = expected.steps_per_epoch
+    dataset = training_dataset(corpus, BUDGET, 6, start_step=2, pad_to_bucket=True)
+    for step, batch in enumerate(batches(dataset, steps + 3)):
+        inputs, labels = expected[step]
+        assert are_equal([batch], [(*inputs.values(), labels)])
+        pairs = batch_indices(corpus, BUDGET, 6, step + 3, pad_to_bucket=True)
+        assert pairs.tolist() == indices(batch, index_of_source)
 
 
 def test_evaluation_dataset_contains_every_pair_once(corpus, index_of_source):
