@@ -91,6 +91,28 @@ def test_readme_python_runs_and_prints_what_is_shown(tmp_path):
     run(tmp_path, ROOT / "README.md", ("-c", SHALLOW))
 
 
+PAGE = """
+<!-- test: replace 8 with 3 -->
+```python
+print("score", 1 / 8)
+```
+
+<!-- test: output -->
+```text
+score 0.33...
+```
+"""
+
+
+def test_run_page_compares_output(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    pages.run_page(page)
+    page.write_text(PAGE.replace("0.33", "0.34"))
+    with pytest.raises(SystemExit, match=r"page.md:9: the page shows"):
+        pages.run_page(page)
+
+
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory):
     """Folder of the small run that pages use as `runs/mine`."""
