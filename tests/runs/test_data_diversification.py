@@ -4,6 +4,7 @@ The script trains forward and backward models, and then a final model on the ori
 pairs and the translations of both sides.
 """
 
+import functools
 import os
 import pathlib
 import signal
@@ -16,6 +17,7 @@ from phrases_run import SMALL
 from waiting import wait_until
 
 from keras_transformer.errors import RecipeError
+from keras_transformer.machine import Gpu, Machine
 from keras_transformer.recipes import load_recipe
 
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
@@ -142,6 +144,21 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
         script.diversify(plan._replace(seeds=[2]), output)
 
 
+def test_resumed_script_keeps_automatic_settings(commands, tmp_path, monkeypatch):
+    """The settings that the recipe `files` chooses for a GPU differ."""
+    output = tmp_path / "runs"
+    settings = [f"--set={each}" for each in text_settings(tmp_path)]
+    for gpus in ((), (Gpu(24 << 30, 8.6),)):
+        machine = functools.partial(Machine, 4, 8 << 30, gpus)
+        monkeypatch.setattr("keras_transformer.machine.find_machine", machine)
+        script.main(["files", *settings, f"--output={output}"])
+        recipe = load_recipe(output / "forward.yaml")
+        assert recipe.training.mixed_precision is None
+    # The second call resumes: it runs no command again.
+    names = ["train"] * 2 + ["translate"] * 2 + ["train"]
+    assert [each[0] for each in commands] == names
+
+
 @pytest.mark.parametrize("has_validation", [True, False])
 def test_training_without_final_scores_is_not_finished(
     has_validation, commands, tmp_path, capsys
@@ -251,3 +268,14 @@ def test_unsuitable_recipe_is_refused(tmp_path, setting, message):
     with pytest.raises(RecipeError, match=message):
         script.diversify(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow  # Three trainings.
+def test_commands_train_and_translate(tmp_path, capsys):
+    settings = [f"--set={each}" for each in (*SMALL, "training.steps=2")]
+    arguments = ["phrases", *settings, "--set-final=training.steps=3"]
+    script.main([*arguments, f"--output={tmp_path / 'runs'}"])
+    final = load_recipe(tmp_path / "runs" / "diversified" / "config.yaml")
+    assert final.training.steps == 3
+    assert "original" in lines(tmp_path / "runs" / "text" / "diversified.origin")
+    assert "keras-transformer evaluate" in capsys.readouterr().out
