@@ -1,6 +1,9 @@
 """The command line, with commands in the order in which users need them."""
 
 import importlib
+import json
+import os
+import pathlib
 import platform
 from typing import Annotated
 
@@ -85,21 +88,50 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# PyPI distributions of each backend. Their metadata gives the version without
+# importing the backend, which would take seconds.
+_BACKENDS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
+    "jax": ("jax",),
+    "torch": ("torch",),
+}
 
 
 def _print_version(is_requested: bool):
     if not is_requested:
         return
-    # At the top of the module, this import would slow down --help by more than 10%.
-    from importlib.metadata import version
-
+    backend = _keras_backend()
     typer.echo(
         f"keras-transformer {keras_transformer.__version__}\n"
-        f"TensorFlow {version('tensorflow')}\n"
-        f"Keras {version('keras')}\n"
+        f"TensorFlow {_version('tensorflow')}\n"
+        f"Keras {_version('keras')}, backend {backend} {_version(backend)}\n"
         f"Python {platform.python_version()}"
     )
     raise typer.Exit
+
+
+def _version(name):
+    # At the top of the module, this import would slow down --help by more than 10%.
+    import importlib.metadata
+
+    for distribution in _BACKENDS.get(name, (name,)):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "(not installed)"
+
+
+def _keras_backend():
+    """Returns the name of the backend that Keras would choose when it is imported."""
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"]
+    folder = os.environ.get("KERAS_HOME") or pathlib.Path.home() / ".keras"
+    try:
+        text = pathlib.Path(folder, "keras.json").read_text(encoding="utf-8")
+        return str(json.loads(text)["backend"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "tensorflow"
 
 
 @app.callback()

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 
-import keras
 import numpy as np
 import prepared
 import pytest
@@ -56,12 +55,9 @@ def test_help_imports_no_heavy_library_and_no_command():
 
 def test_package_runs_as_a_module():
     done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:3] == [
-        f"keras-transformer {keras_transformer.__version__}",
-        f"TensorFlow {tf.__version__}",
-        f"Keras {keras.__version__}",
-    ]
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == f"keras-transformer {keras_transformer.__version__}"
 
 
 def test_argument_errors_need_no_tensorflow():

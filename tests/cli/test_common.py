@@ -1,6 +1,8 @@
 """Options of all commands, help texts, messages, completion and versions."""
 
 import contextlib
+import importlib.metadata
+import json
 import logging
 import os
 import re
@@ -122,6 +124,21 @@ def test_device_must_be_found_by_tensorflow(monkeypatch, device, found, is_enoug
         else pytest.raises(UserError, match="finds")
     ):
         console.load_tensorflow()
+
+
+def test_version_names_the_libraries(run_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    lines = run_command("--version").stdout.splitlines()
+    version = importlib.metadata.version
+    assert lines[1] == f"TensorFlow {version('tensorflow')}"
+    assert lines[2].startswith(f"Keras {version('keras')}, backend torch ")
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert "backend tensorflow" in run_command("--version").stdout
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
+    assert "backend jax" in run_command("--version").stdout
+    (tmp_path / "keras.json").write_text("[1]")
+    assert "backend tensorflow" in run_command("--version").stdout
 
 
 def test_short_help_of_commands_is_complete(run_command, monkeypatch):
