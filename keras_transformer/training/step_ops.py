@@ -204,7 +204,7 @@ def apply_if(condition, optimizer, gradients, variables):
 def _call_stateless(function, variables, values):
     """Calls `function()` with `values` of variables, and returns the new values too."""
     mapping = [*zip(variables, values, strict=True)]
-    with keras.StatelessScope(state_mapping=mapping) as scope:
+    with keras.StatelessScope(mapping, collect_losses=True) as scope:
         result = function()
     return result, [scope.get_current_value(variable) for variable in variables]
 
