@@ -82,7 +82,11 @@ class TrainingModel(keras.Model):
     above 0. An invalid step changes no weights and no metrics. `last_fault` stores the
     reason (see `step_check`).
 
+    Under a `bfloat16` policy, logits are rounded to bfloat16, where several may be the
+    highest: accuracy then counts each of them as correct.
+
     A `TrainingModel` cannot be saved as a whole. Save `transformer`, or weights only.
+    It runs on Keras's TensorFlow and JAX backends.
 
     Args:
         transformer: The model to train.
@@ -107,6 +111,7 @@ class TrainingModel(keras.Model):
     Raises:
         ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1), or
             `gradient_accumulation_steps` or `parallel_parts` is below 1.
+        ModelError: If Keras uses another backend.
     """
 
     def __init__(
@@ -269,11 +274,6 @@ class TrainingModel(keras.Model):
         tokens, total_weight = _global_sums(is_token, batch.weights)
         scale = self.optimizer.scale_loss(1.0 / ops.maximum(total_weight, 1e-9))
         gradients, sums = self._gradients_in_parts(batch, scale)
-        if self.transformer.losses:
-            raise ValueError(
-                "`TrainingModel` does not support regularizers or `add_loss`. Remove "
-                "them, or compile and fit the `Transformer` itself."
-            )
         fault = apply_checked(
             self.optimizer,
             gradients,
@@ -365,6 +365,11 @@ class TrainingModel(keras.Model):
         options = self.options
         is_consistent = training and options.consistency is not None
         vectors, scores = self._decoder_output(batch.inputs, is_consistent, training)
+        if training and self.transformer.losses:
+            raise ValueError(
+                "`TrainingModel` does not support regularizers or `add_loss`. Remove "
+                "them, or compile and fit the `Transformer` itself."
+            )
         # [batch, target_length, d_model] to [tokens, d_model]
         dtype = "bfloat16" if self.compute_dtype == "bfloat16" else "float32"
         vectors = ops.reshape(ops.cast(vectors, dtype), [-1, vectors.shape[-1]])
