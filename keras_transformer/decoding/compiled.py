@@ -60,7 +60,9 @@ def _compile_for_shapes(function, model, pad_id):
     import jax
 
     models = getattr(model, "models", [] if model is None else [model])
-    variables = [variable for each in models for variable in each.variables]
+    variables = [
+        variable for each in models for variable in getattr(each, "variables", [])
+    ]
     limit = getattr(model, "position_limit", None)
 
     @jax.jit
@@ -74,7 +76,8 @@ def _compile_for_shapes(function, model, pad_id):
         values = [variable.value for variable in variables]
         padded = [_pad(np.asarray(each), pad_id, limit) for each in ids]
         results = compiled(values, *padded)
-        return keras.tree.map_structure(lambda x: x[:num_rows], results)
+        # JAX would compile the slice of an array on the device for each `num_rows`.
+        return keras.tree.map_structure(lambda x: np.asarray(x)[:num_rows], results)
 
     return run
 
