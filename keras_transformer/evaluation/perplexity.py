@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.compiled import compile_for_ids
+from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.scoring import PairScore, score_ids
 
 
@@ -53,6 +54,7 @@ class PairScorer:
     def __init__(self, model, pad_id=None, unknown_id=1):
         # In Marian models, id 0 usually ends a sentence, and padding has another id.
         self.pad_id = getattr(model, "pad_id", 0) if pad_id is None else pad_id
+        build_models(model)
         self._score = compile_for_ids(
             lambda *ids: score_ids(model, *ids, self.pad_id, unknown_id),
             3,
