@@ -1,7 +1,6 @@
 """Sources of sentence pairs: text files, plain or compressed."""
 
 import csv
-import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,14 @@ from keras_transformer.untrusted import require_regular
 
 # A TSV file with quotes around all cells of so many lines is taken for CSV.
 _QUOTED_LINES = 100
+
+
+class _LineCounts(dict):
+    """Numbers of lines by path, each counted on first use. It can be pickled."""
+
+    def __missing__(self, path):
+        self[path] = count_lines(path)
+        return self[path]
 
 
 class TextFiles(Pairs):
@@ -40,7 +47,7 @@ class TextFiles(Pairs):
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
         self.source = as_paths(source)
         self.target = as_paths(target)
-        self._count_lines = functools.cache(count_lines)
+        self._num_lines = _LineCounts()
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target must have the same number of files, at least one. "
@@ -68,7 +75,7 @@ class TextFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `source file:line`."""
-        files = ((path, range(1, self._count_lines(path) + 1)) for path in self.source)
+        files = ((path, range(1, self._num_lines[path] + 1)) for path in self.source)
         return locate_in_files(number, files)
 
     def fingerprint(self) -> str:
@@ -89,7 +96,7 @@ class PairLines(Pairs):
         self.paths = as_paths(paths)
         self.source = source
         self.target = target
-        self._count_lines = functools.cache(count_lines)
+        self._num_lines = _LineCounts()
         if not self.paths:
             raise DataError("`paths` must contain at least one file. Received: none.")
 
@@ -112,8 +119,8 @@ class PairLines(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
-        first, count = self._num_header_lines + 1, self._count_lines
-        files = ((path, range(first, count(path) + 1)) for path in self.paths)
+        first, ends = self._num_header_lines + 1, self._num_lines
+        files = ((path, range(first, ends[path] + 1)) for path in self.paths)
         return locate_in_files(number, files)
 
     def fingerprint(self) -> str:
