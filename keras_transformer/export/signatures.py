@@ -325,7 +325,7 @@ class Signatures:
             tf.size(targets),
             "inputs and targets must have the same length",
         )
-        inputs = self._check_batch_size(inputs)
+        inputs, targets = map(self._check_batch_size, (inputs, targets))
         with tf.control_dependencies([paired]):
             # A tokenizer may collapse text, so the rest of a text that is cut here may
             # have few subwords.
