@@ -59,10 +59,10 @@ class Machine(NamedTuple):
 
 def format_bytes(number):
     """Returns a number of bytes as text, such as `7.6 GiB`."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
-    return f"{number / 2**10:.1f} KiB"
+    return f"{number} bytes"
 
 
 def find_cores() -> int:
