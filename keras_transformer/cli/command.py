@@ -68,7 +68,7 @@ class Command(TyperCommand):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.params += COMMON_OPTIONS[: 2 if self.name in _LOCAL else 3]
+        self.params += COMMON_OPTIONS[:-1] if self.name in _LOCAL else COMMON_OPTIONS
 
     def parse_args(self, ctx, args):
         takes_input = any(each.name == "input_path" for each in self.params)
