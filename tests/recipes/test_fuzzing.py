@@ -3,13 +3,15 @@
 A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
+import itertools
+
 import pytest
 import yaml
 from fuzzing import ANY_TEXT, LONG, SHORT, describe_outcomes, fuzz
 from hypothesis import strategies as st
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes import Recipe, load_recipe
+from keras_transformer.recipes import Recipe, dump_recipe, load_recipe
 from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
 
 GOOD = """\
@@ -109,6 +111,8 @@ DEFAULTS = load_recipe({"data": {"kind": "none"}, "model": {}}).model_dump()
 
 
 def check(path):
+    numbers = itertools.count()
+
     def check_case(case):
         content, overrides = case
         path.write_bytes(content)
@@ -131,6 +135,9 @@ def check(path):
         }
         assert read_yaml(dump_yaml(changed).encode().decode()) == changed
         assert Recipe.model_validate(values) == recipe
+        if next(numbers) % 20 == 0:
+            dump_recipe(recipe, path)
+            assert load_recipe(path) == recipe
         return "read"
 
     return check_case
