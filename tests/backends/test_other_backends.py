@@ -22,13 +22,19 @@ from keras_transformer.training import TrainingModel
         lambda model, tokenizer, folder: ablate(small_recipe(), ["A1"], folder),
         lambda model, tokenizer, folder: export_saved_model(model, tokenizer, folder),
         lambda model, tokenizer, folder: average_checkpoints(model, folder),
-        lambda model, tokenizer, folder: TrainingModel(model),
     ],
-    ids=["train", "repeat", "ablate", "export", "average", "training model"],
+    ids=["train", "repeat", "ablate", "export", "average"],
 )
 def test_backend_is_checked_before_anything_is_written(use, tmp_path, monkeypatch):
     arguments = (*new_tiny_model(), tmp_path / "new")
-    monkeypatch.setattr(keras.config, "backend", lambda: "torch")
-    with pytest.raises(ModelError, match=r"TensorFlow .*\. Received: torch\. Set"):
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(ModelError, match=r"TensorFlow backend\. Received: jax\. Set"):
         use(*arguments)
     assert not (tmp_path / "new").exists()
+
+
+def test_training_model_names_the_backends_that_it_runs_on(monkeypatch):
+    model, _ = new_tiny_model()
+    monkeypatch.setattr(keras.config, "backend", lambda: "torch")
+    with pytest.raises(ModelError, match=r"TensorFlow or JAX backend"):
+        TrainingModel(model)

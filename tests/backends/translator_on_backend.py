@@ -1,4 +1,4 @@
-"""Translates, scores and aligns on the backend of KERAS_BACKEND.
+"""Translates and scores on the backend of KERAS_BACKEND.
 
 test_model_on_backends.py runs this script on JAX, and `results` in its own process, on
 TensorFlow. The arguments are the path of a `.keras` file and that of a JSON file to
@@ -12,28 +12,36 @@ import sys
 import keras
 from characters import Characters
 
-from keras_transformer.decoding import BeamSearch, Sampling, Translator
+from keras_transformer.decoding import BeamSearch, Ensemble, Sampling, Translator
 
 # Of each length up to the limit, and lines that are divided or blank.
 LINES = ["abc", "", "gfedcba", "a", "bad cafe.", "fed. bad. cab! ace, gag.", "dd"]
 
 
-def results(path):
-    """Returns n-best lists, scores, samples, and translations with prefixes."""
-    translator = Translator(
-        keras.saving.load_model(path),
+def translator_of(model):
+    return Translator(
+        model,
         Characters(),
         search=BeamSearch(3, extra_length=4),
         max_source_length=12,
         warn=lambda *_: None,
     )
+
+
+def results(path):
+    """Returns n-best lists, scores, samples, and translations with prefixes."""
+    model = keras.saving.load_model(path)
+    translator = translator_of(model)
     alone = [translator.translate([line])[0] for line in LINES]
     assert alone == translator.translate(LINES)
+    samples = [translator.sample(LINES, Sampling(2, seed=seed)) for seed in (3, 4, 3)]
+    assert samples[0] == samples[2] != samples[1]
     targets = ["abc", "", "gag", "e", "bad", "cab.", "a"]
     return {
         "n_best": translator.n_best(LINES, 3),
         "scores": translator.score(LINES, targets),
         "greedy": translator.sample(LINES, Sampling(2, top_k=1, seed=3)),
+        "ensemble": translator_of(Ensemble([model, model])).n_best(LINES, 2),
         "prefixes": translator.n_best(LINES, 2, prefixes=["ab"] * len(LINES)),
     }
 
