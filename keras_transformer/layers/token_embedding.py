@@ -148,7 +148,8 @@ class TokenEmbedding(keras.layers.Embedding):
 
         Vectors are `[tokens, d_model]`. Biases become an additional column of B, and A
         gets a column of ones, so that the loss needs no third operand. The shapes are
-        `[tokens, width]` and `[num_outputs, width]`, float32.
+        `[tokens, width]`, with the dtype of the vectors, and `[num_outputs, width]`,
+        float32.
         """
         matrix = ops.cast(self.output_embeddings(), "float32")
         if not self.use_bias:
