@@ -15,7 +15,12 @@ from keras_transformer.decoding import (
     alignment_scores,
     format_pharaoh,
 )
-from keras_transformer.decoding.alignment import align_words, token_surfaces, words_of
+from keras_transformer.decoding.alignment import (
+    align_words,
+    count_added,
+    token_surfaces,
+    words_of,
+)
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3
@@ -201,6 +206,18 @@ class PrefixModel(CopyingModel):
         _, scores = super().decoder_output(inputs, **options)
         first = ops.one_hot(0, ops.shape(inputs["source_ids"])[1])
         return None, [(None, cross + 9 * first) for _, cross in scores]
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "expected"),
+    [
+        ([b">>fra<<", b"a"], "a", 1),
+        ([b"b", b"a"], "ba", 0),  # no prefix was added
+        ([b">>fra<<", b"a"], ">>fra<< a", 0),
+    ],
+)
+def test_only_what_a_tokenizer_adds_is_no_word(row, text, expected):
+    assert count_added(row, [b">>fra<<"], text) == expected
 
 
 def test_align_ignores_the_language_prefix():

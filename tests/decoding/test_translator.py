@@ -133,6 +133,18 @@ def test_fingerprint_depends_on_the_architecture():
     assert first == same != other
 
 
+def test_fingerprint_depends_on_the_target_vocabulary(model):
+    class Others(Characters):
+        def fingerprint(self):
+            return "others"
+
+    tokenizers = Characters(), Others(), Characters()
+    first, other, same = (
+        Translator(model, Characters(), each).fingerprint() for each in tokenizers
+    )
+    assert first == same != other
+
+
 def test_score_matches_the_scores_of_n_best(translator):
     found = translator.n_best(LINES)
     pairs = [
