@@ -17,6 +17,7 @@ from keras_transformer.training.step_ops import (
     accelerator_chunk_tokens,
     call_step,
     gradients_of,
+    is_jax,
     repeat,
     require_backend,
 )
@@ -238,6 +239,14 @@ class TrainingModel(keras.Model):
 
     def call(self, inputs, training=None):
         return self.transformer(inputs, training=training)
+
+    def fit(self, *arguments, **options):
+        """Like `keras.Model.fit`."""
+        if is_jax() and not self.built:
+            # Otherwise Keras takes the first batch to build the model, and does not
+            # train with it if the dataset is endless.
+            self.build({"source_ids": (None, None), "target_ids": (None, None)})
+        return super().fit(*arguments, **options)
 
     def train_step(self, *arguments):
         """Updates the weights from one batch.

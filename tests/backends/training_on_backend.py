@@ -155,10 +155,30 @@ def check_added_losses():
         raise AssertionError("the loss was ignored")
 
 
+class Endless(keras.utils.PyDataset):
+    """Batch number i has i + 1 rows."""
+
+    num_batches = None
+
+    def __getitem__(self, index):
+        inputs, labels, _ = batches()[0]
+        rows = slice(index + 1)
+        return {name: ids[rows] for name, ids in inputs.items()}, labels[rows]
+
+
+def check_first_batch():
+    """Checks that `fit` trains with the first batch of an endless dataset."""
+    model = training.TrainingModel(Transformer(VOCABULARY, 1, 16, 32, 2))
+    model.compile("sgd")
+    model.fit(Endless(), steps_per_epoch=1, shuffle=False, verbose=0)
+    assert model.num_tokens == np.count_nonzero(batches()[0][1][0])
+
+
 if __name__ == "__main__":
     found = {name: results(name) for name in CASES}
     found["projected losses"] = projected_losses()
     check_random_factors()
     check_added_losses()
+    check_first_batch()
     assert "tensorflow" not in sys.modules
     pathlib.Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
