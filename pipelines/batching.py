@@ -183,6 +183,15 @@ def check_budget(
         )
 
 
+def check_start(seed: int, start_step: int) -> None:
+    """Raises a `DataError` if the seed or the first step of training is negative."""
+    if seed < 0 or start_step < 0:
+        raise DataError(
+            "training.seed and the start step must not be negative. "
+            f"Received: seed={seed}, start_step={start_step}."
+        )
+
+
 def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
     """Returns the number of batches in an epoch."""
     num_batches = 0

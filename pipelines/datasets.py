@@ -5,10 +5,10 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.errors import DataError
 from keras_transformer.pipelines.batching import (
     Bucket,
     batches_per_epoch,
+    check_start,
     epoch_batches,
     epoch_order,
     plan_buckets,
@@ -62,11 +62,7 @@ def training_dataset(
         raise ValueError(
             f"`shard` must be (index, count) with index < count. Received: {shard}."
         )
-    if seed < 0 or start_step < 0:
-        raise DataError(
-            "training.seed and the start step must not be negative. "
-            f"Received: seed={seed}, start_step={start_step}."
-        )
+    check_start(seed, start_step)
     buckets, leaf_of_pair = _plan(corpus, batch_tokens, pad_to_bucket)
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])

@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.pipelines.batching import (
     batches_per_epoch,
+    check_start,
     epoch_batches,
     epoch_order,
     plan_few_buckets,
@@ -19,7 +20,8 @@ class TrainingBatches(keras.utils.PyDataset):
     JAX compiles a training step once for each shape. Each epoch contains every pair
     once, or as often as `corpus.weights` requires. Its last batch is filled with rows
     of padding. The order of an epoch depends on the seed and the epoch's number alone.
-    The elements have the same form as in `training_dataset`.
+    The elements have the same form as in `training_dataset`. Since it is endless, `fit`
+    needs `steps_per_epoch`, and `shuffle=False` avoids a warning.
 
     Args:
         corpus: The `EncodedCorpus`.
@@ -32,7 +34,8 @@ class TrainingBatches(keras.utils.PyDataset):
         steps_per_epoch: Number of batches in each epoch.
 
     Raises:
-        DataError: If the longest sentence exceeds `batch_tokens`.
+        DataError: If the longest sentence exceeds `batch_tokens`, or if `seed` or
+            `start_step` is negative.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class TrainingBatches(keras.utils.PyDataset):
     ):
         # Two threads prepare the next batches while a step is computed.
         super().__init__(workers=2)
+        check_start(seed, start_step)
         self._corpus, self._seed, self._start_step = corpus, seed, start_step
         self._plan = corpus.plan(batch_tokens, plan_few_buckets)
         self.steps_per_epoch = batches_per_epoch(self._plan[0])

@@ -243,8 +243,9 @@ def test_training_dataset_rejects_invalid_arguments(corpus):
             use(corpus, longest - 1)
         use(corpus, longest)
     for name in ("seed", "start_step"):
-        with pytest.raises(DataError, match=f"{name}=-1"):
-            training_dataset(corpus, BUDGET, **{name: -1})
+        for use in (training_dataset, TrainingBatches):
+            with pytest.raises(DataError, match=f"{name}=-1"):
+                use(corpus, BUDGET, **{name: -1})
     for shard in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError, match="shard"):
             training_dataset(corpus, BUDGET, shard=shard)
