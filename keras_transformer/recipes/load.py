@@ -130,10 +130,12 @@ def load_recipe(
     try:
         values["data"] = _expand_variables(values.get("data", {}), "data")
         recipe = resolve(values, stored, report)
-    except ValidationError as error:
-        raise RecipeError(f"{label}: {error_message(error, values)}") from None
-    except RecipeError as error:
-        raise RecipeError(f"{label}: {error}") from None
+    except (ValidationError, RecipeError) as error:
+        is_invalid = isinstance(error, ValidationError)
+        message = error_message(error, values) if is_invalid else str(error)
+        named = [each for each in overrides if each.partition("=")[0] in message]
+        place = f"--set {named[0]}" if named else label
+        raise RecipeError(f"{place}: {message}") from None
     initial = recipe.training.initial_path
     if initial:
         is_packaged = (_FOLDER.parent / "pretrained" / initial).is_dir()

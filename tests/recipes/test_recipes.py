@@ -127,8 +127,10 @@ def test_load_recipe_accepts_a_dict(recipe_path, monkeypatch):
     )
     assert values == yaml.safe_load(MINIMAL)
     wrong = {**values, "training": {"step": 3}}
-    expected = "recipe: unknown key training.step; did you mean training.steps?"
-    assert recipe_error(wrong) == expected
+    expected = "unknown key training.step; did you mean training.steps?"
+    assert recipe_error(wrong) == f"recipe: {expected}"
+    override = "training.step=3"
+    assert recipe_error(values, override) == f"--set {override}: {expected}"
 
 
 def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
