@@ -111,6 +111,14 @@ def require_exists(*paths: pathlib.Path | None) -> None:
             raise UserError(f"{path}: no such file or folder")
 
 
+def require_files(*paths: pathlib.Path | None) -> None:
+    """Requires that each path exists and is no folder; skips `None` and "-"."""
+    require_exists(*paths)
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise UserError(f"{path}: must be a file, not a folder")
+
+
 def require_run(path: pathlib.Path) -> None:
     require_exists(path)
     if not (path / "config.yaml").is_file():

@@ -75,7 +75,7 @@ def filter(
     if (min_score is None) == (keep_fraction is None):
         raise UserError("pass exactly one of --min-score and --keep-fraction")
     model = console.find_model(model)
-    console.require_exists(source, target)
+    console.require_files(source, target)
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total, _ = measure(source)

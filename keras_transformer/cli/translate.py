@@ -117,7 +117,8 @@ def translate(
       --sampling --top-k 10 --resume
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(prefix_file, forbid_file, input_path)
+    console.require_exists(prefix_file, forbid_file)
+    console.require_files(input_path)
     require_one_stdin(input_path, prefix_file, forbid_file)
     if beam_size is not None and n_best > beam_size:
         raise UserError(
@@ -369,7 +370,7 @@ def parse(
     keras-transformer parse runs/craft --input sentences.txt --output trees.txt
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(input_path)
+    console.require_files(input_path)
     require_output(output, input_path)
     tokenize = penn_tokenizer() if split_words else str
     search = options.search(beam_size, length_penalty, patience)

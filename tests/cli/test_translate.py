@@ -71,6 +71,7 @@ def test_translate_prints_a_line_of_json_per_line(run_command, model_path):
     ("arguments", "message"),
     [
         (["--input", "missing.en"], "missing.en: no such file"),
+        (["--input", "."], ".: must be a file, not a folder"),
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
         (["--output", "nowhere/out"], "nowhere/out: the folder nowhere does not exist"),
         (["--output", "out.gz"], "out.gz: output is not compressed"),
