@@ -100,7 +100,7 @@ def evaluate(
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(source, *reference)
+    console.require_files(source, *reference)
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
     _check_scoring_options(metrics, tokenize, lowercase)
@@ -359,7 +359,7 @@ def score(
     keras-transformer score runs/mine --source test.en --target test.de
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(source, target)
+    console.require_files(source, target)
     require_output(output, source, target)
 
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
@@ -441,6 +441,12 @@ def compare(
     _check_scoring_options(metric, tokenize, lowercase)
     given = {"tokenize": tokenize, "lowercase": lowercase}
     if any(path.is_dir() for path in systems):
+        for path in systems:
+            if not path.is_dir():
+                raise UserError(
+                    f"{path}: must be a folder written by the `repeat` command, "
+                    "because another system is a folder"
+                )
         if reference or test != "bootstrap" or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
                 "folders written by the `repeat` command contain references and are "
@@ -483,12 +489,6 @@ def _compare_files(systems, references, given, settings):
 
 
 def _compare_folders(folders, given, num_samples, seed):
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: must be a folder written by the `repeat` command, because "
-                "another system is a folder"
-            )
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison, bleu, compare_seeds
