@@ -243,6 +243,13 @@ class _Run:
     def fit(self, show_progress):
         """Trains all unfinished stages."""
         progress = self.trainer.progress
+        if progress.step > self._stages[-1].end and self.workers.is_chief:
+            logger.warning(
+                "the run has trained %d steps, more than training.steps=%d: it ends "
+                "here. To train further, set training.steps",
+                progress.step,
+                self._stages[-1].end,
+            )
         for number, stage in enumerate(self._stages, 1):
             has_steps_left = progress.step < stage.end
             is_validation_left = progress.step == stage.end and progress.validation_due

@@ -133,6 +133,14 @@ def test_changed_text_without_a_fingerprint_is_noticed(
     assert final_scores_of_run(copy) is not None
 
 
+def test_fewer_steps_than_trained_are_reported(phrases_run, tmp_path, caplog):
+    again = tmp_path / "again"
+    shutil.copytree(phrases_run[0], again)
+    summary = train(small_recipe("training.steps=5"), again, progress=False)
+    assert "has trained 8 steps, more than training.steps=5" in caplog.text
+    assert summary["steps"] == 8
+
+
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05", "a finished run that resumes with more steps equals one longer run"
