@@ -128,8 +128,8 @@ class Sampling:
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
             total probability reaches this value, in (0, 1] (Holtzman et al., 2020).
             If `None`, from all.
-        seed: Random seed. The same texts and seed give the same samples. If `None`, a
-            seed is drawn.
+        seed: Random seed. On the same backend, the same texts and seed give the same
+            samples. If `None`, a seed is drawn.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 
