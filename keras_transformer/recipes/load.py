@@ -133,9 +133,11 @@ def load_recipe(
     except (ValidationError, RecipeError) as error:
         is_invalid = isinstance(error, ValidationError)
         message = error_message(error, values) if is_invalid else str(error)
-        named = [each for each in overrides if each.partition("=")[0] in message]
-        place = f"--set {named[0]}" if named else label
-        raise RecipeError(f"{place}: {message}") from None
+        for override in overrides:
+            key = override.partition("=")[0].strip()
+            if re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", message):
+                label = f"--set {key}"
+        raise RecipeError(f"{label}: {message}") from None
     initial = recipe.training.initial_path
     if initial:
         is_packaged = (_FOLDER.parent / "pretrained" / initial).is_dir()

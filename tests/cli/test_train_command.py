@@ -95,7 +95,7 @@ def test_train_warns_of_a_warmup_that_does_not_end(train):
         (["phrases"], "give the run's folder with --output RUN"),
         (
             ["phrases", "--set", "training.warmup_step=3", "--output", "run"],
-            "--set training.warmup_step=3: unknown key training.warmup_step; did you "
+            "--set training.warmup_step: unknown key training.warmup_step; did you "
             "mean training.warmup_steps?",
         ),
     ],

@@ -129,8 +129,8 @@ def test_load_recipe_accepts_a_dict(recipe_path, monkeypatch):
     wrong = {**values, "training": {"step": 3}}
     expected = "unknown key training.step; did you mean training.steps?"
     assert recipe_error(wrong) == f"recipe: {expected}"
-    override = "training.step=3"
-    assert recipe_error(values, override) == f"--set {override}: {expected}"
+    found = recipe_error(values, "training.step=3")
+    assert found == f"--set training.step: {expected}"
 
 
 def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
