@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import training_on_backend as training
 import translator_on_backend
-from characters import characters_model
+from characters import Characters, characters_model
 from layer_checks import numpy, randomize
+from small_transformers import built
 
 from keras_transformer.transformer import Transformer
 
@@ -122,10 +123,13 @@ def test_training_on_jax_matches_tensorflow(tmp_path):
 
 
 def test_translator_on_jax_matches_tensorflow(tmp_path):
-    model, output = tmp_path / "model.keras", tmp_path / "results.json"
-    characters_model().save(model)
-    found = run_on_jax("translator_on_backend.py", model, output)
-    expected = json.loads(json.dumps(translator_on_backend.results(model)))
+    models = tmp_path / "model.keras", tmp_path / "learned.keras"
+    characters_model().save(models[0])
+    size = Characters.vocabulary_size
+    positions = {"positions": "learned", "max_length": 12}
+    built(size, 1, 24, 40, num_heads=3, **positions).save(models[1])
+    found = run_on_jax("translator_on_backend.py", *models, tmp_path / "results.json")
+    expected = json.loads(json.dumps(translator_on_backend.results(*models)))
     keras.tree.assert_same_structure(found, expected)
     for value, right in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
         assert value == (right if isinstance(right, str) else pytest.approx(right))

@@ -1,7 +1,7 @@
 """Translates and scores on the backend of KERAS_BACKEND.
 
 test_model_on_backends.py runs this script on JAX, and `results` in its own process, on
-TensorFlow. The arguments are the path of a `.keras` file and that of a JSON file to
+TensorFlow. The arguments are the paths of two `.keras` files and of a JSON file to
 write.
 """
 
@@ -28,9 +28,13 @@ def translator_of(model):
     )
 
 
-def results(path):
-    """Returns n-best lists, scores, samples, and translations with prefixes."""
+def results(path, path_of_learned):
+    """Returns n-best lists, scores, samples, and translations with prefixes.
+
+    The second model has as many learned positions as `max_source_length`.
+    """
     model = keras.saving.load_model(path)
+    learned = keras.saving.load_model(path_of_learned)
     translator = translator_of(model)
     alone = [translator.translate([line])[0] for line in LINES]
     assert alone == translator.translate(LINES)
@@ -41,11 +45,12 @@ def results(path):
         "n_best": translator.n_best(LINES, 3),
         "scores": translator.score(LINES, targets),
         "greedy": translator.sample(LINES, Sampling(2, top_k=1, seed=3)),
+        "learned": translator_of(learned).n_best(LINES, 2),
         "ensemble": translator_of(Ensemble([model, model])).n_best(LINES, 2),
         "prefixes": translator.n_best(LINES, 2, prefixes=["ab"] * len(LINES)),
     }
 
 
 if __name__ == "__main__":
-    model, output = sys.argv[1:]
-    pathlib.Path(output).write_text(json.dumps(results(model)), encoding="utf-8")
+    *models, output = sys.argv[1:]
+    pathlib.Path(output).write_text(json.dumps(results(*models)), encoding="utf-8")
