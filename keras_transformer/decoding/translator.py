@@ -374,7 +374,7 @@ class Translator:
 
             def call(*arrays):
                 arguments = dict(zip(names, arrays, strict=True))
-                if "seed" in arguments:
+                if "seed" in arguments:  # what follows its two numbers is padding
                     arguments["seed"] = FixedSeed(arguments["seed"][0, :2])
                 return function(self.model, **arguments, **options)
 
