@@ -13,15 +13,17 @@ NOT_FINITE = (
 )
 
 
-def require_tensorflow(what):
-    """Checks that Keras uses TensorFlow."""
+def require_backend(what, *backends):
+    """Checks that Keras uses one of `backends`, such as "tensorflow"."""
     import keras
 
     backend = keras.config.backend()
-    if backend != "tensorflow":
+    if backend not in backends:
+        names = {"tensorflow": "TensorFlow", "jax": "JAX"}
         raise ModelError(
-            f"{what} needs Keras's TensorFlow backend. Received: {backend}. Set the "
-            "environment variable KERAS_BACKEND=tensorflow"
+            f"{what} needs Keras's {' or '.join(map(names.get, backends))} backend. "
+            f"Received: {backend}. Set the environment variable "
+            f"KERAS_BACKEND={backends[0]}"
         )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.decoding.batches import check_compatible, target_of
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch, check_at_least, check_type
-from keras_transformer.errors import ExportError, install_hint, require_tensorflow
+from keras_transformer.errors import ExportError, install_hint, require_backend
 from keras_transformer.export.card import describe_translator
 from keras_transformer.export.load import LIMITS, ExportLimits
 from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
@@ -116,7 +116,7 @@ def export_saved_model(
             `folder`, or `folder` contains a run, a preset or another SavedModel.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
-    require_tensorflow("an export to SavedModel")
+    require_backend("an export to SavedModel", "tensorflow")
     check_type(search, BeamSearch, "search")
     check_exportable(model)
     check_at_least("max_source_length", max_source_length, 2)

@@ -17,7 +17,7 @@ from keras_transformer.errors import (
     RecipeError,
     RunError,
     UserError,
-    require_tensorflow,
+    require_backend,
 )
 from keras_transformer.files import remove_link, replace_text
 from keras_transformer.machine import find_cores
@@ -101,7 +101,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         RunError: If the training of a seed fails.
         UserError: If there are fewer cores than `jobs`.
     """
-    require_tensorflow("training")
+    require_backend("training", "tensorflow")
     output = pathlib.Path(output)
     cores = find_cores()
     if jobs > cores:

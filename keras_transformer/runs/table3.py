@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from keras_transformer.errors import RecipeError, RunBusy, require_tensorflow
+from keras_transformer.errors import RecipeError, RunBusy, require_backend
 from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
@@ -148,7 +148,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         RunBusy: If no row is finished and other processes are training all of them.
         RunError, DataError, TrainingFault: If the training of a row fails.
     """
-    require_tensorflow("training")
+    require_backend("training", "tensorflow")
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
         raise RecipeError("data.validation must be given, to evaluate the rows on it")

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import pipelines, training
-from keras_transformer.errors import require_tensorflow
+from keras_transformer.errors import require_backend
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
@@ -96,7 +96,7 @@ def train(
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """
-    require_tensorflow("training")
+    require_backend("training", "tensorflow")
     if isinstance(recipe, str | os.PathLike | dict):
         existing = None if restart else output
         report = functools.partial(print, file=sys.stderr) if progress else None

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from pydantic import BaseModel
 
-from keras_transformer.errors import CheckpointError, require_tensorflow
+from keras_transformer.errors import CheckpointError, require_backend
 from keras_transformer.files import require_readable_path
 from keras_transformer.saving.names import SAVED, checkpoint_paths
 from keras_transformer.untrusted import escape_controls, parse_json, require_regular
@@ -46,7 +46,7 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
             model's weights and shapes.
         ValueError: If `last` is below 1.
     """
-    require_tensorflow("reading checkpoints")
+    require_backend("reading checkpoints", "tensorflow")
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
     weights = weights_by_path(transformer)["weights"]

@@ -9,20 +9,8 @@ import itertools
 
 import keras
 
-from keras_transformer.errors import ModelError
-
 # Number of tokens whose logits are enough to use a GPU fully.
 _CHUNK_TOKENS = 8192
-
-
-def require_backend():
-    """Checks that Keras uses a backend on which `TrainingModel` can train."""
-    backend = keras.config.backend()
-    if backend not in ("tensorflow", "jax"):
-        raise ModelError(
-            f"`TrainingModel` needs Keras's TensorFlow or JAX backend. Received: "
-            f"{backend}. Set the environment variable KERAS_BACKEND"
-        )
 
 
 def is_jax():
@@ -152,8 +140,8 @@ def accelerator_chunk_tokens(num_outputs):
     import jax
 
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
-    # Float32 logits take at most a sixteenth of the memory, and their gradients as much
-    # again. Several chunks take longer than a single one.
+    # As many as fill a sixteenth of the memory with float32 logits. Gradients take
+    # as much again. Several chunks take longer than a single one.
     return max(_CHUNK_TOKENS, memory // (16 * 4 * num_outputs))
 
 

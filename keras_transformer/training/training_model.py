@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.errors import require_backend
 from keras_transformer.training.consistency import Consistency, draw_token_factors
 from keras_transformer.training.guided_alignment import GuidedAlignment
 from keras_transformer.training.losses import replace_padding
@@ -19,7 +20,6 @@ from keras_transformer.training.step_ops import (
     gradients_of,
     is_jax,
     repeat,
-    require_backend,
 )
 
 # Integers on a JAX device have 32 bits, so the count of tokens has two digits.
@@ -128,7 +128,7 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
-        require_backend()
+        require_backend("`TrainingModel`", "tensorflow", "jax")
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         # Random generators for `word_dropout` and `token_cutoff`, if they are used.
