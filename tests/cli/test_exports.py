@@ -27,7 +27,7 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
         (
             "filter",
             [
-                *("-s", "{}", "-t", "{}", "--min-score", "1"),
+                *("-s", __file__, "-t", __file__, "--min-score", "1"),
                 *("--output-source", "a", "--output-target", "b"),
             ],
             "cannot filter pairs",
