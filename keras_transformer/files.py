@@ -17,7 +17,7 @@ _DISK_FULL_TEXTS = tuple(os.strerror(number) for number in _DISK_FULL_CODES)
 
 
 def require_readable_path(path, error_class):
-    """Raises an error if TensorFlow cannot read checkpoints or SavedModels at a path.
+    """Raises an error if TensorFlow cannot read a SavedModel at a path.
 
     TensorFlow writes them to any path, but reads them with the path as a glob pattern.
     """

@@ -18,8 +18,8 @@ TABLE = pathlib.Path(__file__).resolve().parents[1] / "benchmarks/results/faults
 # Failures by id, in the order of the table.
 FAULTS = {
     "F01": "SIGKILL at random times while checkpoints are written",
-    "F02": "SIGKILL after writing a checkpoint, before rotation or the state file",
-    "F03": "state file `checkpoint` deleted, empty or garbage",
+    "F02": "SIGKILL after writing a checkpoint, before rotation",
+    "F03": "all checkpoints deleted",
     "F04": "newest checkpoint truncated or altered",
     "F05": "interrupted mid-epoch and resumed",
     "F06": "resumed with other data, vocabulary, batch size or replicas",

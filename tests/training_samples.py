@@ -146,7 +146,7 @@ def save_checkpoints(model, folder):
 
 def steps_in(folder):
     """Returns the steps of the checkpoints in a folder."""
-    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
+    return [*checkpoint_paths(folder)]
 
 
 def log_softmax(logits):

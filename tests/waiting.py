@@ -33,4 +33,4 @@ def newest_step(folder):
     Tests wait for a step or a later one, never for one file, because on a fast machine
     a checkpoint may be deleted between two checks.
     """
-    return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.index")), default=0)
+    return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.npz")), default=0)

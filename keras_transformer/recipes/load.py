@@ -200,7 +200,7 @@ def _values_of_run(run):
 
 def _has_begun(folder):
     """Returns whether a run, or one inside a folder of `repeat` or `ablate`, began."""
-    checkpoint = "checkpoints/ckpt-*.index"
+    checkpoint = "checkpoints/ckpt-*.npz"
     patterns = (checkpoint, f"seed-*/{checkpoint}", "runs/*-seed*/config.yaml")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 

@@ -19,7 +19,7 @@ from keras_transformer.errors import (
     UserError,
     WorkerLost,
 )
-from keras_transformer.files import check_writable, require_readable_path
+from keras_transformer.files import check_writable
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
@@ -52,10 +52,7 @@ _LEFTOVERS = (
     *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
     *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "cache/.*-[0-9]*"),
     *(f".{TOKENIZER}-[0-9]*", f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),
-    *(f"{_CHECKPOINTS}/.new-ckpt-*", f"{_CHECKPOINTS}/.ckpt-*"),
-    f"{_CHECKPOINTS}/ckpt-*_temp",
-    f"{_CHECKPOINTS}/ckpt-*.tempstate*",
-    *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
+    *(f"{_CHECKPOINTS}/.ckpt-*.npz", f"{_CHECKPOINTS}/.saved-[0-9]*.json"),
 )
 # Recipe keys that may change when a run resumes.
 _CHANGEABLE_KEYS = {
@@ -91,7 +88,6 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
     the output that did not exist at the start, and empty folders that it created.
     """
     folder = pathlib.Path(folder)
-    require_readable_path(folder, RunError)
     created = [each for each in (folder, *folder.parents) if not each.exists()]
     check_writable(folder)
     output = [folder / name for name in (*_OUTPUT, "cache", CONFIG, lock_name)]
@@ -174,11 +170,6 @@ def clean(folder, restart=False):
         for path in list(folder.glob(pattern)):
             if path.parent == folder or not path.parent.is_symlink():
                 _remove(path)
-    # A checkpoint's data is written before its index. Data without an index comes from
-    # a killed process.
-    for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
-        if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():
-            _remove(path)
 
 
 def has_begun(folder):
@@ -250,10 +241,10 @@ def _check_fixed_keys(folder, changed, old, new):
 
 def _warn_of_cooldown(folder, old, new):
     """Warns if more steps raise a learning rate that has already begun to fall to 0."""
-    paths = checkpoint_paths(folder / _CHECKPOINTS)
-    if new.stages or not old.cooldown_steps or not paths:
+    steps = [*checkpoint_paths(folder / _CHECKPOINTS)]
+    if new.stages or not old.cooldown_steps or not steps:
         return
-    step = int(paths[-1].rpartition("-")[2])
+    step = steps[-1]
     began, begins = (each.steps - each.cooldown_steps for each in (old, new))
     if step > began and begins > began:
         logger.warning(

@@ -1,26 +1,136 @@
-"""Reading and averaging of checkpoints (section 6.1 of the paper)."""
+"""Files of checkpoints, and their averages (section 6.1 of the paper).
 
+A checkpoint is a `.npz` file of NumPy, which all backends read. The arrays of a group
+are named `GROUP/NAME`. The groups are the model's `weights`, their moving `averages` if
+there are any, the variables of the `optimizer`, and the states of random generators,
+`seeds` and `training_seeds`. The array `progress` contains JSON.
+"""
+
+import contextlib
 import logging
 import math
-import pathlib
-import re
+import zipfile
 
 import numpy as np
-import tensorflow as tf
 from pydantic import BaseModel
 
-from keras_transformer.errors import CheckpointError, require_backend
-from keras_transformer.files import require_readable_path
+from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import SAVED, checkpoint_paths
 from keras_transformer.untrusted import escape_controls, parse_json, require_regular
 
 logger = logging.getLogger(__name__)
 
-
 # Reasons for which a checkpoint is written.
 SCHEDULE, END, INTERRUPTION = "schedule", "end", "interruption"
-_WEIGHT = re.compile(r"weights/[^/]+/\.ATTRIBUTES/VARIABLE_VALUE")
-_PROGRESS = "progress/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Damage(Exception):
+    """A checkpoint is truncated or altered."""
+
+
+class CheckpointFile:
+    """A checkpoint that is open for reading, inside its context.
+
+    The file may be untrusted. Its arrays are not read before they are requested, and
+    none needs more memory than the file has bytes.
+
+    Raises:
+        Damage: If the file cannot be read. Its methods raise this error too.
+        CheckpointError: If the path is not a regular file.
+    """
+
+    def __init__(self, path):
+        require_regular([path], CheckpointError)
+        self.path = path
+        with contextlib.ExitStack() as stack, _convert_damage():
+            self._archive = stack.enter_context(zipfile.ZipFile(path))
+            members = self._archive.infolist()
+            for member in members:
+                # The archive has all names twice. Opening compares them.
+                self._archive.open(member).close()
+            if sum(each.file_size for each in members) > path.stat().st_size:
+                raise ValueError("its arrays need more bytes than the file has")
+            stack.pop_all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._archive.close()
+
+    def names(self, group):
+        """Returns the names of the arrays in a group."""
+        prefix, suffix = f"{group}/", ".npy"
+        return [
+            name.removeprefix(prefix).removesuffix(suffix)
+            for name in self._archive.namelist()
+            if name.startswith(prefix)
+        ]
+
+    def shape(self, name):
+        """Returns the shape of the array `GROUP/NAME`."""
+        with _convert_damage():
+            member = self._archive.getinfo(f"{name}.npy")
+            with self._archive.open(member) as file:
+                np.lib.format.read_magic(file)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            raise Damage(f"{name} is cut off")
+        return shape
+
+    def check(self, group, variables):
+        """Checks that a group consists of variables, given by name, of equal shapes.
+
+        If not, raises `CheckpointError`.
+        """
+        names = self.names(group)
+        if unknown := [name for name in names if name not in variables]:
+            raise CheckpointError(
+                f"{self.path}: the model has no weight {unknown[0]}. Check that the "
+                "checkpoint belongs to this model."
+            )
+        for name, variable in variables.items():
+            if name not in names:
+                raise CheckpointError(
+                    f"{self.path}: the checkpoint has no weight {name}. Check that it "
+                    "belongs to this model."
+                )
+            shape = self.shape(f"{group}/{name}")
+            if shape != tuple(variable.shape):
+                raise CheckpointError(
+                    f"{self.path}: {name} has shape {shape} in the checkpoint but "
+                    f"{tuple(variable.shape)} in the model. Check that the recipe and "
+                    "the vocabulary are unchanged."
+                )
+
+    def read(self, name, variable):
+        """Returns the array `GROUP/NAME` with the shape and dtype of a variable."""
+        array = self._array(name)
+        with _convert_damage():
+            # NumPy stores bfloat16 without its name.
+            if array.dtype.kind == "V":
+                array = array.view(variable.dtype)
+            return array.reshape(variable.shape).astype(variable.dtype, copy=False)
+
+    def read_progress(self, schema):
+        """Returns the progress of the run, converted to a type (see `parse_json`)."""
+        content = self._array("progress").tobytes()
+        # The best perplexity of a poor model may be infinite.
+        return parse_json(content, schema, "progress", Damage, finite=False)
+
+    def _array(self, name):
+        self.shape(name)
+        with _convert_damage(), self._archive.open(f"{name}.npy") as file:
+            return np.lib.format.read_array(file)
+
+
+@contextlib.contextmanager
+def _convert_damage():
+    """Converts the many exceptions of NumPy and `zipfile` to `Damage`."""
+    try:
+        yield
+    except Exception as error:
+        raise Damage(f"{type(error).__name__}: {error}") from None
 
 
 def average_checkpoints(transformer, folder, last=5, interrupted=False):
@@ -46,72 +156,51 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
             model's weights and shapes.
         ValueError: If `last` is below 1.
     """
-    require_backend("reading checkpoints", "tensorflow")
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
-    weights = weights_by_path(transformer)["weights"]
-    checkpoint = tf.train.Checkpoint(weights=weights)
-    moving_average = tf.train.Checkpoint(
-        averages={
-            path_in_model(weight, transformer): weight.value
-            for weight in transformer.trainable_weights
-        }
-    )
-    sums = {name: np.zeros(value.shape, "float64") for name, value in weights.items()}
-    paths, found = [], checkpoint_paths(folder)
+    weights = variables_by_name(transformer)["weights"]
+    trainable = {
+        path_in_model(w, transformer): w for w in transformer.trainable_weights
+    }
+    sums = {name: np.zeros(each.shape, "float64") for name, each in weights.items()}
+    averaged, found = [], [*checkpoint_paths(folder).values()]
     if not interrupted:
         found = regular_paths(found) or found[-1:]
     for path in reversed(found):
         try:
-            require_regular(checkpoint_files(path), CheckpointError)
-            check_shapes(checkpoint, path)
-            status = checkpoint.read(path).expect_partial()
-            status.assert_existing_objects_matched()
-            stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-            if any(name.startswith("averages/") for name in stored):
-                check_shapes(moving_average, path, "averages")
-                moving_average.read(path).expect_partial()
-        except DAMAGE as error:
+            with CheckpointFile(path) as file:
+                file.check("weights", weights)
+                averages = file.names("averages")
+                if averages:
+                    file.check("averages", trainable)
+                values = {}
+                for name, variable in weights.items():
+                    group = "averages" if name in averages else "weights"
+                    values[name] = file.read(f"{group}/{name}", variable)
+        except Damage as error:
             warn_of_damage(path, error)
             continue
-        for name, value in weights.items():
-            sums[name] += value.numpy()
-        paths.insert(0, path)
-        if len(paths) == last:
+        for name, value in values.items():
+            sums[name] += value
+        averaged.insert(0, path)
+        if len(averaged) == last:
             break
-    if not paths:
+    if not averaged:
         raise CheckpointError(f"{folder}: no readable checkpoint")
-    for name, value in weights.items():
-        value.assign((sums[name] / len(paths)).astype("float32"))
-    return paths
+    for name, variable in weights.items():
+        variable.assign((sums[name] / len(averaged)).astype("float32"))
+    return averaged
 
 
 def count_stored_weights(folder):
     """Counts the parameters in the newest readable checkpoint, without a model."""
-    damaged = {}
-    for path in reversed(checkpoint_paths(folder)):
-        files = checkpoint_files(path)
+    for path in reversed(checkpoint_paths(folder).values()):
         try:
-            require_regular(files, CheckpointError)
-            reader = tf.train.load_checkpoint(path)
-            shapes, dtypes = (
-                reader.get_variable_to_shape_map(),
-                reader.get_variable_to_dtype_map(),
-            )
-        except DAMAGE as error:
-            damaged[path] = error
-            continue
-        sizes = {
-            name: math.prod(shape)
-            for name, shape in shapes.items()
-            if _WEIGHT.fullmatch(name)
-        }
-        num_bytes = sum(size * dtypes[name].size for name, size in sizes.items())
-        if num_bytes <= sum(file.stat().st_size for file in files):
-            return sum(sizes.values())
-        damaged[path] = "its files are smaller than its weights"
-    for path, error in damaged.items():
-        warn_of_damage(path, error)
+            with CheckpointFile(path) as file:
+                names = file.names("weights")
+                return sum(math.prod(file.shape(f"weights/{name}")) for name in names)
+        except Damage as error:
+            warn_of_damage(path, error)
     raise CheckpointError(f"{folder}: no readable checkpoint")
 
 
@@ -132,23 +221,17 @@ def regular_paths(paths):
 class _Progress(BaseModel):
     """The part of a checkpoint's progress that averaging needs."""
 
-    reason: str
+    reason: str = SCHEDULE
 
 
 def _reason(path):
     """Returns the reason for which a checkpoint was written."""
-    try:
-        require_regular(checkpoint_files(path))
-        progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
-        reason = parse_json(progress, _Progress, "progress", finite=False).reason
     # Damaged checkpoints are reported later, when their weights are read.
-    except Exception:
-        return SCHEDULE
-    return reason if reason in (END, INTERRUPTION) else SCHEDULE
-
-
-# Exceptions raised by reading a truncated, altered, or half-deleted checkpoint.
-DAMAGE = (tf.errors.OpError, IndexError)
+    with contextlib.suppress(Damage, CheckpointError), CheckpointFile(path) as file:
+        reason = file.read_progress(_Progress).reason
+        if reason in (END, INTERRUPTION):
+            return reason
+    return SCHEDULE
 
 
 def refuse_lost_checkpoints(folder):
@@ -160,65 +243,27 @@ def refuse_lost_checkpoints(folder):
         )
 
 
-def checkpoint_files(path):
-    """Returns the files of a checkpoint, for `require_regular`."""
-    path = pathlib.Path(path)
-    require_readable_path(path, CheckpointError)
-    return [*path.parent.glob(f"{path.name}.*")]
-
-
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read and is skipped."""
     reason = escape_controls(str(error).strip().partition("\n")[0])
     logger.warning("%s: damaged and skipped: %s", path, reason)
 
 
-def weights_by_path(transformer):
-    """Returns the variables of a model under the names that a checkpoint uses."""
-    weights = {
-        path_in_model(variable, transformer): variable.value
-        for variable in transformer.weights
-    }
+def variables_by_name(transformer):
+    """Returns the variables of a model by group and name, as a checkpoint has them."""
+    weights = {path_in_model(each, transformer): each for each in transformer.weights}
     # The states of random generators are variables, but not weights.
     paths = {weight.path for weight in transformer.weights}
-    states = [each.value for each in transformer.variables if each.path not in paths]
-    seeds = {str(index): state for index, state in enumerate(states)}
-    return {"weights": weights, "seeds": seeds}
+    states = [each for each in transformer.variables if each.path not in paths]
+    return {"weights": weights, "seeds": number(states)}
+
+
+def number(variables):
+    """Returns variables by their numbers, which are text."""
+    return {str(index): variable for index, variable in enumerate(variables)}
 
 
 def path_in_model(variable, transformer):
     """Returns the path of a model's variable, without the names of outer models."""
     # The names of outer models differ between processes.
-    names = variable.path.split("/")
-    return "/".join(names[names.index(transformer.name) + 1 :])
-
-
-def check_shapes(checkpoint, path, group="weights"):
-    """Checks that a checkpoint has exactly a model's variables, with their shapes."""
-    stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    prefix, suffix = f"{group}/", "/.ATTRIBUTES/VARIABLE_VALUE"
-    shapes = {
-        key.removeprefix(prefix).removesuffix(suffix).replace(".S", "/"): shape
-        for key, shape in stored.items()
-        if key.startswith(prefix)
-    }
-    variables = getattr(checkpoint, group)
-    for name in shapes:
-        if name not in variables:
-            raise CheckpointError(
-                f"{path}: the model has no weight {name}. Check that the checkpoint "
-                "belongs to this model."
-            )
-    for name, variable in variables.items():
-        shape = shapes.get(name)
-        if shape is None:
-            raise CheckpointError(
-                f"{path}: the checkpoint has no weight {name}. Check that it belongs "
-                "to this model."
-            )
-        if tuple(shape) != tuple(variable.shape):
-            raise CheckpointError(
-                f"{path}: {name} has shape {tuple(shape)} in the checkpoint but "
-                f"{tuple(variable.shape)} in the model. Check that the recipe and the "
-                "vocabulary are unchanged."
-            )
+    return variable.path.removeprefix(f"{transformer.path}/")

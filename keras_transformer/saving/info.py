@@ -194,8 +194,7 @@ def _describe_run(source, info):
     info.vocabulary.kind = recipe.tokenizer.kind
     rows = names.metrics_of_run(source.folder)
     if recipe.data.kind != "none":  # else the model is imported
-        paths = names.checkpoint_paths(source.folder / "checkpoints")
-        steps = [int(path.rpartition("-")[2]) for path in paths]
+        steps = [*names.checkpoint_paths(source.folder / "checkpoints")]
         info.training = Training(
             steps=max(steps, default=0),
             seconds=rows[-1].get("seconds") if rows else None,

@@ -222,14 +222,9 @@ def final_scores_of_run(folder):
 
 
 def checkpoint_paths(folder):
-    """Returns the checkpoints in `folder`, oldest first.
-
-    Checkpoints are found by their index files, because TensorFlow's list of checkpoints
-    may be lost.
-    """
+    """Returns the checkpoints in `folder` by their steps, oldest first."""
     found = {}
-    for index in pathlib.Path(folder).glob("ckpt-*.index"):
-        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
-        if match:
-            found[int(match.group(1))] = str(index.with_suffix(""))
-    return [found[step] for step in sorted(found)]
+    for path in pathlib.Path(folder).glob("ckpt-*.npz"):
+        if match := re.fullmatch(r"ckpt-(\d+)", path.stem):
+            found[int(match.group(1))] = path
+    return dict(sorted(found.items()))

@@ -9,7 +9,6 @@ import time
 from typing import Annotated, Any
 
 import keras
-import tensorflow as tf
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,6 +24,7 @@ from keras_transformer.saving.names import BEST_MODEL
 from keras_transformer.signals import handle_signals
 from keras_transformer.training import step_check
 from keras_transformer.training.reporting import restore_metric_sums
+from keras_transformer.training.step_ops import current_value, sync_variables
 
 logger = logging.getLogger(__name__)
 
@@ -198,8 +198,7 @@ class AfterStep(keras.callbacks.Callback):
     def _report_skipped_update(self):
         """Reports a skipped update. Stops training after too many in a row."""
         progress = self.progress
-        # Keras cannot convert a mirrored variable to a number.
-        fault = int(tf.convert_to_tensor(self.model.last_fault))
+        fault = int(current_value(self.model.last_fault, self.model))
         if fault == step_check.OK:
             progress.skipped_in_a_row = 0
             return
@@ -226,6 +225,7 @@ class AfterStep(keras.callbacks.Callback):
 
     def _log_metrics(self, logs):
         """Logs the means since the last line of the log, and resets them."""
+        sync_variables(self.model)
         (seconds, tokens), now = self._logged, self.progress.seconds
         self._logged = now, self._tokens()
         new_tokens = self._tokens() - tokens
@@ -236,7 +236,7 @@ class AfterStep(keras.callbacks.Callback):
         metrics["tokens_per_second"] = new_tokens / max(now - seconds, 1e-9)
         # Keras has already counted this update, so `learning_rate` is the rate of the
         # next update.
-        rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
+        rate = keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.trainer.log.write("train", metrics)
         self._has_restored_sums = False
@@ -264,6 +264,7 @@ class AfterStep(keras.callbacks.Callback):
     def run_validation(self):
         """Runs a validation, which `progress` marks as due until it is complete."""
         progress, trainer = self.progress, self.trainer
+        sync_variables(self.model)
         progress.validation_due = True
         start = time.monotonic()
         with self._signals.interruptible(), trainer.moving_average.use_average():

@@ -3,7 +3,6 @@
 import contextlib
 
 import keras
-import tensorflow as tf
 
 
 class MovingAverage(keras.callbacks.Callback):
@@ -27,7 +26,7 @@ class MovingAverage(keras.callbacks.Callback):
         self._optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         self.is_used = self._optimizer.use_ema
         self._weights = None
-        if self.is_used and not int(tf.convert_to_tensor(self._optimizer.iterations)):
+        if self.is_used and not self._optimizer.iterations.numpy():
             # Keras initializes the averages with zeros. A checkpoint that is written
             # before the first update would store them.
             for weight, average in self.pairs():

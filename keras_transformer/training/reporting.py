@@ -3,8 +3,11 @@
 import json
 import math
 import os
+import time
 
-import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.names import FINAL, METRICS, metrics_lines
@@ -23,10 +26,9 @@ class MetricsLog:
         self.progress = progress
         self.writes = writes
         self._path = folder / METRICS
-        self._writers = {
-            split: tf.summary.create_file_writer(str(folder / "logs" / split))
-            for split in (("train", "validation") if writes else ())
-        }
+        self._writers = {}
+        for split in ("train", "validation") if writes else ():
+            self._writers[split] = EventFileWriter(str(folder / "logs" / split))
 
     def write(self, split, metrics, labels=()):
         """Writes a line of JSON and one TensorBoard scalar per metric.
@@ -44,9 +46,13 @@ class MetricsLog:
         self.note(split, {**finite, **dict(labels)})
         if split == FINAL:
             return
-        with self._writers[split].as_default(step=self.progress.step):
-            for name, value in metrics.items():
-                tf.summary.scalar(name, float(value))
+        values = [
+            Summary.Value(tag=name, simple_value=float(value))
+            for name, value in metrics.items()
+        ]
+        event = Event(wall_time=time.time(), step=self.progress.step)
+        event.summary.CopyFrom(Summary(value=values))
+        self._writers[split].add_event(event)
         self._writers[split].flush()
 
     def note(self, split, values):

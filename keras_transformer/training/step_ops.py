@@ -8,6 +8,7 @@ variables and collects the assigned ones.
 import itertools
 
 import keras
+import numpy as np
 
 # Number of tokens whose logits are enough to use a GPU fully.
 _CHUNK_TOKENS = 8192
@@ -33,6 +34,28 @@ def call_step(step, groups, arguments):
     )
     values = iter(values)
     return result, tuple([next(values) for _ in group] for group in groups)
+
+
+def sync_variables(model):
+    """Gives the model's variables their current values, inside a callback of `fit`.
+
+    While Keras trains on JAX, it keeps the values in its own state.
+    """
+    if is_jax():
+        model.jax_state_sync()
+
+
+def current_value(variable, model):
+    """Returns a non-trainable variable's value, as an array of NumPy.
+
+    Inside a callback of `fit`, `sync_variables` would cost more, since it assigns all
+    variables.
+    """
+    state = getattr(model, "_jax_state", None)
+    if not state or model._jax_state_synced:
+        return variable.numpy()
+    index = [each is variable for each in model.non_trainable_variables].index(True)
+    return np.asarray(state["non_trainable_variables"][index])
 
 
 def gradients_of(function, model):

@@ -3,8 +3,6 @@
 import contextlib
 import pathlib
 
-import tensorflow as tf
-
 from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
 from keras_transformer.saving.keras_file import store_fingerprint
@@ -18,6 +16,7 @@ from keras_transformer.training.reporting import (
     metric_sums,
     restore_metric_sums,
 )
+from keras_transformer.training.step_ops import sync_variables
 
 
 class Trainer:
@@ -113,6 +112,7 @@ class Trainer:
                 After a skipped step, the reason is always `INTERRUPTION`, so that the
                 unchanged weights do not count twice in an average of checkpoints.
         """
+        sync_variables(self.model)
         # A signal may have interrupted a validation, which uses the averaged weights.
         self.moving_average.restore()
         progress = self.progress
@@ -122,9 +122,7 @@ class Trainer:
         becomes_regular = was_interrupted and reason != INTERRUPTION
         if self._saved_step == progress.step and not becomes_regular:
             return
-        # Keras cannot convert a mirrored variable to a number.
-        sums = map(tf.convert_to_tensor, metric_sums(self.model))
-        progress.metrics = [float(value) for value in sums]
+        progress.metrics = [float(each.numpy()) for each in metric_sums(self.model)]
         progress.tokens = self.model.num_tokens
         progress.reason = reason
         self.checkpoints.save(progress.step, dict(progress))

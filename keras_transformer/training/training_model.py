@@ -17,6 +17,7 @@ from keras_transformer.training.step_check import OK, apply_checked
 from keras_transformer.training.step_ops import (
     accelerator_chunk_tokens,
     call_step,
+    current_value,
     gradients_of,
     is_jax,
     repeat,
@@ -162,8 +163,8 @@ class TrainingModel(keras.Model):
     @property
     def num_tokens(self):
         """Number of target tokens in all valid steps. `fit` does not reset it."""
-        high, low = self._token_counts[0], self._token_counts[1]
-        return int(high) * _COUNT_BASE + int(low)
+        high, low = current_value(self._token_counts, self).tolist()
+        return high * _COUNT_BASE + low
 
     @num_tokens.setter
     def num_tokens(self, number):
@@ -200,9 +201,7 @@ class TrainingModel(keras.Model):
         """Returns the state variables of random generators outside the transformer."""
         names = ("word_dropout", "token_cutoff")
         return [
-            self.generators[name].state.value
-            for name in names
-            if name in self.generators
+            self.generators[name].state for name in names if name in self.generators
         ]
 
     @property

@@ -249,4 +249,4 @@ def test_train_resumes_after_a_signal(folder):
     done = prepared.run(prepared.COMMAND, *command, folder=folder)
     assert done.returncode == 0, done.stderr
     assert f"steps: {last}\n" in done.stdout
-    assert (run / "checkpoints" / f"ckpt-{last}.index").exists()
+    assert (run / "checkpoints" / f"ckpt-{last}.npz").exists()

@@ -236,7 +236,7 @@ def test_started_run_keeps_its_values(load, tmp_path, folder):
     options = {"run": run, "report": lines.append}
     # Before its first checkpoint, a run's settings may still change with its text.
     assert load(4_500_000, GPU, **options).model.size == "base"
-    (run / folder / "ckpt-1.index").touch()
+    (run / folder / "ckpt-1.npz").touch()
     lines.clear()
     assert load(4_500_000, GPU, **options) == started
     assert lines == []
@@ -282,7 +282,7 @@ def test_intervals_follow_from_the_stages(load):
 def test_started_run_may_change_its_stages(load, tmp_path):
     """The number of steps follows from the stages, so it is not kept."""
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "ckpt-1.index").touch()
+    (tmp_path / "checkpoints" / "ckpt-1.npz").touch()
     for last in (40, 50):
         stages = [{"steps": 30}, {"steps": last}]
         values = {"data": TEXT, "training": {"stages": stages}}

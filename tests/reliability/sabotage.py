@@ -134,16 +134,6 @@ def cut(path):
     pathlib.Path(path).write_bytes(content[: len(content) // 2])
 
 
-def cut_parts(prefix, *_, **__):
-    # SaveV2's first argument: RUN/checkpoints/ckpt-3_temp/part-00000-of-00001.
-    for path in pathlib.Path(prefix.numpy().decode()).parent.glob("part-*"):
-        cut(path)
-
-
-def take_index(_, destination_prefix, **__):
-    pathlib.Path(f"{destination_prefix.numpy().decode()}.index").unlink()
-
-
 def partial_log_line(kill):
     """Point at which a line of metrics.jsonl is partially written."""
     owner, _ = attribute(f"{TRAINING}.reporting:MetricsLog.note")
@@ -177,20 +167,7 @@ def partial_model(name):
     return patch
 
 
-def partial_rotation(kill):
-    """Point at which the index of an old checkpoint is deleted, but not its data."""
-    original = pathlib.Path.unlink
-
-    def unlink(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        if self.match("ckpt-*.index"):
-            kill()
-
-    pathlib.Path.unlink = unlink
-
-
 TRAINING = "keras_transformer.training"
-_IO = "tensorflow.python.ops.gen_io_ops"
 _EXPORT = "keras_transformer.export.saved_model"
 _TOKENIZERS = "keras_transformer.pipelines.tokenizers"
 # Points of the command `train`, by name.
@@ -202,22 +179,18 @@ TRAIN_POINTS = {
     "step": before(f"{TRAINING}.callbacks:AfterStep.on_train_batch_end"),
     "log line half written": partial_log_line,
     "before a checkpoint": before(f"{TRAINING}.checkpoints:Checkpoints.save"),
-    "checkpoint's part half written": after(
-        "tensorflow.python.ops.io_ops:save_v2", cut_parts
-    ),
-    "checkpoint's parts not merged": before(f"{_IO}:merge_v2_checkpoints"),
-    "checkpoint without index": after(f"{_IO}:merge_v2_checkpoints", take_index),
-    # In this order: data, index, saved.json, and the state file.
-    "checkpoint's file not renamed": before_rename(f"{TRAINING}.checkpoints"),
+    "checkpoint half written": after("numpy:savez", lambda path, **_: cut(path)),
+    "checkpoint not renamed": before_rename(f"{TRAINING}.checkpoints"),
     "before rotation": before(f"{TRAINING}.checkpoints:Checkpoints._delete_old"),
-    "during rotation": partial_rotation,
     "after a checkpoint": after(f"{TRAINING}.checkpoints:Checkpoints.save"),
     "after perplexity": after("keras_transformer.evaluation:perplexity"),
     "before decoding in validation": before(
         "keras_transformer.decoding:Translator.translate"
     ),
     "best.keras half written": partial_model("best"),
-    "before averaging": before("keras_transformer.saving.checkpoints:check_shapes"),
+    "before averaging": before(
+        "keras_transformer.saving.checkpoints:CheckpointFile.check"
+    ),
     "model.keras half written": partial_model("model"),
     "model.keras not renamed": before_rename(f"{TRAINING}.trainer"),
 }

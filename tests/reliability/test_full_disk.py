@@ -13,8 +13,8 @@ import shutil
 import subprocess
 import tempfile
 
+import numpy as np
 import pytest
-import tensorflow as tf
 from run_state import assert_same
 from tiny_export import tiny_model
 
@@ -93,9 +93,9 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         shutil.copytree(light.run, run)
         checkpoints = run / "checkpoints"
         # Without its last two checkpoints, the copied run resumes at step 6.
-        for path in [*checkpoints.glob("ckpt-9.*"), *checkpoints.glob("ckpt-12.*")]:
+        for path in (checkpoints / "ckpt-9.npz", checkpoints / "ckpt-12.npz"):
             path.unlink()
-        size = sum(path.stat().st_size for path in checkpoints.glob("ckpt-6.*"))
+        size = (checkpoints / "ckpt-6.npz").stat().st_size
         limit = {}
         if is_mounted:
             # best.keras of step 8 fits, but the checkpoint of step 9 does not.
@@ -105,13 +105,12 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         arguments = [*light.arguments, "--output", run]
         code, log = forks.run(*arguments, **limit)
         assert code == 2, log
-        assert_disk_full_error(log, checkpoints / "ckpt-9")
+        assert_disk_full_error(log, checkpoints / "ckpt-9.npz")
         # The incomplete checkpoint was removed, and the older one can be read.
-        names = {path.name for path in checkpoints.glob("ckpt-*")}
-        assert names == {"ckpt-6.index", "ckpt-6.data-00000-of-00001"}
-        reader = tf.train.load_checkpoint(str(checkpoints / "ckpt-6"))
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+        (path,) = checkpoints.glob("*ckpt-*")
+        assert path.name == "ckpt-6.npz"
+        with np.load(path) as arrays:
+            dict(arrays)
         if is_mounted:
             disk.empty()
         code, log = forks.run(*arguments)

@@ -120,7 +120,7 @@ def test_signals_end_a_run_within_seconds(
     assert "Traceback" not in log
     assert code == expected
     assert time.monotonic() - started < SECONDS
-    assert (run / "checkpoints" / "ckpt-8.index").is_file() == saves
+    assert (run / "checkpoints" / "ckpt-8.npz").is_file() == saves
     if saves:
         code, log = forks.run(*command)
         assert code == 0, log

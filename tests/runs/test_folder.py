@@ -43,7 +43,7 @@ def recipe(*overrides):
 def add_checkpoint(folder, step=3):
     """Adds the files of a checkpoint."""
     (folder / "checkpoints").mkdir(exist_ok=True)
-    (folder / "checkpoints" / f"ckpt-{step}.index").touch()
+    (folder / "checkpoints" / f"ckpt-{step}.npz").touch()
     (folder / "tokenizer").mkdir(exist_ok=True)
 
 
@@ -77,19 +77,14 @@ def test_lock_rejects_second_process(tmp_path):
 def test_clean_removes_only_leftovers(tmp_path):
     kept = [
         *("config.yaml", "model.keras", "notes-2024.txt", "cache/train/source_ids.npy"),
-        *("tokenizer/tokenizer.model", "checkpoints/checkpoint"),
-        *("checkpoints/ckpt-7.index", "checkpoints/ckpt-7.data-00000-of-00001"),
+        *("tokenizer/tokenizer.model", "checkpoints/ckpt-7.npz"),
     ]
     leftovers = [
         *(".model-4711-0f3a.keras", ".metrics-12.jsonl", ".config-4711.yaml"),
         *(".probe-8.tmp", "cache/.train-99-0f3a/source_ids.npy"),
         "tokenizer/.tokenizer-77-0f3a.model",
         "tokenizer/source/.tokenizer-77-0f3a.model",
-        "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
-        "checkpoints/.new-ckpt-9.data-00000-of-00001",
-        "checkpoints/.ckpt-9-123-a1b2.data-00000-of-00001",
-        "checkpoints/ckpt-9.data-00000-of-00001",
-        *("checkpoints/.saved-5.json", "checkpoints/.checkpoint-5"),
+        *("checkpoints/.ckpt-9-123-a1b2.npz", "checkpoints/.saved-5.json"),
     ]
     for name in kept + leftovers:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -245,8 +240,7 @@ def test_lock_follows_no_link(tmp_path):
 def outside(tmp_path):
     """Folder outside the run. A run would delete files with the names of its files."""
     names = [
-        *("ckpt-1.index", "ckpt-1.data-00000-of-00001", "ckpt-2.data-00000-of-00001"),
-        *(".probe-1.tmp", "x.12.tmp", ".saved-7.json", "ckpt-3_temp", "checkpoint"),
+        *("ckpt-1.npz", ".ckpt-2-7.npz", ".probe-1.tmp", "x.12.tmp", ".saved-7.json"),
         *("corpus.json", "tokenizer.model", "metrics.jsonl", "train", "text.sha256"),
     ]
     folder = tmp_path / "outside"

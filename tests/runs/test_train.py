@@ -77,7 +77,7 @@ def test_model_is_mean_of_last_checkpoints(phrases_run, tmp_path):
         copy = tmp_path / str(number)
         shutil.copytree(folder, copy)
         for path in (copy / "checkpoints").glob("ckpt-*"):
-            if not path.name.startswith(f"ckpt-{number}."):
+            if path.name != f"ckpt-{number}.npz":
                 path.unlink()
         path, averaged = average_run(copy, last=5)
         assert len(averaged) == 1
@@ -212,8 +212,7 @@ def test_diverging_run_stops_and_names_pairs(tmp_path):
     all_pairs = list(load_pairs(small_recipe())["train"])
     assert len(pairs) > 10
     assert set(pairs) <= set(range(1, len(all_pairs) + 1))
-    paths = checkpoint_paths(tmp_path / "checkpoints")
-    assert [path.rpartition("-")[2] for path in paths] == ["1"]
+    assert [*checkpoint_paths(tmp_path / "checkpoints")] == [1]
 
 
 @pytest.mark.slow

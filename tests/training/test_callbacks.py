@@ -8,6 +8,7 @@ import os
 import signal
 import types
 
+import keras
 import pytest
 from rich.console import Console
 
@@ -46,8 +47,9 @@ class Simulation:
 
     def begin(self):
         """Begins a `fit`."""
-        model = types.SimpleNamespace(last_fault=0, stop_training=False, metrics=())
+        model = types.SimpleNamespace(stop_training=False, metrics=())
         model.optimizer = types.SimpleNamespace(learning_rate=0.5)
+        model.last_fault = keras.Variable(0, dtype="int32")
         model.num_tokens = 10**9  # counted by an earlier `fit`
         self.model = model
         self.after_step.set_model(model)
@@ -59,7 +61,7 @@ class Simulation:
     def step(self, seconds=0, tokens=0, loss=1.0, is_skipped=False):
         self.clock.now += seconds
         self.model.num_tokens += tokens
-        self.model.last_fault = int(is_skipped)
+        self.model.last_fault.assign(int(is_skipped))
         self.after_step.on_train_batch_end(0, {"loss": loss})
 
     def rows(self):

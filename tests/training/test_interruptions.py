@@ -135,10 +135,8 @@ class Run:
     def state(self):
         model = self.trainer.model
         folder = self.folder / "checkpoints"
-        regular = [
-            int(path.rpartition("-")[2])
-            for path in regular_paths(checkpoint_paths(folder))
-        ]
+        regular = regular_paths([*checkpoint_paths(folder).values()])
+        regular = [path.name for path in regular]
         averaged = tiny_transformer()
         average_checkpoints(averaged, folder, 3)
         best = tiny_transformer()
@@ -229,7 +227,7 @@ def test_another_run_has_other_gradients(recorders, uninterrupted, tmp_path):
 def test_finished_run_is_not_saved_again(recorders, tmp_path):
     run = Run(tmp_path / "run", recorders)
     run.part(last_step=2)
-    newest = run.folder / "checkpoints" / "ckpt-2.index"
+    newest = run.folder / "checkpoints" / "ckpt-2.npz"
     written = newest.stat().st_mtime_ns
     run.part(last_step=2).save()
     assert newest.stat().st_mtime_ns == written

@@ -31,7 +31,7 @@ def tensorboard_scalars(folder):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
-                number = float(tf.make_ndarray(value.tensor))
+                number = value.simple_value
                 scalars.setdefault(value.tag, {})[event.step] = number
     return scalars
 
