@@ -105,7 +105,7 @@ class ProgressBar:
             return
         # The first unit is slower, because TensorFlow traces its functions. Only later
         # ones count in the estimate.
-        start, first = self._first
+        start, first = self._first or (now, done)
         if self.total is not None and done > first:
             left = (now - start) / (done - first) * (self.total - done)
             line += f", {_clock(left)} left"

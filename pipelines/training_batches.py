@@ -29,9 +29,13 @@ class TrainingBatches(keras.utils.PyDataset):
             (25,000 in the paper).
         seed: Seed for shuffling, not negative.
         start_step: Number of batches to skip, for resuming.
+        num_replicas: Number of replicas. Batches get rows of padding up to a multiple
+            of this number.
 
     Attributes:
         steps_per_epoch: Number of batches in each epoch.
+        shapes: Pairs of the shape of `source_ids` and that of the labels, one pair for
+            each shape of batches.
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`, or if `seed` or
@@ -44,13 +48,23 @@ class TrainingBatches(keras.utils.PyDataset):
         batch_tokens: int,
         seed: int = 1,
         start_step: int = 0,
+        num_replicas: int = 1,
     ):
         # Two threads prepare the next batches while a step is computed.
         super().__init__(workers=2)
         check_start(seed, start_step)
         self._corpus, self._seed, self._start_step = corpus, seed, start_step
+        self._num_replicas = num_replicas
         self._plan = corpus.plan(batch_tokens, plan_few_buckets)
         self.steps_per_epoch = batches_per_epoch(self._plan[0])
+        rows = {
+            bucket: -(-bucket.batch_size // num_replicas) * num_replicas
+            for bucket in self._plan[0]
+        }
+        self.shapes = [
+            ((count, bucket.source_length), (count, bucket.target_length))
+            for bucket, count in rows.items()
+        ]
         self._batches = functools.lru_cache(2)(self._batches_of)
 
     @property
@@ -60,8 +74,9 @@ class TrainingBatches(keras.utils.PyDataset):
     def __getitem__(self, index):
         epoch, number = divmod(self._start_step + index, self.steps_per_epoch)
         indices, bucket = self._batches(epoch)[number]
-        arrays = self._corpus.padded_batch(indices, self._plan[0][bucket])
-        source_ids, target_ids, labels = arrays
+        source_ids, target_ids, labels = self._corpus.padded_batch(
+            indices, self._plan[0][bucket], self._num_replicas
+        )
         return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
     def _batches_of(self, epoch):

@@ -9,7 +9,6 @@ import sys
 import time
 
 import keras
-import tensorflow as tf
 
 from keras_transformer import pipelines, training
 from keras_transformer.errors import require_backend
@@ -41,7 +40,8 @@ from keras_transformer.saving.names import (
     MODEL,
     TOKENIZER,
 )
-from keras_transformer.training.workers import Workers
+from keras_transformer.training.replicas import JaxDevices
+from keras_transformer.training.step_ops import is_jax
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def train(
 
     Raises:
         RecipeError: If the recipe cannot be read.
-        ModelError: If Keras uses another backend than TensorFlow,
+        ModelError: If Keras uses another backend than TensorFlow and JAX,
             `training.initial_model` does not match the recipe, or the recipe's model
             settings are invalid.
         DataError: If the data or the tokenizer does not match the recipe.
@@ -96,7 +96,7 @@ def train(
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """
-    require_backend("training", "tensorflow")
+    require_backend("training", "tensorflow", "jax")
     if isinstance(recipe, str | os.PathLike | dict):
         existing = None if restart else output
         report = functools.partial(print, file=sys.stderr) if progress else None
@@ -112,14 +112,9 @@ def train(
 @contextlib.contextmanager
 def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
-    training.configure_threads(recipe.training.parallel_parts)
-    training.fix_order_of_sums()
-    workers = Workers(worker_timeout)
-    automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
-        workers.convert_worker_errors(),
+        _configure_backend(recipe.training, worker_timeout) as workers,
         convert_disk_full_errors(output),
-        training.automatic_bfloat16(automatic),
         contextlib.ExitStack() as stack,
     ):
 
@@ -136,6 +131,31 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
 
         workers.broadcast_from_chief(claim)
         yield _Run(recipe, output, allow_changes, workers)
+
+
+@contextlib.contextmanager
+def _configure_backend(settings, worker_timeout):
+    """Yields the `Workers`, with the backend configured for `training` in a recipe."""
+    is_automatic = settings.mixed_precision == "auto_bfloat16"
+    if is_jax():
+        if is_automatic:
+            require_backend("training.mixed_precision=auto_bfloat16", "tensorflow")
+        if os.environ.get("TF_CONFIG"):
+            require_backend("training by several workers (TF_CONFIG)", "tensorflow")
+        if settings.deterministic:
+            # JAX reads the flags at its first operation.
+            flags = os.environ.get("XLA_FLAGS", "")
+            os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+        with JaxDevices() as workers:
+            yield workers
+        return
+    from keras_transformer.training.workers import Workers
+
+    training.configure_threads(settings.parallel_parts)
+    training.fix_order_of_sums()
+    workers = Workers(worker_timeout)
+    with workers.convert_worker_errors(), training.automatic_bfloat16(is_automatic):
+        yield workers
 
 
 class _Run:
@@ -159,7 +179,9 @@ class _Run:
         initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
         keras.utils.set_random_seed(settings.seed)
-        if settings.deterministic:
+        if settings.deterministic and not is_jax():
+            import tensorflow as tf
+
             tf.config.experimental.enable_op_determinism()
         self.pairs = pairs = load_pairs(self.recipe)
         self.workers.broadcast_from_chief(
@@ -186,7 +208,7 @@ class _Run:
 
     def build_trainer(self, initial):
         """Builds the `Trainer`, with the state of the newest checkpoint."""
-        with self.workers.strategy.scope():
+        with self.workers.scope():
             model = build_training_model(self.recipe, self.tokenizer, initial)
         self.trainer = training.Trainer(
             model,
@@ -218,7 +240,7 @@ class _Run:
             self.trainer.progress,
             self.allow_changes,
             text="+".join(fingerprints.values()) if is_known else None,
-            replicas=self._num_replicas,
+            replicas=self.workers.num_replicas,
             validation_text=getattr(validation, "fingerprint", None),
             validation_settings=validation_settings(self.recipe),
         )
@@ -265,16 +287,24 @@ class _Run:
         corpus, pairs = self._training_text(stage.text_options)
         trainer.model.change_options(**regularization(settings))
         # XLA compiles once per shape.
-        pad_to_bucket = bool(trainer.model.jit_compile)
-        dataset = pipelines.training_dataset(
-            corpus,
-            settings.batch_tokens,
-            seed=settings.seed,
-            start_step=trainer.progress.step - stage.start,
-            num_replicas=self._num_replicas,
-            pad_to_bucket=pad_to_bucket,
-            shard=(self.workers.index, self.workers.count),
-        )
+        pad_to_bucket = is_jax() or bool(trainer.model.jit_compile)
+        arguments = {
+            "seed": settings.seed,
+            "start_step": trainer.progress.step - stage.start,
+            "num_replicas": self.workers.num_replicas,
+        }
+        if is_jax():
+            dataset = pipelines.TrainingBatches(
+                corpus, settings.batch_tokens, **arguments
+            )
+        else:
+            dataset = pipelines.training_dataset(
+                corpus,
+                settings.batch_tokens,
+                **arguments,
+                pad_to_bucket=pad_to_bucket,
+                shard=(self.workers.index, self.workers.count),
+            )
 
         def locate_batch(step):
             """Returns the locations of the pairs in a step's batch, for messages."""
@@ -354,13 +384,9 @@ class _Run:
                 f"{settings.validation_beam_size})"
             )
         summary["training cost"] = training_cost(
-            self.recipe, model, corpora, progress, self._num_replicas
+            self.recipe, model, corpora, progress, self.workers.num_replicas
         )
         return summary
-
-    @property
-    def _num_replicas(self):
-        return self.workers.strategy.num_replicas_in_sync
 
 
 def _describe_pairs(corpora):

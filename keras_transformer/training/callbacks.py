@@ -163,6 +163,14 @@ class AfterStep(keras.callbacks.Callback):
     def __exit__(self, *error):
         return self._contexts.__exit__(*error)
 
+    def compile(self, shapes):
+        """Compiles the training step for shapes of batches."""
+        if self._bar is not None:
+            text = f"compiling the step for {len(shapes)} shapes of batches"
+            self._bar.show(self.progress.step, "compiling", text)
+        with self._signals.interruptible():
+            self.trainer.model.compile_shapes(shapes)
+
     def on_train_begin(self, logs=None):
         self._time = time.monotonic()
         # Time and tokens at the last line of the log, and tokens at the last progress.

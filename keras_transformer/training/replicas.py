@@ -3,6 +3,8 @@
 Backends other than TensorFlow have one replica.
 """
 
+import contextlib
+
 import keras
 
 
@@ -41,14 +43,48 @@ def default_strategy():
 
 
 class SingleProcess:
-    """The `Workers` of a single process."""
+    """The `Workers` of a single process, which trains on one device."""
 
     is_chief = True
-    count = 1
+    index, count = 0, 1
+    num_replicas = 1
 
     def all_reduce_sum(self, values):
         """Returns `values` as a list, since there is nothing to add."""
         return list(values)
+
+    def broadcast_from_chief(self, function):
+        """Calls `function` and returns its result."""
+        return function()
+
+    def scope(self):
+        """Returns a context in which to build the model."""
+        return contextlib.nullcontext()
+
+    def distribute(self, dataset):
+        """Returns the dataset to pass to `fit`."""
+        return dataset
+
+
+class JaxDevices(SingleProcess):
+    """The `Workers` of a JAX process, which trains on all of its devices.
+
+    Use it as a context manager around training. Each device then computes some rows of
+    every batch (`keras.distribution.DataParallel`).
+    """
+
+    def __init__(self):
+        self.num_replicas = len(keras.distribution.list_devices())
+        self._context = contextlib.nullcontext()
+        if self.num_replicas > 1:
+            self._context = keras.distribution.DataParallel().scope()
+
+    def __enter__(self):
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        return self._context.__exit__(*error)
 
 
 def _replica_context():

@@ -96,7 +96,8 @@ def _find_fault(tokens, loss_sum, gradient_sum, loss_scale, is_too_large):
     is_loss_nonfinite, is_gradient_nonfinite = ops.unstack(counts > 0)
     if loss_scale is not None:
         is_gradient_nonfinite &= loss_scale < MIN_LOSS_SCALE
-    fault = ops.where(is_too_large, EXPLOSION, OK)
+    # JAX would compile the step anew for a weakly typed result.
+    fault = ops.where(is_too_large, EXPLOSION, ops.array(OK, "int32"))
     fault = ops.where(is_gradient_nonfinite, GRADIENT, fault)
     fault = ops.where(is_loss_nonfinite, LOSS, fault)
     return ops.where(tokens > 0, fault, NO_TOKENS)

@@ -5,6 +5,7 @@ functions of arrays alone, so a `keras.StatelessScope` supplies the values of th
 variables and collects the assigned ones.
 """
 
+import concurrent.futures
 import itertools
 
 import keras
@@ -34,6 +35,44 @@ def call_step(step, groups, arguments):
     )
     values = iter(values)
     return result, tuple([next(values) for _ in group] for group in groups)
+
+
+def jit_step(step, groups):
+    """Returns the compiled `step(state, data)` of `call_step`, which reuses `state`."""
+    import jax
+
+    shardings = None
+    if keras.distribution.distribution() is not None:
+        shardings = (
+            None,
+            tuple([x.sharding for x in _values(each)] for each in groups),
+        )
+    return jax.jit(step, donate_argnums=0, out_shardings=shardings)
+
+
+def compile_step(step, groups, shapes):
+    """Compiles the result of `jit_step` for shapes of batches, side by side.
+
+    `shapes` are pairs of the shape of `source_ids` and that of the labels.
+    """
+    import jax
+
+    distribution = keras.distribution.distribution()
+
+    def ids(shape):
+        sharding = None
+        if distribution is not None:
+            sharding = distribution.get_data_layout(shape).backend_layout
+        return jax.ShapeDtypeStruct(shape, "int32", sharding=sharding)
+
+    state = tuple(_values(each) for each in groups)
+    lowered = []
+    for source, target in shapes:
+        inputs = {"source_ids": ids(source), "target_ids": ids(target)}
+        lowered.append(step.lower(state, (inputs, ids(target))))
+    # XLA does not hold the GIL.
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(lambda each: each.compile(), lowered))
 
 
 def sync_variables(model):

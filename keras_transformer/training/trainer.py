@@ -162,7 +162,8 @@ class Trainer:
 
         Args:
             dataset: Endless dataset of batches. The first batch is for the step after
-                `progress.step`.
+                `progress.step`. On JAX, the step is first compiled for all `shapes` of
+                `TrainingBatches`.
             steps: Number of the last step.
             checkpoint_minutes: Minutes of training between checkpoints.
             checkpoint_steps: Number of steps between checkpoints. If not `None`,
@@ -217,6 +218,8 @@ class Trainer:
                 after_step.save_if_due()
             remaining = steps - self.progress.step
             if remaining > 0 and not after_step.is_over():
+                if shapes := getattr(dataset, "shapes", None):
+                    after_step.compile(shapes)
                 # The dataset's cardinality must be infinite. If it were unknown, Keras
                 # would count one iteration too many per epoch.
                 self.model.fit(

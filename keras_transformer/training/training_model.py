@@ -17,9 +17,11 @@ from keras_transformer.training.step_check import OK, apply_checked
 from keras_transformer.training.step_ops import (
     accelerator_chunk_tokens,
     call_step,
+    compile_step,
     current_value,
     gradients_of,
     is_jax,
+    jit_step,
     repeat,
 )
 
@@ -132,6 +134,7 @@ class TrainingModel(keras.Model):
         require_backend("`TrainingModel`", "tensorflow", "jax")
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
+        self._jitted_step = None
         # Random generators for `word_dropout` and `token_cutoff`, if they are used.
         self.generators = {}
         self._set_options(
@@ -262,13 +265,36 @@ class TrainingModel(keras.Model):
             Dict of the metrics over all batches since they were last reset. On JAX, a
             pair of this dict and the new state.
         """
-        groups = (
+        return call_step(self._train_step, self._state_variables, arguments)
+
+    def make_train_function(self, force=False):
+        """Like Keras's, but on JAX, `compile_shapes` can compile the step ahead."""
+        is_eager = self.run_eagerly or not self.jit_compile
+        if not is_jax() or is_eager:
+            super().make_train_function(force)
+        elif self.train_function is None or force:
+            self._jitted_step = step = jit_step(self.train_step, self._state_variables)
+            self.train_function = lambda state, iterator: step(state, next(iterator))
+
+    def compile_shapes(self, shapes):
+        """Compiles the training step on JAX for shapes of batches, side by side.
+
+        `shapes` are pairs of the shape of `source_ids` and that of the labels. On
+        other backends, and without XLA, nothing happens.
+        """
+        self.make_train_function()
+        if self._jitted_step is not None:
+            compile_step(self._jitted_step, self._state_variables, shapes)
+
+    @property
+    def _state_variables(self):
+        """The groups of variables that a training step on JAX gets and returns."""
+        return (
             self.trainable_variables,
             self.non_trainable_variables,
             self.optimizer.variables,
             self.metrics_variables,
         )
-        return call_step(self._train_step, groups, arguments)
 
     def _train_step(self, data):
         batch, is_token = self._unpack(data)

@@ -107,6 +107,15 @@ class Workers:
             faulthandler.cancel_dump_traceback_later()
 
     @property
+    def num_replicas(self):
+        """Number of replicas of all workers together."""
+        return self.strategy.num_replicas_in_sync
+
+    def scope(self):
+        """Returns a context in which to build the model."""
+        return self.strategy.scope()
+
+    @property
     def is_chief(self):
         """True if this worker writes files."""
         return self.index == 0
