@@ -28,9 +28,10 @@ class MovingAverage(keras.callbacks.Callback):
         self._weights = None
         if self.is_used and not self._optimizer.iterations.numpy():
             # Keras initializes the averages with zeros. A checkpoint that is written
-            # before the first update would store them.
+            # before the first update would store them. On JAX, `fit` reuses the arrays
+            # of variables, so the two must not share one.
             for weight, average in self.pairs():
-                average.assign(weight)
+                average.assign(weight.numpy())
 
     def pairs(self):
         """Returns a list of (trainable variable, average), empty without averages."""

@@ -8,18 +8,21 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+import runs_on_backend as runs
 import training_on_backend as training
 import translator_on_backend
 from characters import Characters, characters_model
 from layer_checks import numpy, randomize
 from small_transformers import built
 
+from keras_transformer.pipelines import encode_corpus, train_tokenizer
 from keras_transformer.transformer import Transformer
 
 # The other backends are in the extra `backends`.
@@ -133,6 +136,62 @@ def test_translator_on_jax_matches_tensorflow(tmp_path):
     keras.tree.assert_same_structure(found, expected)
     for value, right in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
         assert value == (right if isinstance(right, str) else pytest.approx(right))
+
+
+def last_checkpoint(folder):
+    with np.load(folder / "checkpoints" / f"ckpt-{runs.STEPS}.npz") as arrays:
+        return {name: arrays[name] for name in arrays if name != "progress"}
+
+
+def log_rows(folder):
+    """Returns the numbers in a run's log that do not depend on time."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    names = ("step", "loss", "perplexity", "accuracy", "learning_rate", "bleu")
+    return [[row.get(name, 0.0) for name in names] for row in rows]
+
+
+def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
+    """On JAX, where TensorFlow cannot be imported, and on four devices."""
+    words = ["eins", "two", "drei", "four"]
+    text = [" ".join(words[: 1 + n % 4]) + f" {n}" for n in range(37)]
+    tokenizer = train_tokenizer("bpe", text, 290)
+    pairs = [*zip(text, reversed(text), strict=True)]
+    corpus = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "corpus")
+    runs.train(corpus, tmp_path / "tensorflow")
+    runs.train(corpus, tmp_path / "begun on tensorflow", runs.INTERRUPTED)
+    one_device = ("dropout", "interrupted, dropout", "jax", "begun on tensorflow")
+    for names, flags in (
+        (one_device, ""),
+        (("four devices",), "--xla_force_host_platform_device_count=4"),
+    ):
+        folders = [tmp_path / name for name in names]
+        script = TESTS / "backends" / "runs_on_backend.py"
+        cache = str(tmp_path / "cache")
+        result = run(
+            *("jax", script, tmp_path / "corpus", *folders),
+            XLA_FLAGS=flags,
+            JAX_COMPILATION_CACHE_DIR=cache,
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        )
+        assert result.returncode == 0, result.stderr
+    whole = last_checkpoint(tmp_path / "dropout")
+    resumed = last_checkpoint(tmp_path / "interrupted, dropout")
+    assert whole.keys() == resumed.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array, resumed[name], err_msg=name)
+    shutil.copytree(tmp_path / "jax", tmp_path / "begun on jax")
+    (tmp_path / "begun on jax" / "checkpoints" / "ckpt-5.npz").unlink()
+    runs.train(corpus, tmp_path / "begun on jax")
+    expected = tmp_path / "tensorflow"
+    for name in ("jax", "begun on tensorflow", "begun on jax", "four devices"):
+        found = last_checkpoint(tmp_path / name)
+        for each, array in last_checkpoint(expected).items():
+            if "seeds" not in each:
+                np.testing.assert_allclose(found[each], array, 1e-4, 1e-5)
+        np.testing.assert_allclose(
+            log_rows(tmp_path / name), log_rows(expected), 1e-5, 1e-5
+        )
 
 
 @pytest.mark.slow
