@@ -1,7 +1,7 @@
 """Cores, memory and GPUs of this machine, and the memory that training takes.
 
-This module does not import TensorFlow. It finds GPUs only if TensorFlow has already
-been imported.
+This module does not import TensorFlow or JAX. It finds GPUs only if the backend has
+already been imported.
 """
 
 import os
@@ -29,7 +29,7 @@ _BASE_BYTES = 1_100 << 20
 
 
 class Gpu(NamedTuple):
-    """A GPU that TensorFlow finds."""
+    """A GPU that the backend finds."""
 
     # In bytes: the least memory of any GPU, the same value for all. `None` if unknown.
     memory: int | None
@@ -137,14 +137,17 @@ def _read(name):
 
 
 def _find_gpus():
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        return ()
+    keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
     capabilities = []
-    for gpu in tensorflow.config.list_physical_devices("GPU"):
-        details = tensorflow.config.experimental.get_device_details(gpu)
-        capability = details.get("compute_capability")
-        capabilities.append(capability and float("{}.{}".format(*capability)))
+    if keras is not None and keras.config.backend() == "jax":
+        for device in sys.modules["jax"].local_devices():
+            if device.platform == "gpu":
+                capabilities.append(float(device.compute_capability))
+    elif tensorflow is not None:
+        for gpu in tensorflow.config.list_physical_devices("GPU"):
+            details = tensorflow.config.experimental.get_device_details(gpu)
+            capability = details.get("compute_capability")
+            capabilities.append(capability and float("{}.{}".format(*capability)))
     memory = _smallest_gpu_memory() if capabilities else None
     return tuple(Gpu(memory, capability) for capability in capabilities)
 
