@@ -272,7 +272,7 @@ class AfterStep(keras.callbacks.Callback):
     def run_validation(self):
         """Runs a validation, which `progress` marks as due until it is complete."""
         progress, trainer = self.progress, self.trainer
-        sync_variables(self.model)
+        sync_variables(trainer.model)
         progress.validation_due = True
         start = time.monotonic()
         with self._signals.interruptible(), trainer.moving_average.use_average():
