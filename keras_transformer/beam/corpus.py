@@ -43,6 +43,7 @@ from keras_transformer.pipelines.sources.records import (
     UNEVEN,
     describe_dropped,
 )
+from keras_transformer.pipelines.tokenizers.base import TEXT
 from keras_transformer.pipelines.tokenizers.registry import (
     SeparateTokenizers,
     load_tokenizer,
@@ -302,5 +303,6 @@ def _copy_tokenizer(tokenizer, folder, output):
     for side, each in sides.items():
         into = FileSystems.join(output, "tokenizer", side)
         make_folder(into)
-        with open(os.path.join(folder, side, each.file_name), "rb") as file:
-            write_file(FileSystems.join(into, each.file_name), [file.read()])
+        for name in (each.file_name, *([] if each.text is None else [TEXT])):
+            with open(os.path.join(folder, side, name), "rb") as file:
+                write_file(FileSystems.join(into, name), [file.read()])

@@ -3,12 +3,20 @@
 import functools
 import hashlib
 import os
+import pathlib
 
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.files import replace_file
+from keras_transformer.pipelines.tokenizers.normalization import (
+    TextSettings,
+    normalize,
+)
+from keras_transformer.untrusted import read_json
 
+# File next to the tokenizer's file, with its `TextSettings`.
+TEXT = "text.json"
 # Names of the ids 0 to 3, for vocabularies that store them.
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 
@@ -26,6 +34,7 @@ class Tokenizer(tf.Module):
         vocabulary_size: Number of ids, including special ids.
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
         file_name: Name of the file that `save` writes.
+        text: `TextSettings`, or `None` if it was made without them.
     """
 
     kind: str
@@ -39,6 +48,7 @@ class Tokenizer(tf.Module):
     start_id = 2
     end_id = 3
     num_outputs: int | None = None
+    text: TextSettings | None = None
 
     def __new__(cls, *args, **kwargs):
         tokenizer = super().__new__(cls)
@@ -49,7 +59,8 @@ class Tokenizer(tf.Module):
     def __reduce__(self):
         # Another process needs tables and operations of its own.
         args, kwargs = self._arguments
-        return functools.partial(type(self), **kwargs), args
+        state = {} if self.text is None else {"text": self.text}
+        return functools.partial(type(self), **kwargs), args, state
 
     @property
     def source(self) -> "Tokenizer":
@@ -125,6 +136,9 @@ class Tokenizer(tf.Module):
         os.makedirs(folder, exist_ok=True)
         with replace_file(os.path.join(folder, self.file_name)) as temporary:
             temporary.write_bytes(self._content)
+        if self.text is not None:
+            with replace_file(os.path.join(folder, TEXT)) as temporary:
+                temporary.write_text(self.text.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
@@ -133,7 +147,11 @@ class Tokenizer(tf.Module):
             content = file.read(cls._max_bytes + 1)
         if len(content) > cls._max_bytes:
             raise DataError(f"the file exceeds the limit of {cls._max_bytes:,} bytes.")
-        return cls._parse(content)
+        tokenizer = cls._parse(content)
+        settings = pathlib.Path(path).with_name(TEXT)
+        if settings.is_file():
+            tokenizer.text = read_json(settings, TextSettings, error=DataError)
+        return tokenizer
 
     @classmethod
     def _parse(cls, content: bytes) -> "Tokenizer":
@@ -141,7 +159,15 @@ class Tokenizer(tf.Module):
 
     def fingerprint(self) -> str:
         """Returns a hash. Tokenizers with equal hashes produce equal ids."""
-        return hashlib.sha256(self._content).hexdigest()
+        return hashlib.sha256(self._content + self._text_content()).hexdigest()
+
+    def _text_content(self):
+        return b"" if self.text is None else self.text.model_dump_json().encode()
+
+    def _normalized(self, strings):
+        """Normalizes a string tensor `[batch]` if the settings require it."""
+        is_normalized = self.text is not None and self.text.normalization
+        return normalize(strings) if is_normalized else strings
 
     def _join(self, ids):
         """Joins ids without special ids: RaggedTensor int32 to string `[batch]`.

@@ -113,12 +113,15 @@ class BytePairTokenizer(SentencePieceVocabulary):
         self._dropout = None
 
     def tokenize(self, strings):
-        return self._split(escape_tensor(strings))
+        return self._split(escape_tensor(self._normalized(strings)))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
         # The sampler is kept for later calls, because it caches the splits of words.
         if self._dropout is None:
             self._dropout = BpeDropout(self._content)
+        if self.text is not None:
+            texts = self._normalized([text.encode() for text in strings]).numpy()
+            strings = [text.decode() for text in texts]
         ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 

@@ -45,6 +45,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
     def __init__(self, tokenizer: BytePairTokenizer):
         # If `tokenizer` were stored, an export would track its operations.
         super().__init__(tokenizer.model)
+        self.text = tokenizer.text
         if not tokenizer.has_merges:
             raise DataError(
                 "Core TensorFlow operations need a SentencePiece model of type BPE. "
@@ -92,7 +93,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
 
     def tokenize(self, strings):
         # SentencePiece prepends a space to each nonempty text.
-        strings = escape_tensor(strings)
+        strings = escape_tensor(self._normalized(strings))
         strings = tf.where(strings == "", strings, tf.strings.join([" ", strings]))
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values

@@ -6,14 +6,20 @@ import os
 import random
 from collections.abc import Iterable, Sequence
 
+import tensorflow as tf
+
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import encode_text
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import TEXT, Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
     train_byte_pairs,
 )
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.normalization import (
+    TextSettings,
+    normalize,
+)
 from keras_transformer.pipelines.tokenizers.word_pieces import (
     WordPieceTokenizer,
     train_word_pieces,
@@ -50,6 +56,10 @@ class SeparateTokenizers(Tokenizer):
         self.vocabulary_size = source.vocabulary_size
         self._source = source
         self._target = target
+
+    @property
+    def text(self):
+        return self._source.text
 
     @property
     def source(self):
@@ -93,6 +103,7 @@ def train_tokenizer(
     split_digits: bool = False,
     max_sentences: int = 1_000_000,
     symbols: Sequence[str] = (),
+    text: TextSettings | None = None,
 ) -> Tokenizer:
     """Trains a tokenizer on text.
 
@@ -105,6 +116,8 @@ def train_tokenizer(
         max_sentences: Maximum number of texts to train on. A larger corpus is sampled
             at random.
         symbols: Words that are never split and have their own ids (byte pairs only).
+        text: `TextSettings` of the tokenizer. If they require it, the texts are
+            normalized before training.
 
     Raises:
         DataError: If `kind` is unknown or does not support `symbols`, or if there is
@@ -132,10 +145,15 @@ def train_tokenizer(
             "words that are never split, such as the brackets and labels of parse "
             f"trees, require `tokenizer.kind: bpe`. Received: {kind}."
         )
+    if text is not None and text.normalization:
+        normalized = normalize(tf.constant([each.encode() for each in sampled]))
+        sampled = [each.decode() for each in normalized.numpy()]
     options = {"symbols": symbols} if symbols else {}
-    return _TRAINERS[kind](
+    tokenizer = _TRAINERS[kind](
         sampled, vocabulary_size, split_digits=split_digits, **options
     )
+    tokenizer.text = text
+    return tokenizer
 
 
 def _has_text(text: str | None) -> bool:
@@ -181,10 +199,9 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
 
 def tokenizer_files() -> set[str]:
     """Returns the relative paths of all files that `load_tokenizer` can load."""
-    sides = {
-        f"{side}/{one.file_name}" for side in _SIDE_FOLDERS for one in _SIDE_CLASSES
-    }
-    return {each.file_name for each in _CLASSES} | sides
+    one_side = {TEXT, *(each.file_name for each in _SIDE_CLASSES)}
+    sides = {f"{side}/{name}" for side in _SIDE_FOLDERS for name in one_side}
+    return {TEXT, *(each.file_name for each in _CLASSES)} | sides
 
 
 def _load_file(folder, classes):

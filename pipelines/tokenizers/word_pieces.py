@@ -100,7 +100,8 @@ class WordPieceTokenizer(Tokenizer):
         self._surfaces = tf.constant(surfaces)
 
     def tokenize(self, strings):
-        return self._pieces.tokenize(self._split(strings)).merge_dims(1, 2)
+        words = self._split(self._normalized(strings))
+        return self._pieces.tokenize(words).merge_dims(1, 2)
 
     def pieces(self) -> list[str]:
         return list(self._vocabulary)
