@@ -1,12 +1,14 @@
 """Batches of texts: checks, encoding to ids, grouping by length, and padding."""
 
+import bisect
+import contextlib
 import logging
 
 import numpy as np
 
 from keras_transformer.decoding.compiled import few_lengths
 from keras_transformer.decoding.options import SpecialIds
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 
 # Limits on the texts that are encoded in one call of the tokenizer.
 MAX_LINES = 4096
@@ -153,6 +155,40 @@ def encode_prefixes(tokenizer, prefixes, model):
             )
     check_positions(model, [[*row, tokenizer.end_id] for row in rows], prefixes)
     return rows
+
+
+class PrefixEnds:
+    """Tokens that continue a prefix, if it ends inside a word.
+
+    Ranks sort the tokens of a tokenizer by their bytes, so tokens that begin alike have
+    consecutive ranks.
+    """
+
+    def __init__(self, tokenizer):
+        self._spelled = [b""] * tokenizer.vocabulary_size
+        # Some tokenizers cannot spell their tokens. Prefixes then end with a word.
+        with contextlib.suppress(AttributeError, DataError):
+            self._spelled = tokenizer.piece_bytes()
+        order = sorted(range(len(self._spelled)), key=self._spelled.__getitem__)
+        self._sorted = [self._spelled[each] for each in order]
+        self.ranks = np.argsort(order).astype("int32")
+
+    def of(self, row, prefix):
+        """Returns for each token of a row the ranks of those that may replace it.
+
+        They are pairs of start and end. Within the last word, the tokens are those that
+        begin with the rest of the prefix. Ranges are empty elsewhere, or if whitespace
+        follows the prefix.
+        """
+        ranges, rest = [], b""
+        is_open = prefix == prefix.rstrip()
+        for number in reversed(row):
+            rest = self._spelled[number] + rest
+            # This byte is invalid in UTF-8, so no text contains it.
+            bounds = (rest, rest + b"\xff") if is_open and rest else (b"", b"")
+            ranges.append([bisect.bisect_left(self._sorted, each) for each in bounds])
+            is_open = is_open and not rest.startswith(b" ")
+        return ranges[::-1]
 
 
 def batch_by_length(lengths, batch_tokens):

@@ -20,6 +20,9 @@ class ConstrainedDecoder:
     that the automaton lacks are forbidden as well. A translation may be cut off at the
     last of `max_lengths` positions. So at this position, a token is also forbidden if
     the automaton forbids the end id after it.
+
+    `prefix_ends` are tokens that may replace the rest of a prefix from a position on:
+    those with a rank in the range `[start, end)` of the position.
     """
 
     returns_log_probs = True
@@ -32,12 +35,17 @@ class ConstrainedDecoder:
         ids=SpecialIds(),
         prefix_ids=None,
         automaton=None,
+        prefix_ends=None,
+        token_ranks=None,
     ):
         self._decoder = StepDecoder.of(decoder)
         self._beam_size = beam_size
         self._max_lengths = max_lengths
         self._pad_id = ids.pad
         self._prefix_ids = prefix_ids
+        self._prefix_ends = prefix_ends
+        if prefix_ends is not None:
+            self._token_ranks = shared_constant(token_ranks)
         self._automaton = None
         if automaton is not None:
             self._automaton = Automaton(*map(shared_constant, automaton))
@@ -50,6 +58,10 @@ class ConstrainedDecoder:
             context["prefix"] = ops.pad(
                 self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
             )
+        if self._prefix_ends is not None:
+            context["ends"] = ops.pad(self._prefix_ends, [[0, 0], [0, 1], [0, 0]])
+            # Whether a hypothesis begins with the ids of the prefix.
+            cache["follows"] = ops.ones((batch_size * self._beam_size,), "bool")
         if self._automaton is not None:
             max_lengths = ops.convert_to_tensor(self._max_lengths, dtype="int32")
             context["limit"] = ops.broadcast_to(max_lengths, (batch_size,))
@@ -64,15 +76,21 @@ class ConstrainedDecoder:
             logits = ops.log_softmax(logits, axis=-1)
         log_probs = unconstrained = logits
         cache = {**cache, "inner": inner}
+        tokens = ops.cast(ids[:, 0], "int32")
+        if self._prefix_ends is not None:
+            last = self._forced_ids(context, index - 1)
+            same = ops.logical_or(tokens == last, last == self._pad_id)
+            follows = ops.logical_and(cache["follows"], same)
+            cache["follows"] = ops.logical_or(follows, index == 0)
         if self._automaton is not None:
             # A forced prefix may contain a forbidden phrase. It leads to state 0.
-            tokens = ops.cast(ids[:, 0], "int32")
             states = self._automaton.next_states(cache["state"], tokens)
             states = ops.maximum(states, 0)
             if self._prefix_ids is not None:
                 # A forbidden word may end with the prefix.
                 is_word = ops.logical_not(ops.take(self._automaton.may_end, states))
-                is_forced = self._forced_ids(context, index - 1) != self._pad_id
+                forced = self._forced_ids(context, index - 1)
+                is_forced = ops.logical_and(forced == tokens, forced != self._pad_id)
                 states = ops.where(ops.logical_and(is_word, is_forced), 0, states)
             cache["state"] = states
             is_last = ops.repeat(index + 1 >= context["limit"], self._beam_size)
@@ -81,20 +99,38 @@ class ConstrainedDecoder:
         if self._prefix_ids is not None:
             forced = self._forced_ids(context, index)[:, None]
             tokens = ops.arange(logits.shape[-1], dtype="int32")
-            forced_log_probs = ops.where(tokens == forced, unconstrained, NEG_INF)
-            log_probs = ops.where(forced == self._pad_id, log_probs, forced_log_probs)
+            forced_log_probs = NEG_INF
+            is_free = forced == self._pad_id
+            if self._prefix_ends is not None:
+                starts, ends = ops.unstack(self._at(context["ends"], index), 2, axis=1)
+                ranks = self._token_ranks
+                begins = ops.logical_and(
+                    ranks >= starts[:, None], ranks < ends[:, None]
+                )
+                begins = _fit_columns(begins, logits.shape[-1])
+                forced_log_probs = ops.where(begins, log_probs, NEG_INF)
+                is_free = ops.logical_or(
+                    is_free, ops.logical_not(cache["follows"])[:, None]
+                )
+            forced_log_probs = ops.where(
+                tokens == forced, unconstrained, forced_log_probs
+            )
+            log_probs = ops.where(is_free, log_probs, forced_log_probs)
         return log_probs, cache
 
     def _forced_ids(self, context, index):
         """Returns the ids of prefixes at a position, `[n]`, or padding after them."""
-        last = ops.shape(context["prefix"])[1] - 1
-        place = ops.minimum(ops.maximum(index, 0), last)
-        return ops.repeat(ops.take(context["prefix"], place, axis=1), self._beam_size)
+        return self._at(context["prefix"], index)
+
+    def _at(self, array, index):
+        """Returns a column of `[batch, length, ...]` as `[n, ...]`."""
+        place = ops.minimum(ops.maximum(index, 0), ops.shape(array)[1] - 1)
+        return ops.repeat(ops.take(array, place, axis=1), self._beam_size, axis=0)
 
     def reorder(self, cache, parents):
         cache = {**cache, "inner": self._decoder.reorder(cache["inner"], parents)}
-        if "state" in cache:
-            cache["state"] = ops.take(cache["state"], parents, axis=0)
+        for name in {"state", "follows"} & cache.keys():
+            cache[name] = ops.take(cache[name], parents, axis=0)
         return cache
 
     @property

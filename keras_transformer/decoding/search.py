@@ -23,6 +23,8 @@ def translate_ids(
     n_best=1,
     prefix_ids=None,
     automaton=None,
+    prefix_ends=None,
+    token_ranks=None,
     vocabulary_size=None,
     drop_finished="auto",
     decoder=None,
@@ -45,6 +47,11 @@ def translate_ids(
             translation, then padding, or `None`.
         automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
             `None`, no phrase is excluded.
+        prefix_ends: int32 `[batch, prefix_length, 2]`, for each position of a prefix
+            a range of ranks `[start, end)`. A token with such a rank may replace the
+            rest of the prefix. If `None`, prefixes are forced as they are.
+        token_ranks: int32 `[vocabulary]`, the ranks of tokens by their spelling, if
+            `prefix_ends` is given.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
         is_checked: Whether rows are known to contain only padding after the end id.
 
@@ -60,7 +67,7 @@ def translate_ids(
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
     sizes = search.beam_size, search.extra_length
-    constraints = prefix_ids, automaton
+    constraints = prefix_ids, automaton, prefix_ends, token_ranks
     return beam_search(
         **_begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder),
         search=search,
@@ -77,6 +84,8 @@ def sample_ids(
     ids=SpecialIds(),
     prefix_ids=None,
     automaton=None,
+    prefix_ends=None,
+    token_ranks=None,
     vocabulary_size=None,
     drop_finished="auto",
     seed=None,
@@ -100,7 +109,7 @@ def sample_ids(
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
     sizes = sampling.num_samples, sampling.extra_length
-    constraints = prefix_ids, automaton
+    constraints = prefix_ids, automaton, prefix_ends, token_ranks
     return sample(
         **_begin(model, source_ids, sizes, ids, constraints, drop_finished),
         sampling=sampling,
@@ -125,7 +134,7 @@ def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=No
     """Encodes sources and returns the arguments that beam search and sampling share.
 
     `sizes` are the number of hypotheses per sentence and `extra_length`, and
-    `constraints` are `prefix_ids` and `automaton`.
+    `constraints` are the last arguments of `ConstrainedDecoder`.
     """
     if getattr(model, "pad_id", ids.pad) != ids.pad:
         raise ValueError(
@@ -133,7 +142,7 @@ def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=No
             f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
         )
     beam_size, extra_length = sizes
-    prefix_ids, automaton = constraints
+    prefix_ids, automaton, *_ = constraints
     drop_finished = has_dynamic_shapes(drop_finished)
     decoder = decoder or _decoder_of(model, drop_finished)
     source_ids = ops.convert_to_tensor(source_ids, "int32")
@@ -153,9 +162,7 @@ def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=No
     capacity = None if drop_finished else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)
     if prefix_ids is not None or automaton is not None:
-        decoder = ConstrainedDecoder(
-            decoder, beam_size, max_length, ids, prefix_ids, automaton
-        )
+        decoder = ConstrainedDecoder(decoder, beam_size, max_length, ids, *constraints)
         cache, context = decoder.wrap(cache, context, batch_size)
     return {
         "decoder": decoder,

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
 import random
 from typing import NamedTuple
 
 import numpy as np
+from keras import ops
 
 from keras_transformer.decoding.alignment import (
     align_units,
@@ -18,6 +20,7 @@ from keras_transformer.decoding.alignment import (
     units_of,
 )
 from keras_transformer.decoding.batches import (
+    PrefixEnds,
     batch_by_length,
     check_compatible,
     check_pairs,
@@ -193,7 +196,8 @@ class Translator:
             lines: List of str.
             n: Number of translations, at most the beam size. If `None`, the beam size.
             prefixes: List of str, the required beginning of each line's translation.
-                Surrounding whitespace is removed. If `None`, nothing is required.
+                Its last word may go on in the translation, unless whitespace follows
+                the prefix. If `None`, nothing is required.
 
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
@@ -352,6 +356,10 @@ class Translator:
                 digest.update(weight.tobytes())
         return digest.hexdigest()
 
+    @functools.cached_property
+    def _prefix_ends(self):
+        return PrefixEnds(self.target_tokenizer)
+
     def _forbid(self, phrases):
         phrases = tuple(check_texts(phrases, "forbidden"))
         tokenizer = self.target_tokenizer
@@ -376,6 +384,10 @@ class Translator:
                 arguments = dict(zip(names, arrays, strict=True))
                 if "seed" in arguments:  # what follows its two numbers is padding
                     arguments["seed"] = FixedSeed(arguments["seed"][0, :2])
+                if "prefix_ends" in arguments:
+                    bounds = arguments.pop("prefix_starts"), arguments["prefix_ends"]
+                    arguments["prefix_ends"] = ops.stack(bounds, axis=2)
+                    arguments["token_ranks"] = self._prefix_ends.ranks
                 return function(self.model, **arguments, **options)
 
             # Another thread may have been faster.
@@ -427,7 +439,9 @@ class Translator:
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, ("lines", "prefixes"))
-            prefixes = encode_prefixes(self.target_tokenizer, prefixes, self.model)
+            encoded = encode_prefixes(self.target_tokenizer, prefixes, self.model)
+            ends = map(self._prefix_ends.of, encoded, prefixes)
+            prefixes = [*zip(encoded, ends, strict=True)]
         groups = list(self._segment(lines))
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
@@ -445,8 +459,12 @@ class Translator:
                 # The seed is an input, because calls in other threads have other seeds.
                 inputs["seed"] = np.array([[seed % 2**31, number]], "int32")
             if prefixes is not None:
-                prefix_rows = [prefixes[k] for k in batch]
+                prefix_rows, ends = zip(*(prefixes[k] for k in batch), strict=True)
                 inputs["prefix_ids"] = pad_rows(prefix_rows, target.pad_id)
+                # Padding gives empty ranges.
+                for place, name in enumerate(("prefix_starts", "prefix_ends")):
+                    bounds = [[pair[place] for pair in row] for row in ends]
+                    inputs[name] = pad_rows(bounds, target.pad_id)
             found = self._call(
                 function, inputs, self.forbidden, is_checked=True, **options
             )
@@ -468,7 +486,7 @@ class Translator:
 
 
 def _prefixes_of_segments(groups, prefixes):
-    """Returns the ids that each segment's translation begins with.
+    """Returns the prefix of each segment: its ids, and how its last word may go on.
 
     Only the first segment of a text that is not blank has the text's prefix.
     """
@@ -477,7 +495,7 @@ def _prefixes_of_segments(groups, prefixes):
         rest = dict(enumerate(prefixes[num_texts : num_texts + len(segments.lengths)]))
         lengths = segments.ids.row_lengths().numpy()
         for index, length in zip(segments.text_index.numpy(), lengths, strict=True):
-            rows.append(rest.pop(index, []) if length else [])
+            rows.append(rest.pop(index, ([], [])) if length else ([], []))
         num_texts += len(segments.lengths)
     return rows
 

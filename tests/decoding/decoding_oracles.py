@@ -72,7 +72,9 @@ def automaton(sequences, vocabulary=7):
     return forbidden_transitions(spellings, [Phrase(each) for each in sequences])
 
 
-def start(tables, rows, max_length, prefixes=None, sequences=None, step=None):
+def start(
+    tables, rows, max_length, prefixes=None, sequences=None, step=None, **options
+):
     """Returns the first five arguments of a search over table models.
 
     Args:
@@ -82,6 +84,7 @@ def start(tables, rows, max_length, prefixes=None, sequences=None, step=None):
         prefixes: For each sentence, the list of ids that it must begin with.
         sequences: List of forbidden sequences of ids, or their automaton.
         step: Step function. Defaults to `table_step`.
+        **options: Other arguments of `ConstrainedDecoder`.
     """
     from keras_transformer.decoding.constraints import ConstrainedDecoder
 
@@ -93,7 +96,12 @@ def start(tables, rows, max_length, prefixes=None, sequences=None, step=None):
             sequences = automaton(sequences, vocabulary)
         prefixes = None if prefixes is None else padded(prefixes)
         decoder = ConstrainedDecoder(
-            decoder, rows, max_length, prefix_ids=prefixes, automaton=sequences
+            decoder,
+            rows,
+            max_length,
+            prefix_ids=prefixes,
+            automaton=sequences,
+            **options,
         )
         cache, context = decoder.wrap(cache, context, batch)
     return decoder, cache, context, batch, max_length

@@ -33,6 +33,8 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.constraints import ConstrainedDecoder
 
 TOKENS = (4, 5, 6)
+# The tokens 5, 4 and 6 have consecutive ranks. Special ids are not sorted among them.
+RANKS = np.array([0, 0, 0, 0, 2, 1, 3], "int32")
 WIDE = 4 * 3**3  # all continuations of all prefixes of 3 tokens
 
 
@@ -42,10 +44,16 @@ def search(
     max_length,
     prefixes=None,
     sequences=None,
+    ends=None,
     **options,
 ):
+    limits = (
+        {}
+        if ends is None
+        else {"prefix_ends": ends.astype("int32"), "token_ranks": RANKS}
+    )
     sequences, scores = beam_search(
-        *start(tables, beam_size, max_length, prefixes, sequences),
+        *start(tables, beam_size, max_length, prefixes, sequences, **limits),
         search=BeamSearch(beam_size),
         **options,
     )
@@ -77,6 +85,32 @@ def test_decoder_of_log_probs_is_not_normalized_again():
     found = beam_search(outer, cache, context, *sizes, search=BeamSearch(4), n_best=3)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("sequences", [None, [(6, 4), (4, 4)]])
+def test_prefix_may_end_inside_a_word(sequences):
+    """The result is the best of those that begin with any of the allowed tokens."""
+    tables = random_tables(seed=4, batch=4)
+    prefixes = [[6, 5], [5], [6, 4], []]
+    # For each prefix and position, a range of ranks, and all allowed beginnings.
+    ends = np.array(
+        [[[2, 3], [1, 4]], [[1, 3], [0, 0]], [[0, 0], [2, 3]], [[0, 0]] * 2]
+    )
+    allowed = [[[4], [6, 5], [6, 4], [6, 6]], [[5], [4]], [[6, 4]], [[]]]
+    options = {"sequences": sequences, "n_best": 1}
+    found, scores = search(tables, WIDE, 4, prefixes, ends=ends, **options)
+    for row, (prefix, forced) in enumerate(zip(prefixes, allowed, strict=True)):
+        if sequences:  # the prefix is always allowed, other tokens unless forbidden
+            forced = [
+                each
+                for each in forced
+                if each == prefix or not contains_any(each, sequences)
+            ]
+        same = np.repeat(tables[row : row + 1], len(forced), axis=0)
+        others, other_scores = search(same, WIDE, 4, forced, **options)
+        best = np.argmax(other_scores[:, 0])
+        np.testing.assert_allclose(scores[row, 0], other_scores[best, 0], rtol=1e-5)
+        assert strip(found[row, 0]) == strip(others[best, 0])
 
 
 def test_forbidden_word_at_the_end_of_a_prefix_is_not_continued():
