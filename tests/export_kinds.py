@@ -27,6 +27,7 @@ from keras_transformer.export import export_saved_model, graph_check
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.numerics import matrices
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.normalization import TextSettings
 
 COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
@@ -41,12 +42,16 @@ ALL_VARIATIONS = {
     "source_vocabulary_size": 300,
     "tied_output": False,
 }
+TEXT = TextSettings(
+    normalization=True, sentences=True, capitals=True, scripts=["Latin"]
+)
 # Arguments of `write_export` by kind. The graph of every other kind differs from "bpe".
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
     "core": {"tokenizer": "core"},
     "marian": {"tokenizer": "marian", "model": {"variations": ALL_VARIATIONS}},
+    "text_core": {"tokenizer": "core", "text": TEXT},
     "parts": {"parallel_parts": 2},
     "xla": {"jit_compile": True, "parallel_parts": 2},
     "greedy": {"beam_size": 1},
@@ -99,6 +104,7 @@ def write_export(
     quantize=False,
     parallel_parts=1,
     jit_compile=False,
+    text=None,
     **search,
 ):
     """Writes a tiny export and returns its path.
@@ -112,6 +118,7 @@ def write_export(
         quantize: Whether to quantize the model to int8.
         parallel_parts: Argument of `export_saved_model`.
         jit_compile: Argument of `export_saved_model`.
+        text: `TextSettings` of the tokenizer, or `None`.
         search: Arguments of `BeamSearch`.
     """
     kind = "bpe" if tokenizer == "core" else tokenizer
@@ -120,7 +127,7 @@ def write_export(
         encoder = MarianTokenizer(side, side, "opus", "fra")
         model = {"pad_id": encoder.pad_id, "output_size": encoder.num_outputs, **model}
     else:
-        encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
+        encoder = pipelines.train_tokenizer(kind, SENTENCES, 300, text=text)
     # With the `MIN_PIECE_SIZE` that is set below, these sizes give packed kernels of
     # several pieces.
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}

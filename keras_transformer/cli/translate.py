@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -87,6 +87,13 @@ def translate(
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
     ] = None,
+    segmentation: Annotated[
+        Literal["sentence", "line", "auto"] | None,
+        Option(
+            help="Translate each sentence of a line separately, or lines as a whole "
+            "(default: as the model was trained)."
+        ),
+    ] = None,
     parallel_parts: options.ParallelParts = 1,
     allow_unsafe: options.AllowUnsafe = False,
     as_json: Annotated[
@@ -134,6 +141,8 @@ def translate(
     if unsuited := [*search, *parts] if sampling else [*sampled]:
         reason = "cannot be used with" if sampling else "needs"
         raise UserError(f"`{unsuited[0]}`: {reason} --sampling")
+    if segmentation is not None:
+        search["segmentation"] = segmentation
     require_output(output, prefix_file, forbid_file, input_path)
     if resume:
         output = _resumable_output(input_path, output)

@@ -28,6 +28,8 @@ def power(length, alpha):
 
 
 LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
+SEGMENTATIONS = "auto", "sentence", "line"
+CASES = "auto", "keep"
 
 
 class SpecialIds(NamedTuple):
@@ -80,6 +82,13 @@ class BeamSearch:
             Without a length penalty, it has no effect, as in CTranslate2.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
+        segmentation: `"sentence"` if lines are divided into sentences, which are
+            translated separately, or `"line"`. With `"auto"`, they are divided if the
+            model was trained with one sentence per line.
+        case: With `"auto"`, lines in capitals are translated as lowercase text, and
+            the first letter of a translation is a capital if that of its source is.
+            This requires a model that was trained with capitals. `"keep"` changes
+            no letters.
 
     Raises:
         ValueError: If a value is out of range.
@@ -90,6 +99,8 @@ class BeamSearch:
     length_penalty_kind: str = "gnmt"
     patience: float | None = None
     extra_length: int = 50
+    segmentation: str = "auto"
+    case: str = "auto"
 
     def __post_init__(self):
         check_at_least("beam_size", self.beam_size, 1)
@@ -98,11 +109,16 @@ class BeamSearch:
             raise ValueError(
                 f"`patience` must be above 0. Received: patience={self.patience}."
             )
-        if self.length_penalty_kind not in LENGTH_PENALTIES:
-            raise ValueError(
-                f"`length_penalty_kind` must be one of {sorted(LENGTH_PENALTIES)}. "
-                f"Received: length_penalty_kind={self.length_penalty_kind!r}."
-            )
+        for name, values in (
+            ("length_penalty_kind", sorted(LENGTH_PENALTIES)),
+            ("segmentation", SEGMENTATIONS),
+            ("case", CASES),
+        ):
+            if getattr(self, name) not in values:
+                raise ValueError(
+                    f"`{name}` must be one of {list(values)}. "
+                    f"Received: {name}={getattr(self, name)!r}."
+                )
         # A negative one would reward short hypotheses and invalidate the bound that
         # stops the search.
         if not 0 <= self.length_penalty < math.inf:

@@ -4,8 +4,10 @@
 the same segments, translations and alignments in both.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.batches import WHITESPACE
@@ -17,15 +19,28 @@ EMPTY_SCORE = float(tf.float32.min)
 _SPACE = f"[{WHITESPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
 _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
+# What stands before and after the text of a line, or between its columns: white space,
+# bullets, numbering, tabs and the bars of tables.
+_BULLET = r"(?:[-*+•‣◦▪–—]|#{1,6}|>+|\[[ xX]\]|\(?\p{N}{1,3}[.)]|\(?\p{L}\))"
+_LAYOUT = (
+    f"^{_SPACE}*(?:{_BULLET}{_SPACE}+)+|^{_SPACE}+|{_SPACE}+$"
+    rf"|{_SPACE}*[\t|][|{WHITESPACE}]*"
+)
 # The end of a sentence, with its closing brackets and quotation marks. No space is
 # required after the periods of Chinese and Japanese.
-_END = r"""([.!?…।॥؟۔።]+["'”’»)\]]*)"""
-_WIDE_END = f"([。！？｡]+[\"'”’」』）]*){_SPACE}*"
-# Initials, ordinal numbers such as German "3.", and titles. Their periods do not end a
-# sentence.
+_END = r"""([.!?…।॥؟۔።]+["'”’“‘»›)\]]*(?:[ \x{a0}\x{202f}][»›])?)"""
+_WIDE_END = f"([。！？｡]+[\"'”’」』）]*)({_SPACE}*)"
+# Initials, ordinal numbers such as German "3.", titles, and abbreviations that precede
+# other words. Their periods do not end a sentence.
 _ABBREVIATION = (
-    r"(^|[^\p{L}\p{M}\p{N}])"
-    r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
+    r"(^|[^\p{L}\p{M}\p{N}])((?:\p{L}\.)*\p{L}|\p{N}{1,2}"
+    "|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs|Mme|Mlle|bzw|ca|sog|geb|cf|vgl|approx|Mio|Mrd)"
+    r"|Capt|Col|Gen|Gov|Hon|Lt|Maj|MM|Rep|Rev|Sen|Sgt)\."
+)
+# Periods of these do not end a sentence before a number.
+_BEFORE_NUMBER = (
+    r"(^|[^\p{L}\p{M}\p{N}])((?i:Jan|janv|Feb|févr|Apr|avr|juil|Aug|Sept?|Oct|Okt|Nov"
+    r"|Dec|Dez|déc|No|Nos|pp|Fig|Vol|Art|Abs|Kap|Sec|Ch|est))\.(\s+\p{N})"
 )
 # Placeholder for a period that does not end a sentence. Unicode reserves this code
 # point for internal use.
@@ -39,6 +54,54 @@ _WORD_END = (
 # Inserted where `_split` divides a text. This byte is invalid in UTF-8, so no text
 # contains it.
 _MARK = b"\xff"
+_BETWEEN_MARKS = _MARK + b"\\0" + _MARK
+_GAP = _MARK + b"\\2" + _MARK  # of the white space between sentences
+
+
+# How the case of a segment's translation follows its source.
+_AS_TRANSLATED, _CAPITALIZED, _CAPITALS = range(3)
+# Shorter words in capitals, such as NATO, are translated as they are.
+_MIN_CAPITALS = 5
+_BEGINS_UPPER = r"(?s)\P{L}*\p{Lu}.*"
+# Scripts whose letters are counted in training text. All others are rare.
+SCRIPTS = (
+    *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
+    *("Hangul", "Thai", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya"),
+    *("Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Lao", "Tibetan"),
+    *("Myanmar", "Khmer", "Mongolian", "Georgian", "Armenian", "Ethiopic", "Thaana"),
+    *("Syriac", "Cherokee", "Canadian_Aboriginal", "Tifinagh", "Nko", "Yi"),
+)
+# Maximum number of sentences that begin inside of a line, per line of a training text
+# with one sentence per line.
+_MAX_INNER = 0.2
+# Share of the letters from which on a script belongs to the training text.
+_MIN_SHARE = 0.001
+
+
+class TextOptions(NamedTuple):
+    """What is done to texts before and after translation. By default, nothing."""
+
+    layout: bool = False  # keep bullets, columns and outer white space
+    sentences: bool = False  # divide lines into sentences
+    case: bool = False  # translate capitals as lowercase letters
+    scripts: tuple = ()  # if not empty, text in other scripts is kept
+
+    @classmethod
+    def of(cls, tokenizer, search):
+        """Returns the options for a source tokenizer and a `BeamSearch`."""
+        settings = getattr(tokenizer, "text", None)
+        is_known = settings is not None
+        sentences = search.segmentation == "sentence"
+        if search.segmentation == "auto":
+            sentences = is_known and settings.sentences
+        case = is_known and settings.capitals and search.case == "auto"
+        return cls(
+            is_known, sentences, case, tuple(settings.scripts) if is_known else ()
+        )
+
+
+# Texts are only divided at line breaks, as for models without `TextSettings`.
+PLAIN = TextOptions()
 
 
 class Segments(NamedTuple):
@@ -46,12 +109,16 @@ class Segments(NamedTuple):
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text
-    gaps: tf.Tensor  # string [segments], separator before each segment's translation
+    gaps: tf.Tensor  # string [segments], text before each segment's translation
     truncated: tf.Tensor  # bool [texts], whether part of the text was cut
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
+    # int32 [segments], such as `_CAPITALS`, or `None` if cases are not followed
+    cases: tf.Tensor | None = None
+    # string [segments], text of other scripts at the end of the gap, or `None`
+    kept: tf.Tensor | None = None
 
 
-def segment(tokenize, texts, max_length, split_prefix=None):
+def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
     """Divides texts into `Segments` of at most `max_length` subwords, without end ids.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
@@ -59,20 +126,37 @@ def segment(tokenize, texts, max_length, split_prefix=None):
     word that is too long is truncated. If a text begins with a language prefix, such as
     `>>fra<<`, so does each of its segments: `split_prefix` returns the prefixes of
     texts and the texts without them (see `MarianTokenizer.split_language_prefix`).
+
+    `options` divides lines further, at their layout and between sentences. What is not
+    to be translated becomes part of the gaps.
     """
     languages, texts = (
         split_prefix(texts) if split_prefix else (tf.zeros_like(texts), texts)
     )
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
-    lines, gaps, text_index = _split_lines(texts)
+    marked = _replace(texts, _LINE_BREAK, _BETWEEN_MARKS)
+    rows = tf.range(tf.size(texts, tf.int64))
+    lines, gaps, text_index = _split_lines(marked, tf.zeros_like(texts), rows)
+    if options.layout:
+        marked = _replace(lines, _LAYOUT, _BETWEEN_MARKS)
+        lines, gaps, text_index = _split_lines(marked, gaps, text_index)
+    if options.sentences:
+        marked = _mark_sentences(lines)
+        lines, gaps, text_index = _split_lines(marked, gaps, text_index, " ")
+    cases = kept = None
+    if options.layout:
+        lines, gaps, kept = _keep_foreign(lines, gaps, options.scripts)
+    if options.case:
+        lines, cases = _lower_capitals(lines)
     languages = tf.gather(languages, text_index)
     ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
 
     def divide():
-        sentences, line_of = _split(tf.where(is_long, _mark_sentences(lines), lines))
-        sentences = _replace(sentences, _STOP, ".")
+        marked = tf.where(is_long, _mark_sentences(lines), lines)
+        rows = tf.range(tf.size(lines, tf.int64))
+        sentences, _, line_of = _split_lines(marked, tf.zeros_like(lines), rows)
         language_of = tf.gather(languages, line_of)
         lengths = _tokenize_texts(tokenize, language_of, sentences).row_lengths()
         # The language prefix leaves less room for words.
@@ -96,6 +180,11 @@ def segment(tokenize, texts, max_length, split_prefix=None):
     )
     # The segments of a line are joined by spaces.
     gaps = tf.where(is_first, tf.gather(gaps, line_of), " ")
+    if cases is not None:
+        cases = tf.gather(cases, line_of)
+        cases = tf.where(is_first | (cases == _CAPITALS), cases, _AS_TRANSLATED)
+    if kept is not None:
+        kept = tf.where(is_first, tf.gather(kept, line_of), "")
     num_texts = tf.size(texts, tf.int64)
     lengths = tf.math.unsorted_segment_max(line_lengths, text_index, num_texts)
     text_index = tf.gather(text_index, line_of)
@@ -109,6 +198,8 @@ def segment(tokenize, texts, max_length, split_prefix=None):
         gaps,
         truncated > 0,
         lengths,
+        cases,
+        kept,
     )
 
 
@@ -125,34 +216,136 @@ def _tokenize_texts(tokenize, languages, texts):
     )
 
 
-def _split_lines(texts):
-    """Splits texts at their line breaks.
+def _split_lines(marked, gaps, text_index, default=""):
+    """Splits lines at gaps, each of which is between two marks.
 
-    Returns the lines, the line breaks and whitespace before each line, and the index of
-    each line's text.
+    `gaps` are those before each line, and `text_index` is the index of its text.
+    Returns the new lines, their gaps, and the indices of their texts. An empty gap
+    between two lines is replaced by the default.
     """
-    pieces, text_index = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
-    num_texts = tf.size(texts, tf.int64)
-    position = tf.range(tf.size(pieces)) - _first_of_row(text_index, num_texts)
-    before = tf.where(position == 0, "", tf.concat([[""], pieces], axis=0)[:-1])
-    # Lines and breaks alternate.
+    pieces, row_of = _split(marked)
+    num_rows = tf.size(marked, tf.int64)
+    position = tf.range(tf.size(pieces)) - _first_of_row(row_of, num_rows)
+    before = tf.concat([[""], pieces], axis=0)[:-1]
+    before = tf.where((before == "") & (pieces != ""), default, before)
+    before = tf.where(position == 0, tf.gather(gaps, row_of), before)
+    # Lines and gaps alternate.
     is_line = position % 2 == 0
+    text_index = tf.gather(text_index, row_of)
     return tuple(
         tf.boolean_mask(each, is_line) for each in (pieces, before, text_index)
     )
 
 
+def _keep_foreign(lines, gaps, scripts):
+    """Moves lines that the model cannot translate into their gaps.
+
+    These are lines without letters, and lines that consist mostly of letters of other
+    scripts. Returns lines, gaps, and the latter lines, or "" for other lines.
+    """
+    known = "".join(rf"\p{{{name}}}" for name in scripts) or r"\p{L}"
+    num_known = _length(_replace(lines, f"[^{known}]+", ""))
+    shared = r"\P{L}\p{Common}\p{Inherited}"
+    num_foreign = _length(_replace(lines, f"[{shared}{known}]+", ""))
+    is_foreign = num_foreign > num_known
+    is_kept = is_foreign | (num_known == 0)
+    kept = tf.where(is_foreign, lines, "")
+    gaps = tf.where(is_kept, tf.strings.join([gaps, lines]), gaps)
+    return tf.where(is_kept, "", lines), gaps, kept
+
+
+def _lower_capitals(lines):
+    """Converts lines in capitals to lowercase letters after the first letter.
+
+    Returns the lines and the case of their translations. A translation of a line that
+    begins with a capital is to begin with one, too.
+    """
+    num_capitals = _length(_replace(lines, r"\P{Lu}+", ""))
+    is_upper = (num_capitals >= _MIN_CAPITALS) & (
+        _replace(lines, r"\p{Ll}", "") == lines
+    )
+    begins_upper = tf.strings.regex_full_match(lines, _BEGINS_UPPER)
+    cases = tf.where(begins_upper, _CAPITALIZED, _AS_TRANSLATED)
+    lowered = _capitalize(tf.strings.lower(lines, "utf-8"))
+    return tf.where(is_upper, lowered, lines), tf.where(is_upper, _CAPITALS, cases)
+
+
+def _capitalize(texts):
+    """Converts the first letter of each text to a capital."""
+    first = _replace(texts, r"(?s)^(\P{L}*\p{L}).*", r"\1")
+    rest = tf.strings.substr(texts, tf.strings.length(first), tf.strings.length(texts))
+    return tf.strings.join([tf.strings.upper(first, "utf-8"), rest])
+
+
+def _follow_case(texts, cases):
+    """Converts translations, string `[segments, places]`, to their sources' case."""
+    is_capitalized = cases[:, None] == _CAPITALIZED
+    texts = tf.where(is_capitalized, _capitalize(texts), texts)
+    upper = tf.strings.upper(texts, "utf-8")
+    return tf.where(cases[:, None] == _CAPITALS, upper, texts)
+
+
+def script_of(text):
+    """Returns the script of most letters of a text, one of `SCRIPTS` or "unknown"."""
+    found = _count_scripts(text)
+    return max(found, key=found.get) if any(found.values()) else "unknown"
+
+
+def _count_scripts(text):
+    """Returns the number of letters of each of the `SCRIPTS`, in their order."""
+    counts = Counter(filter(str.isalpha, text))
+    letters = tf.constant([*map(str.encode, counts)], tf.string)
+    numbers = np.array([*counts.values()], int)
+    return {
+        name: numbers[tf.strings.regex_full_match(letters, rf"\p{{{name}}}")].sum()
+        for name in SCRIPTS
+    }
+
+
+def _length(strings):
+    return tf.strings.length(strings, "UTF8_CHAR")
+
+
+def measure_text(sources, targets):
+    """Measures training text, two lists of str, for `TextSettings`.
+
+    Returns a dict of the settings `sentences`, `capitals` and `scripts`.
+    """
+    counts = _count_scripts("".join(sources))
+    scripts = [s for s in SCRIPTS if counts[s] > _MIN_SHARE * sum(counts.values())]
+    sources, targets = (
+        tf.constant([text.encode("utf-8", "replace") for text in texts])
+        for texts in (sources, targets)
+    )
+    begins_upper = [
+        np.mean(tf.strings.regex_full_match(texts, _BEGINS_UPPER)) > 0.5
+        for texts in (sources, targets)
+    ]
+    sentences = _split(_mark_sentences(sources))[0]
+    num_sentences = np.sum(_replace(sentences, _SPACE, "") != "")
+    return {
+        "sentences": bool(num_sentences <= (1 + _MAX_INNER) * len(sources)),
+        "capitals": all(begins_upper),
+        "scripts": scripts,
+    }
+
+
 def _mark_sentences(lines):
-    """Puts a mark between the sentences of each line, in place of the whitespace."""
+    """Puts marks around the whitespace between the sentences of each line.
+
+    Outer whitespace is removed.
+    """
     lines = _replace(lines, _OUTER_SPACE, "")
     marked = _replace(lines, _ABBREVIATION, rf"\1\2{_STOP}")
+    marked = _replace(marked, _BEFORE_NUMBER, rf"\1\2{_STOP}\3")
     # In text with capitals, no sentence begins with a lowercase letter.
     begin = rf"([^\p{{Ll}}{WHITESPACE}])"
-    cased = _replace(marked, f"{_END}{_SPACE}+{begin}", b"\\1" + _MARK + b"\\2")
-    uncased = _replace(marked, f"{_END}{_SPACE}+", b"\\1" + _MARK)
+    cased = _replace(marked, f"{_END}({_SPACE}+){begin}", b"\\1" + _GAP + b"\\3")
+    uncased = _replace(marked, f"{_END}({_SPACE}+)", b"\\1" + _GAP)
     has_capitals = _replace(lines, r"\p{Lu}", "") != lines
     marked = tf.where(has_capitals, cased, uncased)
-    return _replace(marked, _WIDE_END, b"\\1" + _MARK)
+    marked = _replace(marked, _WIDE_END, b"\\1" + _GAP)
+    return _replace(marked, _STOP, ".")
 
 
 def _split_words(tokenize, sentences, is_long, max_lengths):
@@ -223,9 +416,12 @@ def join_segments(segments, texts, scores, counts):
     ranks = tf.range(tf.shape(texts)[1])[None]
     last = tf.minimum(ranks, counts[:, None] - 1)
     texts, scores = (tf.gather(each, last, batch_dims=1) for each in (texts, scores))
+    if segments.cases is not None:
+        texts = _follow_case(texts, segments.cases)
     gaps = segments.gaps[:, None]
     # Before an empty translation, line breaks are kept, but no space.
-    texts = tf.where((gaps == " ") & (texts == ""), "", gaps + texts)
+    is_dropped = (gaps == " ") & (segments.ids.row_lengths() > 0)[:, None]
+    texts = tf.where(is_dropped & (texts == ""), "", gaps + texts)
     text_index, num_texts = segments.text_index, tf.size(segments.truncated)
     texts = tf.strings.unsorted_segment_join(texts, text_index, num_texts)
     scores = tf.math.unsorted_segment_sum(scores, text_index, num_texts)

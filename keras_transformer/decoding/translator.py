@@ -402,11 +402,17 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _segment(self, lines):
-        """Yields the `Segments` of each group of lines. Warns of long lines."""
-        # Imported here because it loads TensorFlow.
-        from keras_transformer.decoding.text import segment
+    def _segment(self, lines, has_prefixes):
+        """Yields the `Segments` of each group of lines.
 
+        Warns of long lines, and of text that is not translated.
+        """
+        # Imported here because it loads TensorFlow.
+        from keras_transformer.decoding.text import TextOptions, script_of, segment
+
+        options = TextOptions.of(self.tokenizer, self.search)
+        # A prefix determines the case of the translation.
+        options = options._replace(case=options.case and not has_prefixes)
         num_lines = 0
         for group in group_texts(lines):
             found = segment(
@@ -414,6 +420,7 @@ class Translator:
                 group,
                 self.max_source_length - 1,
                 getattr(self.tokenizer, "split_language_prefix", None),
+                options,
             )
             is_blank = found.ids.row_lengths().numpy() == 0
             counts = np.bincount(found.text_index.numpy()[~is_blank], None, len(group))
@@ -427,6 +434,14 @@ class Translator:
                 if truncated[index]:
                     message += " Words that are too long are cut."
                 self.warn(num_lines + int(index), message)
+            kept = [] if found.kept is None else found.kept.numpy()
+            for place in np.flatnonzero(kept):
+                text = kept[place].decode("utf-8", "replace")
+                message = (
+                    f"{text[:20]!r} is not translated. The model was not trained with "
+                    f"text in this script ({script_of(text)})."
+                )
+                self.warn(num_lines + int(found.text_index[place]), message)
             num_lines += len(group)
             yield found
 
@@ -442,7 +457,7 @@ class Translator:
             encoded = encode_prefixes(self.target_tokenizer, prefixes, self.model)
             ends = map(self._prefix_ends.of, encoded, prefixes)
             prefixes = [*zip(encoded, ends, strict=True)]
-        groups = list(self._segment(lines))
+        groups = list(self._segment(lines, prefixes is not None))
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
             prefixes = _prefixes_of_segments(groups, prefixes)
@@ -530,7 +545,8 @@ def _join(groups, texts, scores, counts, n_best):
         with tf.device("CPU"):  # on a GPU, sums have no fixed order
             found = texts[rows], scores[rows], counts[rows]
             # Operations on a few texts take milliseconds, so needless ones are skipped.
-            if len(segments.gaps) > len(segments.lengths):
+            is_changed = segments.kept is not None
+            if is_changed or len(segments.gaps) > len(segments.lengths):
                 found = join_segments(segments, *map(tf.constant, found))
             if n_best not in (None, 1):
                 found = merge_equal_texts(*map(tf.convert_to_tensor, found[:2]), n_best)

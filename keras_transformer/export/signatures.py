@@ -13,6 +13,7 @@ from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import cut_at_end, translate_ids
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
+    TextOptions,
     attention_of_units,
     join_characters,
     join_segments,
@@ -58,6 +59,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
+        self._text_options = TextOptions.of(tokenizer, search)
         # Different ids can spell the same text. Such results are merged, so the search
         # returns twice as many as needed.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
@@ -168,6 +170,7 @@ class Signatures:
             _cut_texts(texts, limit),
             self.max_source_length - 1,
             getattr(self._tokenizer, "split_language_prefix", None),
+            self._text_options,
         )
         is_cut = tf.strings.length(texts) > limit
         return found._replace(truncated=found.truncated | is_cut)

@@ -401,6 +401,8 @@ class DecodingSettings(Section):
     length_penalty_kind: Literal["gnmt", "power"] = "gnmt"
     patience: PositiveFloat | None = None
     extra_length: Annotated[int, Field(ge=0, lt=2**30)] = 50
+    segmentation: Literal["auto", "sentence", "line"] = "auto"
+    case: Literal["auto", "keep"] = "auto"
 
 
 class Recipe(Section):

@@ -8,18 +8,23 @@ one direction or in both, and how the tokenizer samples subwords. Stages with th
 import shutil
 
 from keras_transformer import pipelines
+from keras_transformer.decoding.text import measure_text
 from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.pipelines.tokenizers.normalization import TextSettings
+from keras_transformer.pipelines.tokenizers.registry import reservoir_sample
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder. It contains the fingerprint of the text from which
 # the vocabulary was learned.
 _TEXT_FINGERPRINT = "text.sha256"
+# Number of training pairs, drawn at random, from which `TextSettings` are measured.
+_MEASURED_PAIRS = 20_000
 
 
 def prepare_corpora(recipe, output, pairs, has_begun=False):
@@ -124,7 +129,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
             source = _load_sentencepiece(settings, "source_")
             tokenizer = pipelines.SeparateTokenizers(source, tokenizer)
     else:
-        tokenizer = _train_tokenizer(settings, pairs)
+        tokenizer = _train_tokenizer(settings, pairs, _measure_text(pairs))
         is_trained = True
     with replace_folder(folder) as temporary:
         tokenizer.save(temporary)
@@ -148,7 +153,19 @@ def _check_sides(settings, tokenizer):
             )
 
 
-def _train_tokenizer(settings, pairs):
+def _measure_text(pairs):
+    """Returns the `TextSettings` of a new vocabulary, or `None` for parse trees."""
+    if pairs.symbols():
+        return None
+    found = (pair for pair in pairs if None not in pair)
+    sampled = reservoir_sample(found, _MEASURED_PAIRS)
+    if not sampled:
+        return None
+    sources, targets = zip(*sampled, strict=True)
+    return TextSettings(normalization=True, **measure_text(sources, targets))
+
+
+def _train_tokenizer(settings, pairs, text):
     """Learns the vocabulary, or one for each side, from the training text."""
 
     def train(texts, size):
@@ -158,6 +175,7 @@ def _train_tokenizer(settings, pairs):
             size,
             split_digits=settings.split_digits,
             symbols=pairs.symbols(),
+            text=text,
         )
 
     if settings.shared:

@@ -3,6 +3,8 @@
 In most tests, each Unicode character is a subword.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,8 +13,11 @@ from toolkit_models import PIECES, splitter
 
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
+    TextOptions,
     join_segments,
+    measure_text,
     merge_equal_texts,
+    script_of,
     segment,
 )
 from keras_transformer.decoding.translator import translations_of
@@ -200,6 +205,135 @@ def test_language_prefix_of_a_text_replaces_the_default_in_each_segment():
     assert default.ids.to_list() == [*rows, [fra, *first], [fra, *last]]
     for name in ("text_index", "gaps", "truncated"):
         assert_array_equal(getattr(default, name), getattr(plain, name))
+
+
+def round_trip(texts, **options):
+    """Returns the sources of all segments, and the texts if they are not translated."""
+    options = TextOptions(**options)
+    found = segment(characters, tf.constant(texts), 256, options=options)
+    written = tf.strings.unicode_encode(found.ids, "UTF-8")
+    lists = (
+        written[:, None],
+        tf.zeros([len(written), 1]),
+        tf.ones(len(written), tf.int32),
+    )
+    joined = join_segments(found, *lists)[0].numpy()[:, 0]
+    sources = [text.decode() for text in written.numpy() if text]
+    return sources, [text.decode() for text in joined]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ("My dog ran.", "It is old!", "Is it?", "(Yes.)", '"No."', "I know…", "Well."),
+        ("Dr. Hill met J. R. Smith at 3.14 p.m. on Dec. 5, 2012.", "He left."),
+        ("Am 3. Oktober kam ca. 5 Mio. Gäste bzw. Dr. Meier.", "Das war z. B. neu."),
+        ("Il a dit : « Oui. »", "Elle est partie.", "M. Petit aussi."),
+        ("See https://a.org/b.html?c=De.", "Then e.g. go."),
+        ("He said “Stop.”", "‘Why?’", "No. 5 is here."),
+        ("one two.", "three."),
+        ("هل هذا؟", "نعم."),
+    ],
+)
+def test_lines_are_divided_into_sentences(sentences):
+    text = " ".join(sentences)
+    assert round_trip([text], sentences=True) == ([*sentences], [text])
+
+
+LAYOUT = {
+    "  - First point.  ": ["First point."],
+    "\t* [x] done\t": ["done"],
+    "12. Open the door\r\n 3) Close it": ["Open the door", "Close it"],
+    "## Title": ["Title"],
+    "> > A quote": ["A quote"],
+    "Name\tAge\t\tCity": ["Name", "Age", "City"],
+    "| Name | Age |\n|:-----|----:|\n| Tom | 31 |": ["Name", "Age", "Tom"],
+    "One.   Two.\u00a0 Three!": ["One.", "Two.", "Three!"],
+    "*** 12:30 --- 👍": [],
+    "-5 degrees, 3.5 meters": ["-5 degrees, 3.5 meters"],
+    "十九 one": ["十九 one"],
+    "Это дом. A house.\nไทย": ["A house."],
+    "": [],
+}
+
+
+def test_layout_and_other_scripts_are_kept():
+    options = {"layout": True, "sentences": True, "scripts": ("Latin",)}
+    for text, sources in LAYOUT.items():
+        assert round_trip([text], **options) == (sources, [text]), text
+    texts = [*LAYOUT]
+    assert round_trip(texts, **options) == ([*itertools.chain(*LAYOUT.values())], texts)
+    # Without a known script, only lines without letters are kept.
+    options["scripts"] = ()
+    assert round_trip(["Это дом. 12\nไทย"], **options)[0] == ["Это дом.", "ไทย"]
+
+
+def test_random_texts_keep_their_layout():
+    rng = np.random.default_rng(5)
+    pieces = [
+        "Ab.",
+        "cd",
+        "\n",
+        " ",
+        "1.",
+        "- ",
+        "ЖЗ",
+        "|",
+        "\t",
+        "\u3000",
+        "…",
+        '"',
+        "» ",
+    ]
+    texts = ["x" + "".join(rng.choice(pieces, 30)) for _ in range(200)]
+    options = {"layout": True, "sentences": True, "scripts": ("Latin",)}
+    assert round_trip(texts, **options)[1] == texts
+
+
+CASES = {
+    # A source, what is translated, and the text of the translation "elle est là".
+    "SHE IS THERE.": ("She is there.", "ELLE EST LÀ"),
+    "She is there.": ("She is there.", "Elle est là"),
+    "she is There.": ("she is There.", "elle est là"),
+    "NATO": ("NATO", "Elle est là"),
+    "(‘She is": ("(‘She is", "Elle est là"),
+    "ÉCOLE ΣΟΦΊΑ": ("École σοφία", "ELLE EST LÀ"),
+}
+
+
+def test_translations_follow_the_case():
+    found = segment(
+        characters, tf.constant([*CASES]), 99, options=TextOptions(case=True)
+    )
+    written = tf.strings.unicode_encode(found.ids, "UTF-8").numpy()
+    texts = tf.fill([len(CASES), 1], "elle est là")
+    lists = texts, tf.zeros(texts.shape), tf.ones(len(CASES), tf.int32)
+    joined = join_segments(found, *lists)[0].numpy()[:, 0]
+    both = [
+        tuple(map(bytes.decode, each)) for each in zip(written, joined, strict=True)
+    ]
+    assert both == [*CASES.values()]
+    # Only the first part of a divided sentence begins a translation.
+    found = segment(
+        characters, tf.constant(["Abc Def."]), 5, options=TextOptions(case=True)
+    )
+    assert found.cases.numpy().tolist() == [1, 0]
+
+
+def test_measured_settings():
+    english = ["The dog ran.", "It is old. It is.", "A Ω sign", "Who?", "No"] * 3
+    chinese = ["狗跑了。", "它很老。是的。", "一", "谁？", "不"] * 3
+    both = {"sentences": True, "capitals": True, "scripts": ["Latin", "Greek"]}
+    assert measure_text(english, english) == both
+    assert measure_text(english, chinese) == {**both, "capitals": False}
+    paragraphs = [" ".join(english[:4])] * 4
+    found = measure_text(paragraphs + chinese, paragraphs + english)
+    assert found == {
+        "sentences": False,
+        "capitals": False,
+        "scripts": ["Latin", "Greek", "Han"],
+    }
+    assert script_of("Это a") == "Cyrillic" and script_of("👍") == "unknown"
 
 
 def test_join_segments_joins_each_rank():

@@ -5,6 +5,7 @@ separately.
 """
 
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -12,11 +13,18 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
-from tiny_export import TEXTS
+from tiny_export import SEARCH, TEXTS, only_signatures
 
+import keras_transformer as kt
+from keras_transformer.export.graph_check import check_saved_model
 from keras_transformer.export.load import ExportLimits
-from keras_transformer.export.saved_model import write_warmup_requests
+from keras_transformer.export.saved_model import (
+    export_saved_model,
+    write_warmup_requests,
+)
 from keras_transformer.opening import open_model
+from keras_transformer.pipelines import CoreOpsBytePairTokenizer
+from keras_transformer.pipelines.tokenizers.normalization import TextSettings
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
@@ -276,6 +284,42 @@ def test_paragraphs_match_the_translator(
     assert open_model(tiny_export).translate(texts) == [
         ranked[0].text for ranked in expected
     ]
+
+
+def test_text_settings_match_the_translator(tiny_model, tmp_path):
+    """With a tokenizer of core operations, whose ids are those of the tokenizer."""
+    model, tokenizer = tiny_model
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    tokenizer.text = TextSettings(
+        normalization=True, sentences=True, capitals=True, scripts=["Latin"]
+    )
+    warnings = []
+    translator = kt.Translator(
+        model, tokenizer, **SEARCH, warn=lambda *one: warnings.append(one)
+    )
+    texts = [
+        *PARAGRAPHS,
+        *(
+            "DER HUND LÄUFT. DIE KATZE.",
+            "  1. Der Hund\u00a0 la\u0308uft\t die  Katze| ein.",
+        ),
+        *("Это собака. Der Hund?", "| --- | 12 |", "Der Hund läuft"),
+    ]
+    expected = translator.n_best(texts, 4)
+    assert [index for index, _ in warnings if index > 6] == [9]
+    assert "Cyrillic" in warnings[-1][1] and "'漢字。'" in warnings[-2][1]
+    with only_signatures("translate_n_best"):
+        core = CoreOpsBytePairTokenizer(tokenizer)
+        path = export_saved_model(model, core, tmp_path, **SEARCH)
+    check_saved_model(path)
+    loaded = tf.saved_model.load(str(path))
+    found = loaded.signatures["translate_n_best"](inputs=tf.constant(texts))
+    for row, ranked in enumerate(expected):
+        written = texts_of(found["translations"][row])[: found["counts"][row]]
+        assert written == [each.text for each in ranked]
+    best = [ranked[0].text for ranked in expected]
+    assert best[7].isupper() and best[8].startswith("  1. ") and "\t" in best[8]
+    assert best[9].startswith("Это собака. ") and best[10] == texts[10]
 
 
 def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures):
