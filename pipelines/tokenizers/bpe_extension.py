@@ -26,6 +26,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     byte_ids,
     pieces_by_type,
 )
+from keras_transformer.pipelines.tokenizers.normalization import normalize_texts
 
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
 # Class of combining marks that go with letters of any script, such as accents.
@@ -54,11 +55,11 @@ def extend_bpe(
         raise DataError("only a SentencePiece model of type BPE can be extended.")
     model = ModelProto.FromString(tokenizer.model)
     counts = Counter()
-    for sentence in sentences:
-        if sentence is not None:
-            counts.update(
-                _WORD.findall(SPACE_MARK + escape(sentence).replace(" ", SPACE_MARK))
-            )
+    known = (each for each in sentences if each is not None)
+    for sentence in normalize_texts(known, tokenizer.text):
+        counts.update(
+            _WORD.findall(SPACE_MARK + escape(sentence).replace(" ", SPACE_MARK))
+        )
     learner = _Learner(model, counts)
     learner.add_characters(num_pieces)
     while len(learner.replaced) < num_pieces and learner.add_pair():
@@ -69,9 +70,9 @@ def extend_bpe(
             Piece(piece=piece, score=lowest - number, type=Piece.NORMAL)
         )
     model.trainer_spec.vocab_size = len(model.pieces)
-    return ExtendedBpe(
-        BytePairTokenizer(model.SerializeToString()), list(learner.replaced.values())
-    )
+    extended = BytePairTokenizer(model.SerializeToString())
+    extended.text = tokenizer.text
+    return ExtendedBpe(extended, list(learner.replaced.values()))
 
 
 class _Learner:

@@ -20,6 +20,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     check_sentencepiece_model,
     spelled_bytes,
 )
+from keras_transformer.pipelines.tokenizers.normalization import normalize_texts
 from keras_transformer.untrusted import shorten
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
@@ -119,9 +120,7 @@ class BytePairTokenizer(SentencePieceVocabulary):
         # The sampler is kept for later calls, because it caches the splits of words.
         if self._dropout is None:
             self._dropout = BpeDropout(self._content)
-        if self.text is not None:
-            texts = self._normalized([text.encode() for text in strings]).numpy()
-            strings = [text.decode() for text in texts]
+        strings = normalize_texts(strings, self.text)
         ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 

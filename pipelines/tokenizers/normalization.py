@@ -1,6 +1,7 @@
 """What a tokenizer stores about text: its normalization, and facts of training text."""
 
 import functools
+import itertools
 import unicodedata
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ _INVISIBLE = (
     r"[\x00-\x08\x0e-\x1b\x7f-\x{84}\x{86}-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}"
     r"\x{200e}\x{200f}\x{202a}-\x{202e}\x{2060}-\x{206f}\x{feff}\x{fff9}-\x{fffb}]+"
 )
+_CHUNK = 8192  # number of texts
 _MAX_SCALAR = 0x30000  # no character from here on has a canonical decomposition
 
 
@@ -47,6 +49,16 @@ def normalize(strings):
     strings = tf.strings.regex_replace(strings, _INVISIBLE, "")
     strings = tf.strings.regex_replace(strings, _SPACES, " ")
     return compose(tf.strings.strip(strings))
+
+
+def normalize_texts(texts, settings):
+    """Yields texts, an iterable of str, normalized if the `TextSettings` require it."""
+    if settings is None or not settings.normalization:
+        yield from texts
+        return
+    texts = iter(texts)
+    while chunk := [each.encode() for each in itertools.islice(texts, _CHUNK)]:
+        yield from (each.decode() for each in normalize(chunk).numpy())
 
 
 def compose(strings):

@@ -6,8 +6,6 @@ import os
 import random
 from collections.abc import Iterable, Sequence
 
-import tensorflow as tf
-
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import encode_text
 from keras_transformer.pipelines.tokenizers.base import TEXT, Tokenizer
@@ -18,7 +16,7 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import (
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.pipelines.tokenizers.normalization import (
     TextSettings,
-    normalize,
+    normalize_texts,
 )
 from keras_transformer.pipelines.tokenizers.word_pieces import (
     WordPieceTokenizer,
@@ -145,9 +143,7 @@ def train_tokenizer(
             "words that are never split, such as the brackets and labels of parse "
             f"trees, require `tokenizer.kind: bpe`. Received: {kind}."
         )
-    if text is not None and text.normalization:
-        normalized = normalize(tf.constant([each.encode() for each in sampled]))
-        sampled = [each.decode() for each in normalized.numpy()]
+    sampled = list(normalize_texts(sampled, text))
     options = {"symbols": symbols} if symbols else {}
     tokenizer = _TRAINERS[kind](
         sampled, vocabulary_size, split_digits=split_digits, **options

@@ -16,6 +16,7 @@ from keras_transformer.pipelines import (
     load_tokenizer,
     train_tokenizer,
 )
+from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.pipelines.tokenizers.normalization import (
     TextSettings,
     compose,
@@ -88,6 +89,9 @@ def test_settings_are_stored(kind, tmp_path):
         core = CoreOpsBytePairTokenizer(tokenizer)
         assert core.tokenize([NOISY]).to_list() == ids
         assert tokenizer.sample([NOISY], 0.0, 1).to_list() == ids
+        extended = [extend_bpe(tokenizer, [line] * 2, 5) for line in (NOISY, CLEAN)]
+        assert extended[0].replaced == extended[1].replaced
+        assert extended[0].tokenizer.text == SETTINGS
     for path in tmp_path.rglob("text.json"):
         path.unlink()
     loaded = load_tokenizer(tmp_path)
