@@ -57,7 +57,6 @@ _MARK = b"\xff"
 _BETWEEN_MARKS = _MARK + b"\\0" + _MARK
 _GAP = _MARK + b"\\2" + _MARK  # of the white space between sentences
 
-
 # How the case of a segment's translation follows its source.
 _AS_TRANSLATED, _CAPITALIZED, _CAPITALS = range(3)
 # Shorter words in capitals, such as NATO, are translated as they are.
@@ -147,7 +146,7 @@ def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
     if options.layout:
         lines, gaps, kept = _keep_foreign(lines, gaps, options.scripts)
     if options.case:
-        lines, cases = _lower_capitals(lines)
+        lines, cases = _usual_case(lines)
     languages = tf.gather(languages, text_index)
     ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
@@ -254,20 +253,23 @@ def _keep_foreign(lines, gaps, scripts):
     return tf.where(is_kept, "", lines), gaps, kept
 
 
-def _lower_capitals(lines):
-    """Converts lines in capitals to lowercase letters after the first letter.
+def _usual_case(lines):
+    """Writes lines in capitals, and sentences without capitals, as usual.
 
-    Returns the lines and the case of their translations. A translation of a line that
-    begins with a capital is to begin with one, too.
+    Their first letter becomes a capital, and their other letters lowercase. Returns the
+    lines and the case of their translations. A translation of a line that begins with a
+    capital is to begin with one, too.
     """
     num_capitals = _length(_replace(lines, r"\P{Lu}+", ""))
-    is_upper = (num_capitals >= _MIN_CAPITALS) & (
-        _replace(lines, r"\p{Ll}", "") == lines
-    )
+    is_upper = num_capitals >= _MIN_CAPITALS
+    is_upper &= _replace(lines, r"\p{Ll}", "") == lines
     begins_upper = tf.strings.regex_full_match(lines, _BEGINS_UPPER)
     cases = tf.where(begins_upper, _CAPITALIZED, _AS_TRANSLATED)
-    lowered = _capitalize(tf.strings.lower(lines, "utf-8"))
-    return tf.where(is_upper, lowered, lines), tf.where(is_upper, _CAPITALS, cases)
+    lowered = tf.strings.lower(lines, "utf-8")
+    is_sentence = tf.strings.regex_full_match(lowered, f"(?s).*{_END}")
+    is_begun = is_upper | ((num_capitals == 0) & is_sentence)
+    lines = tf.where(is_begun, _capitalize(lowered), lines)
+    return lines, tf.where(is_upper, _CAPITALS, cases)
 
 
 def _capitalize(texts):

@@ -295,6 +295,8 @@ CASES = {
     "SHE IS THERE.": ("She is there.", "ELLE EST LÀ"),
     "She is there.": ("She is there.", "Elle est là"),
     "she is There.": ("she is There.", "elle est là"),
+    "she is there!": ("She is there!", "elle est là"),
+    "she is there": ("she is there", "elle est là"),
     "NATO": ("NATO", "Elle est là"),
     "(‘She is": ("(‘She is", "Elle est là"),
     "ÉCOLE ΣΟΦΊΑ": ("École σοφία", "ELLE EST LÀ"),
