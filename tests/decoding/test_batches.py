@@ -9,9 +9,10 @@ from characters import Characters, characters_model
 
 import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch, Translator
-from keras_transformer.decoding.batches import batch_by_length
+from keras_transformer.decoding.batches import PrefixEnds, batch_by_length
 from keras_transformer.errors import ModelError
 from keras_transformer.evaluation.pair_filter import PairFilter
+from keras_transformer.pipelines import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,28 @@ def test_translator_rejects_anything_but_lists_of_str(translator, bad, message):
     for call in calls if bad is not None else calls[:6]:
         with pytest.raises(ValueError, match=message):
             call(bad)
+
+
+@pytest.mark.parametrize("prefix", ["der Hun", "der H\u00fcn", "l", "ein ", "d.", ""])
+def test_the_last_word_of_a_prefix_may_go_on(prefix):
+    """Tokens that begin with the rest of the prefix, from each place of the word on."""
+    texts = [
+        "der Hund l\u00e4uft",
+        "ein Hund und noch ein Hund",
+        "die Katze schl\u00e4ft",
+    ]
+    tokenizer = train_tokenizer("bpe", texts, 300)
+    spelled, ends = tokenizer.piece_bytes(), PrefixEnds(tokenizer)
+    (row,) = tokenizer.tokenize([prefix.strip()]).to_list()
+    (word_start, *_) = [*np.flatnonzero([spelled[i][:1] == b" " for i in row])[::-1], 0]
+    ranges = ends.of(row, prefix)
+    assert len(ranges) == len(row)
+    for place, (start, end) in enumerate(ranges):
+        rest = b"".join(spelled[number] for number in row[place:])
+        is_open = place >= word_start and not prefix.endswith(" ")
+        expected = {i for i, each in enumerate(spelled) if each.startswith(rest)}
+        found = {i for i, rank in enumerate(ends.ranks) if start <= rank < end}
+        assert found == (expected if is_open else set())
 
 
 def test_prefixes_must_not_contain_the_unknown_id(translator):

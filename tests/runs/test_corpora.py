@@ -3,6 +3,8 @@
 The recipe key `tokenizer.model` is the path of its SentencePiece model.
 """
 
+import json
+
 import pytest
 
 from keras_transformer import pipelines
@@ -42,6 +44,16 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path):
     assert used.fingerprint() == tokenizer.fingerprint()
     assert corpora["train"].num_pairs == len(PAIRS)
     assert list(pairs["train"]) == PAIRS
+
+
+def test_settings_of_the_text_are_stored_with_a_new_vocabulary(data, tmp_path):
+    recipe = load_recipe("files", [data, "tokenizer.vocabulary_size=300"])
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    settings = json.loads((tmp_path / "run" / "tokenizer" / "text.json").read_text())
+    assert settings == {
+        **{"normalization": True, "sentences": True, "scripts": ["Latin"]},
+        "capitals": False,  # the sources begin with a lowercase letter
+    }
 
 
 @pytest.mark.parametrize(
