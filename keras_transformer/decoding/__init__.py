@@ -10,6 +10,7 @@ from keras_transformer.decoding.options import (
     Sampling,
     SpecialIds,
 )
+from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
@@ -29,6 +30,7 @@ __all__ = [
     "beam_search",
     "forbidden_transitions",
     "format_pharaoh",
+    "required_row",
     "sample",
     "sample_ids",
     "score_ids",

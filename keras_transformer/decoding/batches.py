@@ -146,9 +146,8 @@ def encode_prefixes(tokenizer, prefixes, model):
     that are not among the model's outputs.
     """
     rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
-    excluded = set(SpecialIds.of(tokenizer).excluded_ids())
     for text, row in zip(prefixes, rows, strict=True):
-        if max(row, default=0) >= model.num_outputs or excluded & {*row}:
+        if not _can_generate(tokenizer, model, row):
             raise ModelError(
                 f"prefix {text.strip()!r} contains tokens that the model cannot "
                 "generate. Remove them, or use a model whose outputs include them."
@@ -189,6 +188,34 @@ class PrefixEnds:
             ranges.append([bisect.bisect_left(self._sorted, each) for each in bounds])
             is_open = is_open and not rest.startswith(b" ")
         return ranges[::-1]
+
+
+def _can_generate(tokenizer, model, row):
+    excluded = set(SpecialIds.of(tokenizer).excluded_ids())
+    return max(row, default=0) < model.num_outputs and not excluded & {*row}
+
+
+def encode_required(tokenizer, required, model):
+    """Encodes the required phrases of texts, each a list of alternatives.
+
+    Returns, for each text, its phrases as lists of ids. Alternatives that no search
+    generates are left out. Raises `ModelError` for a phrase without any other.
+    """
+    texts = [text for phrases in required for phrase in phrases for text in phrase]
+    rows = iter(encode_texts(tokenizer, [text.strip() for text in texts]))
+    encoded = []
+    for phrases in required:
+        encoded.append([])
+        for phrase in phrases:
+            found = [next(rows) for _ in phrase]
+            found = [row for row in found if _can_generate(tokenizer, model, row)]
+            if not any(found):
+                raise ModelError(
+                    f"the model cannot generate the required phrase {phrase[0]!r}. "
+                    "Its vocabulary must spell it."
+                )
+            encoded[-1].append(list(filter(None, found)))
+    return encoded
 
 
 def batch_by_length(lengths, batch_tokens):

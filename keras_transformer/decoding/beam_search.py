@@ -15,6 +15,7 @@ from keras_transformer.decoding.loop import (
     resolve_lengths,
 )
 from keras_transformer.decoding.options import BeamSearch, SpecialIds
+from keras_transformer.decoding.required import Progress, choose
 from keras_transformer.decoding.top_k import top_k
 from keras_transformer.numerics.softmax import best_log_probs
 
@@ -34,6 +35,7 @@ def beam_search(
     buffer_length=None,
     drop_finished="auto",
     num_results=None,
+    required_ids=None,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
@@ -83,6 +85,9 @@ def beam_search(
             the first `n_best` are the next best that the search found before it
             stopped. Defaults to `n_best` if that is an int, and to `beam_size` if it is
             a tensor.
+        required_ids: int32 `[batch, places]`, the phrases that each sentence's result
+            must contain (see `decoding.required`), or `None`. A hypothesis that lacks
+            one does not end. At the maximum length, those that contain the most count.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -116,23 +121,35 @@ def beam_search(
 
     def step(state, cache, context, index):
         logits, cache = next_logits(decoder, state.last_ids, cache, context, index)
+        are_log_probs, may_follow = decoder.returns_log_probs, None
+        if required_ids is not None:
+            may_follow = state.progress.open_places()
+            logits = logits if are_log_probs else ops.log_softmax(logits, axis=-1)
+            are_log_probs = True
         best = _best_tokens(
             logits,
             # One more than `beam_size`, because the end id may be among the best.
             beam_size + 1,
             vocabulary_size,
             excluded,
-            decoder.returns_log_probs,
+            are_log_probs,
             # A search with dynamic shapes is not compiled by XLA.
             uses_softmax=drop_finished,
         )
-        state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
+        if required_ids is not None:
+            best = _add_required(state.progress, may_follow, logits, *best)
+        state, parents = _expand_beams(
+            state, *best, index, search, ids.end, n_best, may_follow
+        )
         if beam_size > 1:
             cache = decoder.reorder(cache, parents)
         return state, cache
 
     shape = (batch_size, beam_size, buffer_length)
     state = _initial_state(max_lengths, shape, num_results, ids)
+    if required_ids is not None:
+        progress = Progress.of(required_ids, beam_size, ids.pad)
+        state = state._replace(progress=progress)
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )
@@ -156,6 +173,7 @@ class BeamState(NamedTuple):
     num_finished: Any  # int32 [batch], counted only with `patience`
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
+    progress: Any = ()  # a Progress if phrases are required
 
 
 def _initial_state(max_lengths, shape, num_results, ids):
@@ -205,17 +223,44 @@ def _best_tokens(
     return ops.where(is_excluded, NEG_INF, log_probs), tokens
 
 
-def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
+def _add_required(progress, may_follow, logits, log_probs, tokens):
+    """Adds the ids that continue required phrases to the best tokens of each row."""
+    num_places = ops.shape(may_follow)[2]
+    may_follow = ops.reshape(may_follow, (-1, num_places))
+    beam_size = progress.met.shape[1]
+    added = ops.repeat(ops.maximum(progress.ids, 0), beam_size, axis=0)
+    place = ops.arange(num_places, dtype="int32")
+    is_known = ops.any(added[:, :, None] == tokens[:, None], axis=2)
+    is_earlier = ops.logical_and(may_follow[:, None], place < place[:, None])
+    is_same = added[:, :, None] == added[:, None]
+    is_known = ops.logical_or(
+        is_known, ops.any(ops.logical_and(is_same, is_earlier), axis=2)
+    )
+    is_new = ops.logical_and(may_follow, ops.logical_not(is_known))
+    added_log_probs = ops.take_along_axis(logits, added, axis=1)
+    added_log_probs = ops.where(is_new, ops.minimum(added_log_probs, 0.0), NEG_INF)
+    return (
+        ops.concatenate([log_probs, added_log_probs], axis=1),
+        ops.concatenate([tokens, added], axis=1),
+    )
+
+
+def _expand_beams(
+    state, log_probs, tokens, index, search, end_id, n_best, may_follow=None
+):
     """Expands every sentence's beam by one token.
 
     `state` has hypotheses of `index` tokens. `log_probs` and `tokens`, both `[batch *
-    beam_size, k]`, are from `_best_tokens`. Returns the state with hypotheses of `index
+    beam_size, k]`, are from `_best_tokens`. `may_follow` are the `open_places` of
+    required phrases. Returns the state with hypotheses of `index
     + 1` tokens, and the row of the old hypothesis that each of them extends, int32
     `[batch * beam_size]`.
     """
     beam_size = search.beam_size
     # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
-    new_log_probs, new_tokens, parents = _continue(state, log_probs, tokens, end_id)
+    new_log_probs, new_tokens, parents = _continue(
+        state, log_probs, tokens, end_id, index, may_follow
+    )
     sequences = _select(
         state.alive_sequences, ops.reshape(parents, (-1,)), 2 * beam_size
     )
@@ -244,6 +289,11 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         finished_scores=finished_scores,
         num_finished=num_finished,
     )
+    if may_follow is not None:
+        progress = state.progress.extend(
+            may_follow, parents[:, 1] % beam_size, state.last_ids
+        )
+        state = state._replace(progress=progress)
     alive_log_probs = new_log_probs[:, 1]
     done = _is_done(state, alive_log_probs, length, search, n_best)
     # Later steps cannot change a sentence without alive hypotheses.
@@ -252,7 +302,7 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     return state, ops.reshape(parents[:, 1], (-1,))
 
 
-def _continue(state, log_probs, tokens, end_id):
+def _continue(state, log_probs, tokens, end_id, index, may_follow):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
     `tokens` has at least `beam_size + 1` candidates per hypothesis, which is enough for
@@ -260,15 +310,22 @@ def _continue(state, log_probs, tokens, end_id):
     the rows of the hypotheses that they extend, each `[batch, 2, beam_size]`: index 0
     of the second axis has the best continuations, and index 1 the best unfinished ones.
     """
-    beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
+    beam_size = state.last_ids.shape[1]
+    # Required phrases add as many candidates as the row of the longest has places.
+    num_tokens = tokens.shape[1] or ops.shape(tokens)[1]
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
     candidates = candidates + state.alive_log_probs[:, :, None]
     shape = (-1, 1, beam_size * num_tokens)
     candidates = ops.reshape(candidates, shape)
     unfinished = ops.where(ops.reshape(tokens, shape) == end_id, NEG_INF, candidates)
     candidates = ops.concatenate([candidates, unfinished], axis=1)
-    log_probs, places = ops.top_k(candidates, beam_size)
-    places = ops.cast(places, "int32")
+    if may_follow is None:
+        log_probs, places = ops.top_k(candidates, beam_size)
+        places = ops.cast(places, "int32")
+    else:
+        log_probs, places = _allocate(
+            state, candidates, tokens, end_id, index, may_follow
+        )
     batch = ops.arange(ops.shape(state.done)[0], dtype="int32")
     first_row = (batch * beam_size)[:, None, None]
     parents = first_row + places // num_tokens
@@ -276,6 +333,31 @@ def _continue(state, log_probs, tokens, end_id):
         ops.reshape(tokens, (-1,)), first_row * num_tokens + places, axis=0
     )
     return log_probs, tokens, parents
+
+
+def _allocate(state, candidates, tokens, end_id, index, may_follow):
+    """Selects continuations from all banks (see `choose`).
+
+    `candidates` are the log-probabilities of `_continue`, `[batch, 2, n]`. Returns the
+    selected ones and their places, `[batch, 2, beam_size]`.
+    """
+    beam_size = state.last_ids.shape[1]
+    tokens = ops.reshape(tokens, (-1, beam_size, ops.shape(tokens)[1]))
+    banks = state.progress.banks(may_follow, tokens)
+    lacks = banks < state.progress.total()[:, None, None]
+    cannot_end = ops.logical_and(tokens == end_id, lacks)
+    banks, cannot_end = (
+        ops.reshape(each, (-1, 1, ops.shape(candidates)[2]))
+        for each in (banks, cannot_end)
+    )
+    candidates = ops.where(cannot_end, NEG_INF, candidates)
+    # At the maximum length, only the highest bank counts.
+    highest = ops.max(ops.where(candidates > NEG_INF, banks, 0), axis=2, keepdims=True)
+    at_limit = index + 1 >= state.max_lengths
+    is_low = ops.logical_and(at_limit[:, None, None], banks < highest)
+    candidates = ops.where(is_low, NEG_INF, candidates)
+    places = choose(candidates, banks, beam_size)
+    return ops.take_along_axis(candidates, places, axis=2), places
 
 
 def _update_finished(state, sequences, log_probs, finished, length, search):

@@ -30,6 +30,7 @@ def translate_ids(
     decoder=None,
     num_results=None,
     is_checked=False,
+    required_ids=None,
 ):
     """Returns the best translations of a batch of sources.
 
@@ -41,7 +42,8 @@ def translate_ids(
             What follows the first end id is ignored. A row that contains only the end
             id or padding gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
-            than its source. Lengths include the end id but not the prefix.
+            than its source. Lengths include the end id but not the prefix and the
+            required phrases.
         ids: `SpecialIds`, with the padding id of the model.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
@@ -57,7 +59,7 @@ def translate_ids(
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
-        extra_length + prefix_length]` and float32 `[batch, num_results]` (see
+        extra_length + prefix_length + places]` and float32 `[batch, num_results]` (see
         `beam_search`).
 
     Raises:
@@ -69,11 +71,16 @@ def translate_ids(
     sizes = search.beam_size, search.extra_length
     constraints = prefix_ids, automaton, prefix_ends, token_ranks
     return beam_search(
-        **_begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder),
+        **_begin(
+            *(model, source_ids, sizes, ids, constraints, drop_finished),
+            decoder,
+            required_ids,
+        ),
         search=search,
         n_best=n_best,
         vocabulary_size=vocabulary_size,
         num_results=num_results,
+        required_ids=required_ids,
     )
 
 
@@ -130,7 +137,16 @@ def _decoder_of(model, drop_finished):
     return IncrementalDecoder(model, arrange_weights(model) if drop_finished else None)
 
 
-def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=None):
+def _begin(
+    model,
+    source_ids,
+    sizes,
+    ids,
+    constraints,
+    drop_finished,
+    decoder=None,
+    required_ids=None,
+):
     """Encodes sources and returns the arguments that beam search and sampling share.
 
     `sizes` are the number of hypotheses per sentence and `extra_length`, and
@@ -150,9 +166,10 @@ def _begin(model, source_ids, sizes, ids, constraints, drop_finished, decoder=No
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length
     buffer_length = source_length + extra_length
-    if prefix_ids is not None:
-        max_length = max_length + _num_tokens(prefix_ids, ids.pad)
-        buffer_length = buffer_length + ops.shape(prefix_ids)[1]
+    for given in (prefix_ids, required_ids):
+        if given is not None:
+            max_length = max_length + _num_tokens(given, ids.pad)
+            buffer_length = buffer_length + ops.shape(given)[1]
     if (limit := getattr(model, "position_limit", None)) is not None:
         max_length = ops.minimum(max_length, limit)
     # A source of one token contains only the end id, so its translation is empty.

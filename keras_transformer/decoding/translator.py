@@ -27,6 +27,7 @@ from keras_transformer.decoding.batches import (
     check_positions,
     check_texts,
     encode_prefixes,
+    encode_required,
     encode_texts,
     encode_with_end,
     group_texts,
@@ -44,6 +45,7 @@ from keras_transformer.decoding.options import (
     check_at_least,
     check_type,
 )
+from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
 from keras_transformer.errors import NOT_FINITE, ModelError
@@ -189,7 +191,7 @@ class Translator:
         """
         return [best.text for best, *_ in self.n_best(lines, 1)]
 
-    def n_best(self, lines, n=None, prefixes=None):
+    def n_best(self, lines, n=None, prefixes=None, required=None):
         """Returns the best translations of each line, with scores.
 
         Args:
@@ -198,6 +200,11 @@ class Translator:
             prefixes: List of str, the required beginning of each line's translation.
                 Its last word may go on in the translation, unless whitespace follows
                 the prefix. If `None`, nothing is required.
+            required: For each line, a list of phrases that its translations must
+                contain. A phrase is a str, or a list of alternatives. A phrase that is
+                given twice must occur twice. Finding a good place for a phrase of many
+                subwords needs a large beam. If a translation lacks a phrase, for
+                example because it reached its maximum length, there is a warning.
 
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
@@ -208,7 +215,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size, or the model cannot generate a
-                prefix.
+                prefix or a required phrase.
         """
         search = self.search
         n = search.beam_size if n is None else n
@@ -221,7 +228,18 @@ class Translator:
         # Several results may have the same text, so twice as many are requested.
         num_places = 2 * n if n > 1 else n
         options = {"search": search, "n_best": n, "num_results": num_places}
-        return self._run(translate_ids, lines, num_places, prefixes, **options)
+        if required is not None:
+            lines, required = _check_required(lines, required)
+        found = self._run(
+            translate_ids, lines, num_places, prefixes, required=required, **options
+        )
+        for index, phrases in enumerate(required or ()):
+            for phrase in phrases:
+                if lines[index].strip() and not any(
+                    each.strip() in found[index][0].text for each in phrase
+                ):
+                    self.warn(index, f"the translation lacks {phrase[0]!r}.")
+        return found
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
         """Draws translations at random.
@@ -445,7 +463,16 @@ class Translator:
             num_lines += len(group)
             yield found
 
-    def _run(self, function, lines, num_places, prefixes, seed=None, **options):
+    def _run(
+        self,
+        function,
+        lines,
+        num_places,
+        prefixes,
+        seed=None,
+        required=None,
+        **options,
+    ):
         """Runs a search that returns `num_places` translations per segment.
 
         Returns for each line all translations, or its `n_best` different ones if that
@@ -461,6 +488,9 @@ class Translator:
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
             prefixes = _prefixes_of_segments(groups, prefixes)
+        required_rows = [[]] * len(rows)
+        if required is not None:
+            required_rows = self._required_of_segments(groups, required)
         target = self.target_tokenizer
         options["ids"] = SpecialIds.of(target, self.tokenizer)
         options["vocabulary_size"] = target.vocabulary_size
@@ -480,6 +510,9 @@ class Translator:
                 for place, name in enumerate(("prefix_starts", "prefix_ends")):
                     bounds = [[pair[place] for pair in row] for row in ends]
                     inputs[name] = pad_rows(bounds, target.pad_id)
+            if any(required_rows[k] for k in batch):
+                required_ids = [required_rows[k] for k in batch]
+                inputs["required_ids"] = pad_rows(required_ids, target.pad_id)
             found = self._call(
                 function, inputs, self.forbidden, is_checked=True, **options
             )
@@ -498,6 +531,52 @@ class Translator:
             texts[batch], scores[batch] = batch_texts, batch_scores
             counts[batch] = batch_counts
         return _join(groups, texts, scores, counts, options.get("n_best"))
+
+    def _required_of_segments(self, groups, required):
+        """Returns the ids that describe each segment's phrases (see `required_row`).
+
+        A phrase belongs to the first segment whose source contains it, or if none does,
+        to the first one.
+        """
+        encoded = encode_required(self.target_tokenizer, required, self.model)
+        rows, num_texts = [], 0
+        for segments in groups:
+            ids = segments.ids.to_tensor(self.tokenizer.pad_id)
+            sources = self.tokenizer.detokenize(ids).numpy()
+            sources = [each.decode("utf-8", "replace") for each in sources]
+            is_blank = segments.ids.row_lengths().numpy() == 0
+            of_text = segments.text_index.numpy()
+            found = [[] for _ in sources]
+            for text in range(len(segments.lengths)):
+                places = np.flatnonzero((of_text == text) & ~is_blank)
+                index = num_texts + text
+                for phrase, ids in zip(required[index], encoded[index], strict=True):
+                    for place in places[:1]:
+                        inside = (
+                            k for k in places if any(x in sources[k] for x in phrase)
+                        )
+                        found[next(inside, place)].append(ids)
+            rows += map(required_row, found)
+            num_texts += len(segments.lengths)
+        return rows
+
+
+def _check_required(lines, required):
+    """Checks required phrases, and returns each as a list of alternatives."""
+    lines = check_texts(lines)
+    required = [
+        [
+            check_texts([phrase] if isinstance(phrase, str) else phrase, "required")
+            for phrase in phrases
+        ]
+        for phrases in required
+    ]
+    if len(required) != len(lines):
+        raise ValueError(
+            "`lines` and `required` must have the same length. Received: "
+            f"{len(lines)} lines and {len(required)} required."
+        )
+    return lines, required
 
 
 def _prefixes_of_segments(groups, prefixes):

@@ -5,6 +5,7 @@ which stand in for a model: they contain the logits of each token given the two 
 before it. The other searches run over a small `Transformer`.
 """
 
+import itertools
 import sys
 
 import keras
@@ -141,6 +142,19 @@ def constrained(source_ids, prefix_ids):
     )
 
 
+required_ids = np.array([[7, 5, -3, 7, 5, -2, 9, -1, 4, -2], [6, -2] + [0] * 8])
+
+
+def required(source_ids, required_ids):
+    search, required_ids = BeamSearch(3, extra_length=3), {"required_ids": required_ids}
+    return translate_ids(model, source_ids, search, num_results=2, **required_ids)
+
+
+sequences = compile_(required)(source_ids, required_ids.astype("int32"))[0]
+rows = [[strip(row) for row in each] for each in ops.convert_to_numpy(sequences)]
+assert rows[0][0] != rows[0][1] and all(6 in row for row in rows[1])
+for row in rows[0]:
+    assert list(itertools.pairwise(row)).count((7, 5)) == 2 and {4, 9} & {*row}
 sequences, scores = compile_(constrained)(source_ids, prefix_ids)
 rows = [strip(row) for row in ops.convert_to_numpy(sequences)[:, 0]]
 assert rows[0][:2] == [7, 5] and rows[1][:1] == [9]

@@ -48,6 +48,9 @@ def results(path, path_of_learned):
         "learned": translator_of(learned).n_best(LINES, 2),
         "ensemble": translator_of(Ensemble([model, model])).n_best(LINES, 2),
         "prefixes": translator.n_best(LINES, 2, prefixes=["ab"] * len(LINES)),
+        "required": translator.n_best(
+            LINES, 2, required=[["ga", ["be", "cad"]]] * len(LINES)
+        ),
     }
 
 

@@ -201,6 +201,38 @@ def test_prefix_begins_the_first_segment(translator):
     assert found.text == f"\n{' '.join(filter(None, [first.text, *others]))}\n{last}"
 
 
+def test_required_phrases_occur_in_every_translation(translator, warnings):
+    warnings.clear()
+    lines = ["abc", "", "gag\nbad cafe. fed! cab! ace.", "a!b", "dad"]
+    required = [["gg"], ["a"], ["fed", ["zz", "eb"], "fed"], [], [["be", "ed"]]]
+    found = translator.n_best(lines, 2, required=required)
+    assert all("gg" in each.text for each in found[0])
+    assert found[1][0].text == ""
+    # Of several segments, the one that contains a phrase has it.
+    first, second = found[2][0].text.split("\n")
+    assert second.count("fed") == 2 and "eb" in first
+    assert found[3] == translator.n_best(lines, 2)[3]
+    assert all("be" in each.text or "ed" in each.text for each in found[4])
+    assert not [each for each in warnings if "lacks" in each[1]]
+
+
+def test_required_phrases_are_checked(translator):
+    with pytest.raises(ModelError, match="the required phrase 'xyz'"):
+        translator.n_best(["a"], required=[["abc", ["xyz", "z"]]])
+    with pytest.raises(ValueError, match="1 lines and 2 required"):
+        translator.n_best(["a"], required=[[], []])
+
+
+def test_phrase_beyond_the_learned_positions_is_reported():
+    sizes = {"positions": "learned", "max_length": 6}
+    model, found = built(Characters.vocabulary_size, 1, 24, 40, **sizes), []
+    options = {"warn": lambda *warning: found.append(warning)}
+    translator = Translator(model, Characters(), search=BeamSearch(2), **options)
+    ((best,),) = translator.n_best(["abc"], 1, required=[["abcdefgabc"]])
+    assert best.text == "abcdef"
+    assert found == [(0, "the translation lacks 'abcdefgabc'.")]
+
+
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
 def test_translator_is_traced_once_for_all_batches(model, monkeypatch):
     traces = []
