@@ -228,7 +228,7 @@ def _check_metrics(metrics, references, language):
 def _translate(translator, sources, warnings):
     hypotheses = []
     for _, chunk in in_chunks(sources, CHUNK_SIZE, "translating", warnings):
-        hypotheses += translator.translate(chunk)
+        hypotheses += translator.translate(chunk, protect=())
     return hypotheses
 
 

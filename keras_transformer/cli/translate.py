@@ -24,6 +24,9 @@ from keras_transformer.cli.lines import (
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
+# Kinds of spans that --protect takes, named here because their module loads Keras.
+SPANS = {"urls", "emails", "placeholders", "tags", "numbers", "code", "none"}
+
 
 def translate(
     model: options.Model,
@@ -57,6 +60,18 @@ def translate(
         pathlib.Path | None,
         Option(metavar="F", help="File with one forbidden phrase per line."),
     ] = None,
+    protect: Annotated[
+        str,
+        Option(
+            metavar="KINDS",
+            callback=options.require(
+                lambda value: {*value.split(",")} <= SPANS,
+                "one or more of " + ", ".join(sorted(SPANS)),
+            ),
+            help="Spans that outputs contain unchanged: urls, emails, placeholders, "
+            "tags, numbers, code, or none.",
+        ),
+    ] = "urls,emails,placeholders,tags",
     sampling: Annotated[
         bool,
         Option(
@@ -167,7 +182,10 @@ def translate(
         allow_unsafe,
     )
     sampled = {"seed": 1, **sampled} if sampling else None
-    job = _Job(translator, warnings, n_best, sampled, scores, alignments, as_json)
+    job = _Job(
+        *(translator, warnings, n_best, sampled, scores, alignments, as_json),
+        [kind for kind in protect.split(",") if kind != "none"],
+    )
 
     def write_all(write_line, num_done):
         pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -204,6 +222,7 @@ class _Job:
     has_scores: bool
     has_alignments: bool
     as_json: bool
+    protected: list  # kinds of spans, for beam search without prefixes
 
     @property
     def is_numbered(self):
@@ -237,7 +256,15 @@ class _Job:
         """Returns the translations of each line of a chunk, best first."""
         given = {} if None in prefixes else {"prefixes": prefixes}
         if self.sampling_options is None:
-            return self.translator.n_best(lines, self.num_candidates, **given)
+            if given or not self.protected:
+                return self.translator.n_best(lines, self.num_candidates, **given)
+            from keras_transformer.decoding.markup import n_best_marked
+
+            count = self.num_candidates
+            return n_best_marked(
+                *(self.translator, lines, count, "text", self.protected),
+                first=start + 1,
+            )
         import numpy as np
 
         from keras_transformer.decoding import Sampling
@@ -312,6 +339,7 @@ def _record(job, given, input_path, prefix_file):
         "scores": job.has_scores,
         "alignments": job.has_alignments,
         "json": job.as_json,
+        "protect": job.protected,
     }
     return {
         "input": content_hash(input_path),

@@ -59,7 +59,7 @@ def visualize(
     console.require_parent(output)
     opened = console.open_translator(model, ["attention"], allow_unsafe=allow_unsafe)
     if target is None:
-        (target,) = opened.translate([source])
+        (target,) = opened.translate([source], protect=())
         if not target.strip():
             raise UserError("the translation is empty. Pass another one with --target")
         console.print_status(f"translation: {target}")

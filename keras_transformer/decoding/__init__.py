@@ -4,6 +4,7 @@ from keras_transformer.decoding.alignment import alignment_scores, format_pharao
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase, forbidden_transitions
+from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import (
     LENGTH_PENALTIES,
     BeamSearch,
@@ -35,4 +36,5 @@ __all__ = [
     "sample_ids",
     "score_ids",
     "translate_ids",
+    "translate_marked",
 ]

@@ -38,6 +38,7 @@ from keras_transformer.decoding.batches import (
 from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
 from keras_transformer.decoding.ensemble import Ensemble, build_models
 from keras_transformer.decoding.forbidden import build_text_automaton
+from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import (
     BeamSearch,
     Sampling,
@@ -48,6 +49,7 @@ from keras_transformer.decoding.options import (
 from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
+from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 
@@ -177,19 +179,26 @@ class Translator:
             other._forbid(forbidden)
         return other
 
-    def translate(self, lines):
+    def translate(self, lines, protect=PROTECTED):
         """Returns the best translation of each line.
 
         Args:
             lines: List of str, the texts to translate.
+            protect: Kinds of spans that translations contain unchanged: `"urls"`,
+                `"emails"`, `"placeholders"`, `"tags"`, `"numbers"` and `"code"`. With
+                `()`, none. What is between `<keep>` and `</keep>` in a line with tags
+                also stays (see `decoding.markup`).
 
         Returns:
             List of str, one translation per line, in order.
 
         Raises:
-            ValueError: If `lines` is not a list of str.
+            ValueError: If `lines` is not a list of str, or a kind is unknown.
+            DataError: If `<keep>` or `</keep>` lacks the other.
         """
-        return [best.text for best, *_ in self.n_best(lines, 1)]
+        lines = check_texts(lines)
+        found = n_best_marked(self, lines, 1, "text", protect)
+        return [best.text for best, *_ in found]
 
     def n_best(self, lines, n=None, prefixes=None, required=None):
         """Returns the best translations of each line, with scores.
@@ -229,7 +238,8 @@ class Translator:
         num_places = 2 * n if n > 1 else n
         options = {"search": search, "n_best": n, "num_results": num_places}
         if required is not None:
-            lines, required = _check_required(lines, required)
+            lines = check_texts(lines)
+            required = _check_required(lines, required)
         found = self._run(
             translate_ids, lines, num_places, prefixes, required=required, **options
         )
@@ -563,12 +573,8 @@ class Translator:
 
 def _check_required(lines, required):
     """Checks required phrases, and returns each as a list of alternatives."""
-    lines = check_texts(lines)
     required = [
-        [
-            check_texts([phrase] if isinstance(phrase, str) else phrase, "required")
-            for phrase in phrases
-        ]
+        [[each] if isinstance(each, str) else list(each) for each in phrases]
         for phrases in required
     ]
     if len(required) != len(lines):
@@ -576,7 +582,7 @@ def _check_required(lines, required):
             "`lines` and `required` must have the same length. Received: "
             f"{len(lines)} lines and {len(required)} required."
         )
-    return lines, required
+    return required
 
 
 def _prefixes_of_segments(groups, prefixes):

@@ -9,8 +9,10 @@ import tensorflow as tf
 from keras_transformer.decoding.alignment import align_units
 from keras_transformer.decoding.batches import check_pairs, check_texts, log_warning
 from keras_transformer.decoding.compiled import parallel_map
+from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
+from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.translator import translations_of
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.export.load import (
@@ -56,9 +58,11 @@ class ExportedTranslator:
         signatures = ", ".join(sorted(self._loaded.signatures))
         return f"ExportedTranslator({self.path}: {signatures})"
 
-    def translate(self, lines):
+    def translate(self, lines, protect=PROTECTED):
         """Same as `Translator.translate`."""
-        return [best.text for (best,) in self.n_best(lines, 1)]
+        lines = check_texts(lines)
+        found = n_best_marked(self, lines, 1, "text", protect)
+        return [best.text for best, *_ in found]
 
     def n_best(self, lines, n=None):
         """Like `Translator.n_best`, but without prefixes.

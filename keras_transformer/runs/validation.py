@@ -85,7 +85,7 @@ def _text_scorer(recipe, translator, pairs):
         raise DataError(f"evaluation.tokenize={name}: {reason}") from None
 
     def score():
-        outputs = translator.translate(sources)
+        outputs = translator.translate(sources, protect=())
         scores = {"bleu": evaluation.bleu(outputs, references, **settings).score}
         if recipe.validation_metric() == "chrf":
             lowercase = settings["lowercase"]
@@ -126,7 +126,7 @@ class ModelScores(NamedTuple):
 def score_model(folder, sources, references, **settings):
     """Returns the `ModelScores` of a run. `settings` are those of `evaluation.bleu`."""
     translator = open_model(folder)
-    translations = translator.translate(sources)
+    translations = translator.translate(sources, protect=())
     perplexity = perplexity_of(translator.score(sources, references))
     return ModelScores(
         translations,

@@ -44,7 +44,7 @@ class ReversingTranslator:
         self.searches.append(changes)
         return self
 
-    def translate(self, lines):
+    def translate(self, lines, protect=()):
         return [best.text for best, *_ in self.n_best(lines)]
 
     def fingerprint(self):

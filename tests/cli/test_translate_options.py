@@ -86,3 +86,33 @@ def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
     assert min(one.log_prob for one in scores) < pair.log_prob
     assert pair.num_tokens == scores[0].num_tokens
     assert opened.fingerprint() != singles[0].fingerprint()
+
+
+def test_spans_stay_unless_protection_is_off(run_command, folders):
+    line = "der <b>Hund</b> https://x.org läuft <keep>A&B</keep>"
+    found = {
+        kinds: lines(
+            run_command(
+                "translate", folders[0], *options, stdin=f"{SOURCES[0]}\n{line}"
+            )
+        )
+        for kinds, options in {
+            "default": (),
+            "none": ("--protect", "none"),
+        }.items()
+    }
+    opened = models.open_model(folders[0])
+    assert found["none"] == [
+        best.text for (best,) in opened.n_best([SOURCES[0], line], 1)
+    ]
+    assert all(each[0] == found["none"][0] for each in found.values())
+    for part in ("<b>", "</b>", "https://x.org", "A&B"):
+        assert found["default"][1].count(part) == 1
+    result = run_command("translate", folders[0], "--protect", "urls,tag", stdin=line)
+    assert (
+        result.exit_code == 2
+        and "urls,tag: must be one or more of code" in result.stderr
+    )
+    result = run_command("translate", folders[0], stdin=f"\n{line} <keep>")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith("error: line 2: <keep> and </keep> must surround")

@@ -24,7 +24,7 @@ class Dictionary:
     def __init__(self, model, tokenizer, search, max_source_length, parallel_parts):
         self.search = search
 
-    def translate(self, texts):
+    def translate(self, texts, protect=()):
         words = (DICTIONARY[text].split() for text in texts)
         return [" ".join(each[: 4 + self.search.beam_size]) for each in words]
 

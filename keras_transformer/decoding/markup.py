@@ -1,0 +1,493 @@
+"""Inline markup: tags are taken out of a text, and put into its translation.
+
+Where the tags of an element go is read from the alignment: around the words that are
+aligned with its words. The translation of markup is thus balanced and nested, and the
+model sees only text.
+"""
+
+import contextlib
+import html
+import operator
+import re
+from html.parser import HTMLParser
+from typing import NamedTuple
+
+from keras_transformer.decoding.spans import (
+    KINDS,
+    PROTECTED,
+    Span,
+    find_spans,
+    translate_spans,
+    without_warnings,
+)
+from keras_transformer.errors import DataError, ModelError
+
+SYNTAXES = ("text", "html", "xliff", "markdown")
+_KEEP = re.compile(r"<keep>(.*?)</keep>", re.DOTALL)
+_TAG = re.compile(r"<[A-Za-z/!?]")
+# The rest of a link of Markdown, after its text.
+_LINK_END = (
+    r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
+    r"(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^)]*\)))?\s*\)|\[[^\]]*\])?"
+)
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta"}
+_VOID |= {"source", "track", "wbr", "x", "bx", "ex"}
+# Elements whose content is not language, and those that are code as a whole.
+_CODE = {"code", "kbd", "samp", "var", "pre"}
+_OPAQUE = {"script", "style", "bpt", "ept", "ph", "it"}
+# Opening and closing codes of XLIFF.
+_PAIRS = {"bpt": "open", "bx": "open", "ept": "close", "ex": "close"}
+# The separators of words in an alignment are those of ASCII.
+_WORD = re.compile(r"[^ \t\n\r\x0b\x0c]+")
+_BEFORE, _AFTER = (
+    re.compile(r"[\"'(«“„‘¿¡\[]+"),
+    re.compile(r"[.,;:!?…»”’\"')\]。！？]+$"),
+)
+
+
+class _Event(NamedTuple):
+    """A part of marked-up text."""
+
+    kind: str  # "text", "keep", "open", "close" or "empty"
+    raw: str
+    key: object = None  # what an opening and its closing tag share
+    text: str = ""  # of a "text" or "keep", what a reader sees
+
+
+class _Element:
+    """An element in a text without tags, from `start` to `end`, or an empty tag."""
+
+    def __init__(self, start, opening, has_space=False):
+        self.start, self.end, self.opening, self.closing = start, start, opening, None
+        self.has_space = [has_space, False]  # before and after
+        self.children = []
+
+
+class _Marked(NamedTuple):
+    """A text without its tags."""
+
+    text: str
+    spans: list  # `Span`s
+    root: _Element | None = None  # `None` if the source is not marked up
+    breaks: tuple = ()  # tags that are line breaks in the text
+    forms: dict | None = None  # how to write characters, such as "&amp;" for "&"
+    edges: tuple = ("", "")  # white space before and after the text
+    problem: str = ""  # of the tags
+
+
+def translate_marked(translator, texts, syntax="html", protect=PROTECTED, warn=None):
+    """Translates texts with inline markup.
+
+    Args:
+        translator: `Translator`, or another object with `n_best` and, for markup,
+            `align`.
+        texts: List of str, each a sentence or a paragraph.
+        syntax: `"html"`; `"xliff"`, the inline elements of XLIFF; `"markdown"`; or
+            `"text"`, in which `protect` decides whether tags of HTML count.
+        protect: Kinds of spans that stay as they are (see `decoding.spans.KINDS`).
+            `<keep>` and `</keep>` surround others.
+        warn: Called with the index of a text and a message about its tags. Defaults to
+            `translator.warn`.
+
+    Returns:
+        List of str: the translations, with each tag as it was.
+
+    Raises:
+        ValueError: If `syntax` is unknown.
+        DataError: If `<keep>` or `</keep>` lacks the other.
+    """
+    found = n_best_marked(translator, texts, 1, syntax, protect, warn)
+    return [best.text for best, *_ in found]
+
+
+def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
+    """Returns the `n` best translations of each text (see `translate_marked`).
+
+    `first` is the number of the first text in messages.
+    """
+    if unknown := set(protect) - {*KINDS}:
+        raise ValueError(
+            f"`protect` must contain only {', '.join(KINDS)}. "
+            f"Received: {', '.join(sorted(unknown))}."
+        )
+    if syntax not in SYNTAXES:
+        raise ValueError(
+            f"`syntax` must be one of {SYNTAXES}. Received: syntax={syntax!r}."
+        )
+    warn = warn or getattr(translator, "warn", None)
+    marked = []
+    for index, text in enumerate(texts):
+        try:
+            marked.append(_parse(text, syntax, protect))
+        except DataError as error:
+            raise DataError(f"line {first + index}: {error}") from None
+        if marked[-1].problem and warn:
+            warn(index, marked[-1].problem)
+    plain = [each.text for each in marked]
+    found = translate_spans(translator, plain, [each.spans for each in marked], n)
+    changed = [
+        (index, number, each.text)
+        for index, candidates in enumerate(found)
+        for number, each in enumerate(candidates)
+        if marked[index].root is not None
+    ]
+    # Without tags, nothing needs to be aligned.
+    pairs = (
+        [plain[index], text] if marked[index].root.children else ["", ""]
+        for index, _, text in changed
+    )
+    aligned = _align(translator, *pairs)
+    for (index, number, text), pairs in zip(changed, aligned, strict=True):
+        new = texts[index]
+        if text != plain[index]:
+            new = _Placing(marked[index], text.strip(), pairs).text()
+        found[index][number] = found[index][number]._replace(text=new)
+    return found
+
+
+def _align(translator, *pairs):
+    """Returns the aligned words of (source, translation) pairs, or none."""
+    if pairs and hasattr(translator, "align"):
+        # An ensemble has no alignments, nor have some exports.
+        with contextlib.suppress(ModelError):
+            return without_warnings(translator).align(
+                *map(list, zip(*pairs, strict=True))
+            )
+    return [()] * len(pairs)
+
+
+def _parse(raw, syntax, protect):
+    """Returns the `_Marked` text of a str."""
+    if syntax == "text" and not ("tags" in protect and _TAG.search(raw)):
+        return _Marked(raw, find_spans(raw, protect))
+    parse = _markdown_events if syntax == "markdown" else _html_events
+    events = []
+    # Every second part is what <keep> and </keep> surround.
+    for number, part in enumerate(_KEEP.split(raw)):
+        if number % 2:
+            events.append(_Event("keep", part, text=part))
+        elif re.search("</?keep>", part):
+            raise DataError("<keep> and </keep> must surround each text that stays.")
+        else:
+            events += parse(part)
+    return _assemble(events, syntax, protect)
+
+
+def _assemble(events, syntax, protect):
+    """Builds the `_Marked` text of a list of `_Event`s."""
+    text, lead, kept, breaks, forms, bare = "", "", [], [], {}, ""
+    root, problem, recent = _Element(0, ""), "", []
+    stack = [(None, root)]
+
+    def close(event=None):
+        """Ends the innermost element. Without its tag, it becomes an empty one."""
+        nonlocal problem
+        element = stack.pop()[1]
+        if event:
+            element.end, element.closing = len(text), event.raw
+        else:
+            problem = f"the tag {element.opening} has no partner. It is kept."
+            stack[-1][1].children += element.children
+            element.children = []
+
+    for event in events:
+        if event.kind in ("text", "keep"):
+            part = event.text
+            if event.kind == "text":
+                if syntax in ("html", "markdown"):
+                    part = re.sub(r"[ \t\r\n]+", " ", part)
+                if not text:
+                    lead += part[: len(part) - len(part.lstrip())]
+                if not text or (text[-1:].isspace() and part[:1] == " "):
+                    part = part.lstrip()
+                bare += re.sub(r"&#?\w+;", "", event.raw)
+                if syntax == "markdown" and len(event.text) == 1 < len(event.raw):
+                    forms[event.text] = event.raw
+            else:
+                kept.append(Span(len(text), part, "keep"))
+            for each in recent:
+                each.has_space[1] = event.text[:1].isspace()
+            recent = [] if event.text else recent
+            text += part
+        elif event.kind == "break":
+            text = text.rstrip(" ") + "\n"
+            breaks.append(event.raw)
+        elif event.kind == "close" and event.key in [key for key, _ in stack[1:]]:
+            while stack[-1][0] != event.key:
+                close()
+            close(event)
+        else:
+            element = _Element(len(text), event.raw, text[-1:].isspace())
+            stack[-1][1].children.append(element)
+            recent.append(element)
+            if event.kind == "open":
+                stack.append((event.key, element))
+            elif event.kind == "close":
+                problem = f"the tag {event.raw} has no partner. It is kept."
+    while len(stack) > 1:
+        close()
+    if syntax != "markdown":
+        forms = {each: _ENTITIES[each] for each in _ENTITIES if each not in bare}
+    trail = text[len(text.rstrip()) :]
+    text = text.rstrip()
+    root.end = len(text)
+    free = [
+        span
+        for span in find_spans(text, protect)
+        if not any(one.start < span.end and span.start < one.end for one in kept)
+    ]
+    spans = sorted(kept + free)
+    return _Marked(text, spans, root, breaks, forms, (lead, trail), problem)
+
+
+class _Placing:
+    """Finds the places of elements in a translation."""
+
+    def __init__(self, marked, target, aligned):
+        self.marked, self.target = marked, target
+        self.spans = [
+            (match.start(), match.end(), span.kind == "keep")
+            for span in marked.spans
+            for match in re.finditer(re.escape(span.text), target)
+        ]
+        self.sources = [match.span() for match in _WORD.finditer(marked.text)]
+        self.targets = [match.span() for match in _WORD.finditer(target)]
+        self.source_of = {target: source for source, target in aligned}
+
+    def text(self):
+        """Returns the translation with tags, entities and white space."""
+        size, words = len(self.target), range(len(self.targets))
+        pieces, breaks = [], iter(self.marked.breaks)
+        for piece in self.render(self.marked.root, 0, size, words):
+            if isinstance(piece, str):
+                pieces.append(piece)
+                continue
+            for at in range(*piece):
+                character = self.target[at]
+                if character == "\n" and self.marked.breaks:
+                    character = next(breaks, character)
+                elif not any(keep and a <= at < b for a, b, keep in self.spans):
+                    character = self.marked.forms.get(character, character)
+                pieces.append(character)
+        lead, trail = self.marked.edges
+        return "".join([lead, *pieces, *breaks, trail])
+
+    def render(self, parent, low, high, words):
+        """Yields the tags in an element, and (start, end) of the text between them.
+
+        The element has the characters from `low` to `high` and the words `words` of the
+        translation.
+        """
+        placed, free = [], set(words)
+        own = self._source_words(parent)
+        for child in parent.children:
+            inner, found = self._source_words(child), range(0)
+            if child.closing is not None:
+                found = words if inner == own else self._best_words(inner, words, free)
+            if child.closing is not None and inner == own:
+                place = low, high
+            else:
+                place = self._trim(child, found) if found else self._gap(child, parent)
+            text = self.marked.text[child.start : child.end].strip()
+            if text in [span.text for span in self.marked.spans]:
+                at = self.target.find(text, low, high)
+                place = (at, at + len(text)) if at >= 0 else place
+            free -= set(found)
+            placed.append(
+                (*(min(max(each, low), high) for each in place), child, found)
+            )
+        for start, end, child, found in sorted(placed, key=operator.itemgetter(0)):
+            start = max(low, start)
+            end = max(start, end)
+            yield low, start
+            if child.closing is not None:
+                yield child.opening
+                yield from self.render(child, start, end, found)
+                yield child.closing
+            else:
+                before, after = child.has_space
+                is_apart = start == 0 or self.target[start - 1].isspace()
+                yield " " * (before and not is_apart)
+                yield child.opening
+                is_apart = self.target[start : start + 1] in ("", " ")
+                yield " " * (after and not is_apart)
+            low = end
+        yield low, high
+
+    def _source_words(self, element):
+        return [
+            index
+            for index, (start, end) in enumerate(self.sources)
+            if start < element.end and element.start < end
+        ]
+
+    def _best_words(self, inner, words, free):
+        """Returns the range of words that the words `inner` are aligned with best.
+
+        Of all ranges of free words, it has the most words that are aligned with an
+        inner one, less those that are aligned with another word.
+        """
+        best, total, first, found = 0, 0, None, range(0)
+        for word in words:
+            if word not in free:
+                total, first = 0, None
+                continue
+            gain = 1 if self.source_of.get(word) in inner else -1
+            if first is None or total <= 0:
+                total, first = 0, word
+            total += gain
+            if total > best:
+                best, found = total, range(first, word + 1)
+        if not found and inner and free:  # nothing is aligned
+            ratio = (inner[0] + 0.5) / len(self.sources) * len(self.targets)
+            word = min(free, key=lambda each: abs(each + 0.5 - ratio))
+            found = range(word, word + 1)
+        return found
+
+    def _trim(self, element, words):
+        """Returns the characters of words, with punctuation only if the element has."""
+        start, end = self.targets[words[0]][0], self.targets[words[-1]][1]
+        inner = self._source_words(element)
+        if element.end < self.sources[inner[-1]][1]:
+            end -= len((_AFTER.search(self.target[start:end]) or [""])[0])
+        if element.start > self.sources[inner[0]][0]:
+            start += len((_BEFORE.match(self.target[start:end]) or [""])[0])
+        for first, last, _ in self.spans:
+            start = first if first < start < last else start
+            end = last if first < end < last else end
+        return start, max(start, end)
+
+    def _gap(self, element, parent):
+        """Returns the place of an empty tag: after a word, or before the next one."""
+        at, text = element.start, self.marked.text
+        if not text[parent.start : at].strip():
+            return 0, 0
+        if not text[at : parent.end].strip() or not self.targets:
+            return len(self.target), len(self.target)
+        word = sum(start < at for start, _ in self.sources) - 1
+        is_after = not element.has_space[0] or word == len(self.sources) - 1
+        word += not is_after
+        found = [k for k in range(len(self.targets)) if self.source_of.get(k) == word]
+        if not found:
+            ratio = (word + 0.5) / len(self.sources)
+            found = [int(ratio * len(self.targets))]
+        start, end = self.targets[found[-1 if is_after else 0]]
+        if is_after and at < self.sources[word][1]:
+            # The tag stands before the word's punctuation.
+            end -= len((_AFTER.search(self.target[start:end]) or [""])[0])
+        place = end if is_after else start
+        for first, last, _ in self.spans:
+            place = last if first < place < last else place
+        return place, place
+
+
+class _Parser(HTMLParser):
+    """Finds where tags and text begin."""
+
+    def __init__(self, raw):
+        super().__init__(convert_charrefs=False)
+        self._lines = [0, *(match.end() for match in re.finditer("\n", raw))]
+        self.found = []  # (offset, kind, name, attributes)
+        self.feed(raw)
+        self.close()
+
+    def _add(self, kind, name="", attributes=()):
+        line, column = self.getpos()
+        start = self._lines[line - 1] + column
+        self.found.append((start, kind, name, dict(attributes)))
+
+    def handle_starttag(self, tag, attrs):
+        self._add("empty" if tag in _VOID else "open", tag, attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self._add("empty", tag, attrs)
+
+    def handle_endtag(self, tag):
+        self._add("close", tag)
+
+    def handle_data(self, data):
+        self._add("text")
+
+    handle_entityref = handle_charref = handle_data
+
+    def handle_comment(self, data):
+        self._add("empty")
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def _html_events(raw):
+    """Returns the `_Event`s of HTML, or of XLIFF."""
+    found = _Parser(raw).found
+    found.append((len(raw), "", "", {}))
+    events, index = [], 0
+    while index < len(found) - 1:
+        start, kind, name, attributes = found[index]
+        index += 1
+        key = name
+        stays = attributes.get("translate") == "no" or name in _CODE
+        stays = stays or attributes.get("mtype") == "protected"
+        content = None
+        if kind == "open" and (stays or name in _OPAQUE):
+            ends = [
+                i for i in range(index, len(found)) if found[i][1:3] == ("close", name)
+            ]
+            if ends and stays:
+                content = raw[found[index][0] : found[ends[0]][0]]
+            elif ends:
+                kind, index = "empty", ends[0] + 1
+        if name in _PAIRS and kind == "empty":
+            kind, key = _PAIRS[name], attributes.get("rid") or attributes.get("id")
+        while kind == "text" and found[index][1] == "text":
+            index += 1
+        part = raw[start : found[index][0]]
+        if name == "br":
+            kind = "break"
+        events.append(_Event(kind, part, key, html.unescape(part)))
+        if content:
+            events.append(_Event("keep", content, text=content))
+            index = ends[0]
+    return events
+
+
+def _markdown_events(raw):
+    """Returns the `_Event`s of a paragraph of Markdown.
+
+    The parser gives no places, so each token is looked for where the last one ended.
+    """
+    from markdown_it import MarkdownIt
+
+    tokens, events, at = [], [], 0
+    parser = MarkdownIt()
+    parser.inline.parse(raw, parser, {}, tokens)
+    for token in tokens:
+        name = token.type.split("_")[0]
+        kind = {1: "open", 0: "empty", -1: "close"}[token.nesting]
+        pattern = re.escape(token.markup or token.content)
+        if name in ("text", "softbreak"):
+            kind = "text"
+        if name in ("softbreak", "hardbreak"):
+            kind = "break" if name == "hardbreak" else kind
+            pattern = r"(?: *|\\)\n *"
+        elif name == "link":
+            is_open = kind == "open"
+            pattern = r"[<\[]" if is_open else f">|{_LINK_END}"
+        elif name == "image":
+            pattern = rf"!\[{re.escape(token.content)}{_LINK_END}"
+        elif name == "code":
+            pattern = rf"({pattern}(?!`))(.*?)((?<!`){pattern}(?!`))"
+        match = re.compile(pattern, re.DOTALL).match(raw, at)
+        if match is None:
+            return [_Event("text", raw, text=raw)]
+        at = match.end()
+        if name == "code":
+            opening, content, closing = match.groups()
+            events.append(_Event("open", opening, name))
+            events.append(_Event("keep", content, text=content))
+            events.append(_Event("close", closing, name))
+        elif name == "html":
+            events += _html_events(token.content)
+        elif match[0]:
+            events.append(_Event(kind, match[0], name, token.content or " "))
+    return events

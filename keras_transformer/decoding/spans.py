@@ -1,0 +1,198 @@
+"""Spans that a translation contains unchanged: addresses, placeholders, figures, code.
+
+The translation of the text as it is comes first. Only where it lacks a span, or has one
+twice, the text is translated again with a stand-in for each span, a name or a number.
+If a stand-in is lost, too, the search must generate others (see `decoding.required`).
+If that fails, what lies between the spans is translated by itself.
+"""
+
+import copy
+import itertools
+import re
+from typing import NamedTuple
+
+# The default kinds.
+PROTECTED = ("urls", "emails", "placeholders", "tags")
+# Of kinds that overlap, the first one counts.
+_PATTERNS = {
+    "code": r"`[^`\n]+`|(?<![\w/])/\w[\w.-]*(?:/[\w.-]*\w)+|\b\w+(?:_\w+)+\b(?:\(\))?"
+    r"|\b[A-Za-z_]\w*\(\)|(?<![\w-])--[a-z][\w-]*",
+    "urls": r"(?:\b(?:https?|ftp)://|\bwww\.)[^\s<>\"“”«»]*[^\s<>\"“”«».,;:!?)\]}'’…]",
+    "emails": r"\b[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
+    "placeholders": r"\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}|%(?:\(\w+\)|\d+\$)?[-+#0]*\d*"
+    r"(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfgGcrsa@](?!\w)",
+    "numbers": r"\d{1,3}(?:[ \u00a0\u202f]\d{2,3})+(?:[.,]\d+)?\b"
+    r"|\w*\d(?:[\w.,:/’'-]*\w)?",
+}
+KINDS = (*PROTECTED, "numbers", "code")
+# Words that translators know and keep, for texts without them.
+_NAMES = ("Tom", "Maria", "Paris", "London", "Peter", "Berlin", "Anna", "Rome")
+_FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
+# Placeholders that stand for a number.
+_COUNTS = re.compile(r"%.*[diu]|.*(?:count|num|total|size|amount)\w*\}*|\{+n\}+", re.I)
+_ENDS = ".!?…。！？"
+
+
+class Span(NamedTuple):
+    """A part of a text that its translation must contain."""
+
+    start: int
+    text: str
+    kind: str
+
+    @property
+    def end(self):
+        return self.start + len(self.text)
+
+
+def find_spans(text, kinds):
+    """Returns the `Span`s of a text, in order. They do not overlap."""
+    patterns = [f"(?P<{kind}>{_PATTERNS[kind]})" for kind in _PATTERNS if kind in kinds]
+    if not patterns:
+        return []
+    found = re.finditer("|".join(patterns), text)
+    return [Span(each.start(), each[0], each.lastgroup) for each in found]
+
+
+def keeps_spans(text, source, spans):
+    """Returns whether a translation has each span as often as its source."""
+    return all(_count(span, text) == _count(span, source) for span in spans)
+
+
+def _count(span, text):
+    if span.kind != "numbers":
+        return text.count(span.text)
+    # Figures may have the notation of another language.
+    found = [_value(each.text) for each in find_spans(text, (span.kind,))]
+    return found.count(_value(span.text))
+
+
+def _value(figure):
+    """Removes what separates thousands from a figure, and writes a decimal point."""
+    figure = re.sub(r"(?<=\d)[.,'’ \u00a0\u202f](?=\d{3}(?!\d))", "", figure)
+    return re.sub(r"(?<=\d),(?=\d)", ".", figure)
+
+
+def translate_spans(translator, texts, spans, n=1):
+    """Returns the `n` best translations of texts that contain their spans.
+
+    Args:
+        translator: `Translator`, or another object with `n_best` and `warn`. Only a
+            `Translator` can require stand-ins.
+        texts: List of str.
+        spans: For each text, a list of its `Span`s.
+        n: Number of translations.
+
+    Returns:
+        For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
+        of `translator.n_best`. If a figure is lost, there is a warning.
+    """
+    found = translator.n_best(texts, n)
+    quiet = without_warnings(translator)
+    left = [
+        index
+        for index, text in enumerate(texts)
+        if spans[index] and text.strip() and not _keep(index, found, texts, spans, n)
+    ]
+    for attempt in range(3):
+        if not left:
+            break
+        swapped = [_swap(texts[index], spans[index], attempt) for index in left]
+        lines, standins = zip(*swapped, strict=True)
+        # A search that is free places a stand-in best, but may lose it.
+        required = list(map(list, standins)) if attempt else None
+        if hasattr(translator, "search"):
+            again = quiet.n_best(list(lines), required=required)
+        else:
+            again = quiet.n_best(list(lines), 1)
+        for index, candidates, names in zip(left, again, standins, strict=True):
+            candidates = [_restore(each, names) for each in candidates]
+            found[index] = [*filter(None, candidates), found[index][0]]
+        left = [i for i in left if not _keep(i, found, texts, spans, n)]
+    # The text between figures would lose its meaning.
+    solid = [[each for each in row if each.kind != "numbers"] for row in spans]
+    parts = [i for i in left if not keeps_spans(found[i][0].text, texts[i], solid[i])]
+    _translate_between(quiet, parts, found, texts, solid)
+    for index in left:
+        for span in spans[index]:
+            if not keeps_spans(found[index][0].text, texts[index], [span]):
+                translator.warn(index, f"the translation changes {span.text!r}.")
+    return found
+
+
+def without_warnings(translator):
+    """Returns a copy that does not warn, for what has been reported already."""
+    quiet = copy.copy(translator)
+    # A `Translator` would not copy its compiled functions.
+    vars(quiet).update(vars(translator), warn=lambda *_: None)
+    return quiet
+
+
+def _keep(index, found, texts, spans, n):
+    """Drops the translations without their spans, unless there is no other one.
+
+    Returns whether there is one.
+    """
+    kept = [
+        each
+        for each in found[index]
+        if keeps_spans(each.text, texts[index], spans[index])
+    ]
+    found[index] = kept[:n] or found[index][-1:]
+    return bool(kept)
+
+
+def _swap(text, spans, attempt):
+    """Replaces the spans of a text by stand-ins.
+
+    Returns the new text, and the span's text of each stand-in as a dict.
+    """
+    parts, standins, end = [], {}, 0
+    pools = [[each for each in pool if each not in text] for pool in (_NAMES, _FIGURES)]
+    pools = [pool[attempt:] for pool in pools]
+    for span in spans:
+        is_count = span.kind == "placeholders" and _COUNTS.fullmatch(span.text)
+        pool = pools[bool(is_count) or span.kind == "numbers"]
+        standin = pool.pop(0) if pool else f"X{len(standins)}"
+        standins[standin] = span.text
+        parts += [text[end : span.start], standin]
+        end = span.end
+    return "".join([*parts, text[end:]]), standins
+
+
+def _restore(candidate, standins):
+    """Puts the spans back into a translation, or returns `None` if it is impossible."""
+    text, pattern = candidate.text, "|".join(map(re.escape, standins))
+    words = re.findall(rf"(?<!\w)(?:{pattern})(?!\w)", text)
+    found = re.findall(pattern, text)
+    if sorted(words) != sorted(standins) or len(found) != len(words):
+        return None
+    text = re.sub(pattern, lambda match: standins[match[0]], text)
+    return candidate._replace(text=text)
+
+
+def _translate_between(translator, indices, found, texts, spans):
+    """Replaces translations by those of the parts between the spans."""
+    rows = []
+    for index in indices:
+        ends = [0, *(span.end for span in spans[index])]
+        starts = [*(span.start for span in spans[index]), len(texts[index])]
+        rows.append([texts[index][i:j] for i, j in zip(ends, starts, strict=True)])
+    gaps = [gap for row in rows for gap in row if re.search(r"[^\W\d_]", gap)]
+    of_gap = translator.n_best([gap.strip() for gap in gaps], 1) if gaps else []
+    of_gap = dict(zip(gaps, of_gap, strict=True))
+    for index, row in zip(indices, rows, strict=True):
+        score, joined = 0.0, ""
+        for gap, span in itertools.zip_longest(row, spans[index]):
+            if gap in of_gap:
+                (best, *_) = of_gap[gap]
+                new = best.text.strip()
+                if gap.rstrip()[-1] not in _ENDS:
+                    new = new.rstrip(_ENDS)
+                # What the model adds might look like a span.
+                if keeps_spans(new, gap, spans[index]):
+                    score += best.score
+                    lead = gap[: len(gap) - len(gap.lstrip())]
+                    gap = lead + new + gap[len(gap.rstrip()) :]
+            joined += gap + (span.text if span else "")
+        found[index] = [found[index][0]._replace(text=joined, score=score)]

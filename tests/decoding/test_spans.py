@@ -1,0 +1,203 @@
+"""Spans and markup in translations by stand-ins for a translator."""
+
+import collections
+import html.parser
+import random
+import re
+
+import pytest
+
+from keras_transformer.decoding.markup import translate_marked
+from keras_transformer.decoding.spans import KINDS, find_spans, keeps_spans
+from keras_transformer.errors import DataError
+
+Translation = collections.namedtuple("Translation", ["text", "score"])
+
+
+class Copy:
+    """Translates a text by itself."""
+
+    def __init__(self, change=str):
+        self.change, self.warnings = change, []
+
+    def n_best(self, lines, n=1):
+        changed = ["\n".join(map(self.change, line.split("\n"))) for line in lines]
+        return [[Translation(line, 0.0)] for line in changed]
+
+    def align(self, sources, targets):
+        return [[(i, i) for i in range(len(each.split()))] for each in targets]
+
+    def warn(self, index, message):
+        self.warnings.append((index, message))
+
+
+class Reverse(Copy):
+    """Reverses the words of each line."""
+
+    def __init__(self):
+        super().__init__(lambda line: " ".join(reversed(line.split(" "))))
+
+    def align(self, sources, targets):
+        return [
+            [(len(each.split()) - 1 - i, i) for i in range(len(each.split()))]
+            for each in targets
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "expected"),
+    [
+        ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "ue", 2),
+        ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "e", ["a.b+c@d-e.org"]),
+        ("See www.x.org/a, (http://y.org/b).", "u", ["www.x.org/a", "http://y.org/b"]),
+        ("{0} {name} {{ x }} ${v} %s %(n)d %1$s %.2f", "p", 8),
+        ("50% sure, 5 % a day, {not one}, 100%", "p", []),
+        ("10:00:00Z, 1,234,567.89 or 53 00, no. 2024-0317.", "n", 4),
+        ("Run `ls -l` in /usr/bin, --help, f_x() or g().", "c", 5),
+    ],
+)
+def test_spans_are_found(text, kinds, expected):
+    found = find_spans(text, [kind for kind in KINDS if kind[0] in kinds])
+    found = [span.text for span in found]
+    assert (len(found) if isinstance(expected, int) else found) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "is_kept"),
+    [
+        ("1,234,567.89 at 10:00:00Z", "um 10:00:00Z 1.234.567,89", True),
+        ("1,234,567.89", "1\u202f234\u202f567,89", True),
+        ("10,000 or 3.5", "10000 oder 3,5", True),
+        ("3.5", "35", False),
+        ("5 of 15", "5 von 15, 5", False),
+        ("no. 2024-0317", "Nr. 2024-317", False),
+        ("5", "15", False),
+    ],
+)
+def test_figures_may_have_the_notation_of_other_languages(source, text, is_kept):
+    assert keeps_spans(text, source, find_spans(source, KINDS)) == is_kept
+
+
+# Per syntax: texts, and what becomes of them if a translator reverses the words.
+MARKED = {
+    "html": {
+        "Click <b>here</b> now.": "now. <b>here</b> Click",
+        "<p>one <i>two <b>three</b></i> four</p>": (
+            "<p>four <i><b>three</b> two</i> one</p>"
+        ),
+        "one two<br>three four": "two one<br>four three",
+        "x &amp; y <a href='?a=1&amp;b=2' title=\"T\">one two</a> &lt; &eacute;": (
+            "é &lt; <a href='?a=1&amp;b=2' title=\"T\">two one</a> y &amp; x"
+        ),
+        "one <img src=x> two": "<img src=x> two one",
+        "  <p> padded </p>\n": None,
+        "H<sub>2</sub>O <!-- c --> <code>a b</code> &lt;": None,
+        "<keep>a <b> &amp;</keep> is kept": None,
+        "wrapped <b>text\n of</b> lines": "lines <b>of text</b> wrapped",
+        "": None,
+    },
+    "xliff": {
+        'one <x id="1"/> <g id="2">two <g id="3">three</g></g>': (
+            '<g id="2"><g id="3">three</g> two</g> <x id="1"/> one'
+        ),
+        '<bpt id="1">&lt;b></bpt>one<ept id="1">&lt;/b></ept> two': (
+            'two <bpt id="1">&lt;b></bpt>one<ept id="1">&lt;/b></ept>'
+        ),
+        'a <mrk mtype="protected">b</mrk> <ph id="3">{0}</ph>': None,
+    },
+    "markdown": {
+        'one **two** [the link](http://x.org/a_(b) "T") *four*': (
+            '*four* [link the](http://x.org/a_(b) "T") **two** one'
+        ),
+        "\\* &amp; <b>html</b> ![alt text](img.png) <http://x.org>": None,
+        "``a ` b`` and [text][1]  \nnext line": None,
+    },
+    "text": {
+        "a & b <b>c d</b> e": "e <b>d c</b> b & a",
+        "x < y and\ta<b  c": "c  and\ta<b y < x",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"), [(key, text) for key in MARKED for text in MARKED[key]]
+)
+def test_tags_surround_the_aligned_words(syntax, text):
+    assert translate_marked(Copy(), [text], syntax) == [text]
+    expected = MARKED[syntax][text]
+    if expected is not None:
+        assert translate_marked(Reverse(), [text], syntax) == [expected]
+
+
+def test_lost_spans_are_put_back():
+    """The text around them is translated by itself, without a new full stop."""
+    text = "see https://x.org/a, <keep>Foo  Bar</keep> or {n} of %s"
+    loses = Copy(lambda line: re.sub(r"\S*[/{%]\S*|Foo", "", line).upper() + ".")
+    expected = "SEE https://x.org/a, Foo  Bar OR {n} OF %s"
+    assert translate_marked(loses, [text.replace(",", "")], "text") == [
+        expected.replace(",", "")
+    ]
+    doubles = Copy(lambda line: f"{line} {line}" if "@" in line else line)
+    assert translate_marked(doubles, ["to a@b.org"], "text") == ["to a@b.org"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a <keep>b", "a</keep> b", "<keep>a <keep>b</keep></keep>"]
+)
+def test_keep_needs_a_partner(text):
+    with pytest.raises(DataError, match="line 2: <keep> and </keep>"):
+        translate_marked(Copy(), ["", text], "text")
+
+
+def test_tags_without_partner_are_kept_with_a_warning():
+    translator = Copy(str.upper)
+    texts = ["one <b>two", "one </i> two", "<b>one <i>two</b> three</i>"]
+    found = translate_marked(translator, texts, "html")
+    assert found == ["ONE <b>TWO", "ONE </i> TWO", "<b>ONE <i>TWO</b> THREE</i>"]
+    assert [index for index, _ in translator.warnings] == [0, 1, 2]
+
+
+def test_random_markup_stays_balanced():
+    """Each tag occurs once, and the tags nest, whatever the words are aligned with."""
+
+    class Shuffle(Copy):
+        def align(self, sources, targets):
+            return [
+                [(draw.randrange(9), i) for i in range(len(each.split()))]
+                for each in targets
+            ]
+
+    draw = random.Random(3)
+
+    def element(depth):
+        parts = [draw.choice(["word", "two words", "{n}", "x.", ""])]
+        for _ in range(draw.randrange(3) if depth else 0):
+            name = draw.choice("bius")
+            parts.append(f'<{name} id="{draw.random()}">{element(depth - 1)}</{name}>')
+            parts.append(draw.choice([" and ", " ", f'<x id="{draw.random()}"/>']))
+        return "".join(parts)
+
+    class Checker(html.parser.HTMLParser):
+        def __init__(self, text):
+            super().__init__()
+            self.open = []
+            self.feed(text)
+            assert not self.open
+
+        def handle_starttag(self, tag, attrs):
+            self.open.append(tag)
+
+        def handle_startendtag(self, tag, attrs):
+            pass
+
+        def handle_endtag(self, tag):
+            assert self.open.pop() == tag
+
+    texts = [element(3) for _ in range(300)]
+    shuffle = lambda words: draw.sample(words, len(words))  # noqa: E731
+    translator = Shuffle(lambda line: " ".join(shuffle(line.split())))
+    for text, found in zip(texts, translate_marked(translator, texts), strict=True):
+        Checker(found)
+        tags = re.compile("<[^>]*>")
+        assert sorted(tags.findall(found)) == sorted(tags.findall(text))
+        assert found.count("{n}") == text.count("{n}")
