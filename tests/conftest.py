@@ -271,7 +271,7 @@ def models_stay_open():
         if key not in opened:
             options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
             opened[key] = real(path, allow_unsafe=allow_unsafe, **options)
-        opened[key].warn = warn
+        opened[key].warn = warn or (lambda *_: None)
         return opened[key]
 
     with pytest.MonkeyPatch.context() as patch:

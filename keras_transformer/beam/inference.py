@@ -132,7 +132,9 @@ def run_with_beam(
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
         logger.warning(
-            "%d lines exceed the export's maximum length and were truncated", num_cut
+            "%d lines or their translations exceed the export's maximum length, "
+            "so they were truncated",
+            num_cut,
         )
     for path in written:
         if not FileSystems.exists(path):  # the source has no lines

@@ -307,6 +307,7 @@ def _json_lines(found, aligned):
     for (number, line), group in itertools.groupby(rows, lambda row: row[0][:2]):
         translations = [
             {"text": each.text, "score": float(each.score)}
+            | ({"warnings": each.warnings} if each.warnings else {})
             | ({} if alignment is None else {"alignment": alignment})
             for (*_, each), alignment in group
         ]

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import random
 from typing import NamedTuple
@@ -50,6 +51,7 @@ from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
 from keras_transformer.decoding.spans import PROTECTED
+from keras_transformer.decoding.warnings import CUT_OFF, add_warnings, is_cut_off
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 
@@ -61,11 +63,13 @@ BATCH_TOKENS = 4096
 class Translation(NamedTuple):
     """A translation and its score, `log-probability / penalty(length)`.
 
-    If a text is translated in several segments, their scores are added.
+    If a text is translated in several segments, their scores are added. `warnings`
+    tells why the translation may be bad (see `decoding.warnings`).
     """
 
     text: str
     score: float
+    warnings: tuple[str, ...] = ()
 
 
 class Translator:
@@ -91,8 +95,9 @@ class Translator:
             with `*`, its last word stands for all words that begin with it.
         parallel_parts: Number of batches that are translated or scored in parallel, one
             thread each. For CPUs, with TensorFlow only.
-        warn: Called with the index of a text, from 0, and a warning. If `None`, the
-            logger "keras_transformer" receives warnings that number texts from 1.
+        warn: Called with the index of a text, from 0, and each warning of its best
+            translation. If `None`, the logger "keras_transformer" receives warnings
+            that number texts from 1.
 
     Attributes:
         path: Path of the model, or `None`. Set by `open_model`.
@@ -430,10 +435,11 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _segment(self, lines, has_prefixes):
+    def _segment(self, lines, has_prefixes, warnings):
         """Yields the `Segments` of each group of lines.
 
-        Warns of long lines, and of text that is not translated.
+        Appends to `warnings`, a list per line, for long lines and for text that is not
+        translated.
         """
         # Imported here because it loads TensorFlow.
         from keras_transformer.decoding.text import TextOptions, script_of, segment
@@ -461,7 +467,7 @@ class Translator:
                 )
                 if truncated[index]:
                     message += " Words that are too long are cut."
-                self.warn(num_lines + int(index), message)
+                warnings[num_lines + index].append(message)
             kept = [] if found.kept is None else found.kept.numpy()
             for place in np.flatnonzero(kept):
                 text = kept[place].decode("utf-8", "replace")
@@ -469,7 +475,7 @@ class Translator:
                     f"{text[:20]!r} is not translated. The model was not trained with "
                     f"text in this script ({script_of(text)})."
                 )
-                self.warn(num_lines + int(found.text_index[place]), message)
+                warnings[num_lines + int(found.text_index[place])].append(message)
             num_lines += len(group)
             yield found
 
@@ -494,7 +500,8 @@ class Translator:
             encoded = encode_prefixes(self.target_tokenizer, prefixes, self.model)
             ends = map(self._prefix_ends.of, encoded, prefixes)
             prefixes = [*zip(encoded, ends, strict=True)]
-        groups = list(self._segment(lines, prefixes is not None))
+        warnings = [[] for _ in lines]
+        groups = list(self._segment(lines, prefixes is not None, warnings))
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
             prefixes = _prefixes_of_segments(groups, prefixes)
@@ -526,21 +533,24 @@ class Translator:
             found = self._call(
                 function, inputs, self.forbidden, is_checked=True, **options
             )
-            return _texts_of(target, *found)
+            return *_texts_of(target, *found), is_cut_off(*found, target.end_id)
 
         texts = np.full((len(rows), num_places), b"", object)
         scores = np.zeros((len(rows), num_places))
         counts = np.ones(len(rows), "int32")  # a blank segment has an empty translation
+        is_cut = np.zeros(len(rows), bool)
         used = [k for k, row in enumerate(rows) if row]
         lengths = [len(rows[k]) + 1 for k in used]
         num_samples = 1 if seed is None else num_places
         batches = batch_by_length(lengths, self._batch_tokens(num_samples))
         batches = enumerate([used[i] for i in batch] for batch in batches)
         found = parallel_map(translate_batch, batches, self.parallel_parts)
-        for (_, batch), (batch_texts, batch_scores, batch_counts) in found:
-            texts[batch], scores[batch] = batch_texts, batch_scores
-            counts[batch] = batch_counts
-        return _join(groups, texts, scores, counts, options.get("n_best"))
+        for (_, batch), results in found:
+            texts[batch], scores[batch], counts[batch], is_cut[batch] = results
+        joined = _join(groups, texts, scores, counts, options.get("n_best"))
+        for index in set(itertools.compress(_text_indices(groups), is_cut)):
+            warnings[index].append(CUT_OFF)
+        return add_warnings(joined, warnings, self.warn)
 
     def _required_of_segments(self, groups, required):
         """Returns the ids that describe each segment's phrases (see `required_row`).
@@ -598,6 +608,15 @@ def _prefixes_of_segments(groups, prefixes):
             rows.append(rest.pop(index, ([], [])) if length else ([], []))
         num_texts += len(segments.lengths)
     return rows
+
+
+def _text_indices(groups):
+    """Returns the index of each segment's text."""
+    indices, num_texts = [], 0
+    for segments in groups:
+        indices += (segments.text_index.numpy() + num_texts).tolist()
+        num_texts += len(segments.lengths)
+    return indices
 
 
 def _texts_of(tokenizer, sequences, scores):

@@ -14,6 +14,7 @@ from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.translator import translations_of
+from keras_transformer.decoding.warnings import TRUNCATED, add_warnings
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.export.load import (
     foreign_error,
@@ -96,10 +97,15 @@ class ExportedTranslator:
                 for each in ("translations", "scores")
             )
             counts = outputs.get("counts", np.ones(len(texts), int))
-            return translations_of(texts, scores, counts)
+            return zip(
+                translations_of(texts, scores, counts),
+                [[TRUNCATED] * int(each) for each in outputs["truncated"]],
+                strict=True,
+            )
 
-        message = "too long for the export. Part of it was not translated."
-        return self._run(name, {"inputs": lines}, lists, message)
+        found = self._run(name, {"inputs": lines}, lists)
+        ranked, warnings = ([pair[i] for pair in found] for i in (0, 1))
+        return add_warnings(ranked, warnings, self.warn)
 
     def score(self, sources, targets):
         """Like `Translator.score`, but cuts texts that are too long, with a warning."""

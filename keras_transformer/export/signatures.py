@@ -184,29 +184,32 @@ class Signatures:
         `translate_n_best`.
         """
         segments = self._segments(texts)
-        found = self._translate_segments(segments.ids, n_best, num_places)
+        *found, is_cut = self._translate_segments(segments.ids, n_best, num_places)
+        is_cut = tf.math.unsorted_segment_max(
+            tf.cast(is_cut, tf.int32), segments.text_index, tf.size(texts)
+        )
         found = join_segments(segments, *found)
         texts, scores, counts = merge_equal_texts(*found[:2], n_best)
         return {
             "translations": texts,
             "scores": scores,
             "counts": counts,
-            "truncated": segments.truncated,
+            "truncated": segments.truncated | (is_cut > 0),
         }
 
     def _translate_segments(self, ids, n_best, num_places):
         """Translates segments. A blank segment has one empty translation.
 
         Takes RaggedTensor int32 `[segments, (length)]`. Returns translations and their
-        scores, string and float32 `[segments, num_places]`, and the number found, int32
-        `[segments]`.
+        scores, string and float32 `[segments, num_places]`, the number found, int32
+        `[segments]`, and whether they have no end id, bool `[segments]`.
         """
         places = tf.where(ids.row_lengths() > 0)
         ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)
         rows = tf.concat([tf.gather(ids, places[:, 0]), ends], axis=1)
         num_rows = tf.size(places)
 
-        def search_some(start, texts, scores):
+        def search_some(start, texts, scores, is_cut):
             chosen = rows[start : start + self._max_batch_size]
             sequences, new_scores = self._search_ids(
                 chosen.to_tensor(self._tokenizer.pad_id), n_best
@@ -214,6 +217,9 @@ class Signatures:
             sequences = sequences[:, :num_places]
             new_scores = new_scores[:, :num_places]
             length = tf.shape(sequences)[2]
+            has_end = tf.reduce_any(
+                sequences[:, 0] == self._target_tokenizer.end_id, axis=1
+            )
             written = self._target_tokenizer.detokenize(
                 tf.reshape(sequences, [-1, length])
             )
@@ -222,14 +228,16 @@ class Signatures:
                 start + self._max_batch_size,
                 tf.concat([texts, written], axis=0),
                 tf.concat([scores, new_scores], axis=0),
+                tf.concat([is_cut, ~has_end], axis=0),
             )
 
         lists = tf.TensorShape([None, None])
-        _, texts, scores = tf.while_loop(
+        none = tf.zeros([0, num_places])
+        _, texts, scores, is_cut = tf.while_loop(
             lambda start, *_: start < num_rows,
             search_some,
-            (0, tf.fill([0, num_places], ""), tf.zeros([0, num_places])),
-            shape_invariants=(tf.TensorShape([]), lists, lists),
+            (0, tf.fill([0, num_places], ""), none, tf.zeros([0], bool)),
+            shape_invariants=(tf.TensorShape([]), lists, lists, tf.TensorShape([None])),
             parallel_iterations=1,
         )
         # Unused places come last. The first place is used even if nothing was found.
@@ -243,6 +251,7 @@ class Signatures:
             tf.tensor_scatter_nd_update(empty, places, texts),
             tf.tensor_scatter_nd_update(tf.zeros([size, num_places]), places, scores),
             tf.tensor_scatter_nd_update(tf.ones([size], tf.int32), places, counts),
+            tf.tensor_scatter_nd_update(tf.zeros([size], bool), places, is_cut),
         )
 
     def translate_ids(self, source_ids):

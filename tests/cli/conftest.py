@@ -16,6 +16,7 @@ from keras_transformer.decoding.scoring import PairScore
 class Translation(NamedTuple):
     text: str
     score: float
+    warnings: tuple[str, ...] = ()
 
 
 class ReversingTranslator:

@@ -21,6 +21,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.warnings import CUT_OFF
 from keras_transformer.errors import ModelError
 
 
@@ -31,7 +32,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def warnings():
-    """List that receives the (line number, text) of each warning of `translator`."""
+    """List that receives the (index, text) of each warning about a long line."""
     return []
 
 
@@ -48,7 +49,12 @@ def translator_of(model, **options):
 
 @pytest.fixture(scope="module")
 def translator(model, warnings):
-    return translator_of(model, warn=lambda *warning: warnings.append(warning))
+    # The model has random weights, so its translations also cause warnings.
+    def warn(index, text):
+        if "max_source_length" in text:
+            warnings.append((index, text))
+
+    return translator_of(model, warn=warn)
 
 
 LINES = ["abc", "", "gfedcba", "a", " \t ", "bad cafe.", "abc", "a!b"]
@@ -185,7 +191,7 @@ def test_line_breaks_are_kept(translator, warnings):
     (found,) = translator.n_best(["abc\n\n  dad.\nfed\n"], 2)
     lists = translator.n_best(["abc", "dad.", "fed"], 2)
     gaps = ["", "\n\n  ", "\n"]
-    for rank, (text, score) in enumerate(found):
+    for rank, (text, score, _) in enumerate(found):
         parts = [ranked[min(rank, len(ranked) - 1)] for ranked in lists]
         lines = [gap + part.text for gap, part in zip(gaps, parts, strict=True)]
         assert text == "".join(lines) + "\n"
@@ -370,7 +376,7 @@ def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size)
         )
     if beam_size == 1:
         greedy = translator.sample(lines, Sampling(top_k=1, extra_length=4))
-        for (drawn,), ((text, _),) in zip(greedy, together, strict=True):
+        for (drawn,), ((text, *_),) in zip(greedy, together, strict=True):
             assert drawn.text == text
 
 
@@ -394,7 +400,8 @@ def test_translation_ends_at_the_maximum_length(prefix):
     translator = Translator(endless_model(), Characters(), search=search)
     for line in ("abc", "gfedcba"):
         prefixes = None if prefix is None else [prefix]
-        (((text, score),),) = translator.n_best([line], 1, prefixes)
+        (((text, score, warnings),),) = translator.n_best([line], 1, prefixes)
         # The source's end id counts, too. A prefix does not count.
         assert len(text) == len(prefix or "") + len(line) + 1 + 4
         assert np.isfinite(score) and score < 0
+        assert warnings == (CUT_OFF,)

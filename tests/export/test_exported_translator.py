@@ -10,6 +10,7 @@ from toolkit_models import random_arrays, write_marian
 
 import keras_transformer as kt
 from keras_transformer import visualization
+from keras_transformer.decoding.warnings import TRUNCATED
 from keras_transformer.errors import ModelError
 from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.export.signatures import Signatures
@@ -87,10 +88,9 @@ def test_long_pairs_are_reported(exported, warnings):
     assert exported.align(sources, targets)[1] == []
     assert warnings == [(1, "too long for the export. It was not aligned.")]
     warnings.clear()
-    # The first text is divided into sentences. The second is one word, which is
-    # truncated.
-    exported.translate(["Hund. " * 50, "Hund" * 50])
-    assert [index for index, _ in warnings] == [1]
+    # A word that is too long is truncated.
+    ((best,),) = exported.n_best(["Hund" * 50], 1)
+    assert warnings == [(0, TRUNCATED)] and best.warnings == (TRUNCATED,)
 
 
 def test_attention_matches_the_mean_of_the_model(exported, tiny_model):

@@ -16,6 +16,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import SEARCH, TEXTS, only_signatures
 
 import keras_transformer as kt
+from keras_transformer.decoding.warnings import CUT_OFF
 from keras_transformer.export.graph_check import check_saved_model
 from keras_transformer.export.load import ExportLimits
 from keras_transformer.export.saved_model import (
@@ -134,7 +135,7 @@ def test_long_texts_do_not_change_other_results(signatures):
     alone = serve(inputs=tf.constant(TEXTS))
     long = ["Hund und " * 120_000, "x" * (1 << 20), "漢" * 350_000]
     together = serve(inputs=tf.constant([*TEXTS, *long]))
-    assert together["truncated"].numpy().tolist() == [False] * 5 + [True] * 3
+    assert together["truncated"].numpy()[5:].all()
     count = len(TEXTS)
     np.testing.assert_array_equal(
         together["translations"][:count], alone["translations"]
@@ -264,10 +265,12 @@ def test_paragraphs_match_the_translator(
     texts = [*PARAGRAPHS, *TEXTS]
     expected = tiny_translator.n_best(texts, 4)
     # Warnings give the indices of long texts, which are translated in segments.
-    assert {0, 3, 4} <= {index for index, _ in warnings} <= {0, 1, 2, 3, 4}
+    long = {index for index, text in warnings if "segments" in text}
+    assert {0, 3, 4} <= long <= {0, 1, 2, 3, 4}
     best = signatures["serving_default"](inputs=tf.constant(texts))
     assert texts_of(best["translations"]) == [ranked[0].text for ranked in expected]
-    assert not best["truncated"].numpy().any()
+    is_cut = [CUT_OFF in ranked[0].warnings for ranked in expected]
+    assert best["truncated"].numpy().tolist() == is_cut
     found = signatures["translate_n_best"](inputs=tf.constant(texts))
     for row, ranked in enumerate(expected):
         assert found["counts"][row] == len(ranked)
@@ -337,12 +340,15 @@ def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures
 
 
 @pytest.mark.fault("F19", "an export cuts a word that is too long, and reports it")
-def test_signatures_cut_long_words_and_report_it(signatures, tiny_model):
+def test_signatures_cut_long_words_and_report_it(
+    signatures, tiny_translator, tiny_model
+):
     tokenizer = tiny_model[1]
     (ids,) = tokenizer.tokenize(["Hundund" * 30]).to_list()
     texts = tf.constant(["Hundund" * 30, "Hund"])
     found = signatures["translate_n_best"](inputs=texts)
-    assert found["truncated"].numpy().tolist() == [True, False]
+    ((best,),) = tiny_translator.n_best(["Hund"], 1)
+    assert found["truncated"].numpy().tolist() == [True, CUT_OFF in best.warnings]
     by_ids = signatures["translate_ids"](
         source_ids=tf.constant([[*ids[:39], tokenizer.end_id]])
     )
@@ -361,7 +367,7 @@ def test_texts_of_many_segments_are_whole(signatures):
     # Texts of 300 lines, of 300 sentences, of one word, and of too many bytes.
     many = ["a\n" * 299 + "a", "Der Hund. " * 300, "a", " " * 2**20 + "a"]
     found = signatures["serving_default"](inputs=tf.constant(many))
-    assert found["truncated"].numpy().tolist() == [False, False, False, True]
+    assert found["truncated"].numpy()[3]
     lines, sentences, word, cut = texts_of(found["translations"])
     assert lines == "\n".join([word] * 300) and cut == ""
     one = signatures["serving_default"](inputs=tf.constant(["Der Hund."]))

@@ -35,7 +35,7 @@ def test_frozen_models_translate_and_score_the_same(unpacked, expected, form):
     opened = open_model(unpacked / form)
     rows = expected["translations"]
     sources = [row["source"] for row in rows]
-    for row, ((text, score),) in zip(rows, opened.n_best(sources, 1), strict=True):
+    for row, ((text, score, _),) in zip(rows, opened.n_best(sources, 1), strict=True):
         assert text == row["translation"]
         assert score == pytest.approx(row["score"], abs=1e-3)
     found = [each.log_prob for each in opened.score(sources, expected["targets"])]
