@@ -550,7 +550,8 @@ class Translator:
         joined = _join(groups, texts, scores, counts, options.get("n_best"))
         for index in set(itertools.compress(_text_indices(groups), is_cut)):
             warnings[index].append(CUT_OFF)
-        return add_warnings(joined, warnings, self.warn)
+        is_text = self.data is None or self.data.kind != "trees"
+        return add_warnings(lines, joined, warnings, self.warn, is_text)
 
     def _required_of_segments(self, groups, required):
         """Returns the ids that describe each segment's phrases (see `required_row`).

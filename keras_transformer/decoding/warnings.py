@@ -1,13 +1,26 @@
 """Warnings about translations that are probably bad.
 
-A translation has a warning if a part of the text or of the translation was cut off.
+A translation has a warning if a part of the text or of the translation was cut off, or
+if it repeats words that its text does not repeat.
 """
+
+import re
 
 import numpy as np
 
 CUT_OFF = "the translation was cut off at the maximum length"
 # An export reports only whether a part of either was cut off.
 TRUNCATED = "the text or its translation was cut off at the export's maximum length"
+# Up to eight words, three times in a row, or a part of a word four times.
+_LOOP = re.compile(
+    r"(?:^|\s)(\S+(?:\s\S+){0,7}?)(?:\s\1){2,}(?=\s|$)|(\S{2,20}?)\2{3,}"
+)
+
+
+def find_loop(source, translation):
+    """Returns the words that a translation, but not its source, repeats, or `None`."""
+    found = _LOOP.search(translation)
+    return None if found is None or _LOOP.search(source) else found[1] or found[2]
 
 
 def is_cut_off(sequences, scores, end_id):
@@ -20,20 +33,28 @@ def is_cut_off(sequences, scores, end_id):
     return np.any(~has_end & (np.asarray(scores) > -np.inf), axis=1)
 
 
-def add_warnings(ranked, warnings, warn):
-    """Adds the warnings about each text to its translations, and calls `warn`.
+def add_warnings(texts, ranked, warnings, warn, is_text=True):
+    """Adds warnings to the translations of texts, and calls `warn`.
 
     Args:
+        texts: List of str.
         ranked: For each text, a list of `Translation`s, best first.
-        warnings: For each text, a list of warnings.
-        warn: Called with the index of a text and a warning of its best translation.
+        warnings: For each text, a list of warnings about all its translations.
+        warn: Called with the index of a text and a warning about its best translation.
+        is_text: Whether the translations are text, not trees, which may repeat parts.
 
     Returns:
         `ranked` with warnings.
     """
+
+    def add(text, translation, found):
+        loop = find_loop(text, translation.text) if is_text else None
+        loops = () if loop is None else (f"the translation repeats {loop!r}",)
+        return translation._replace(warnings=(*found, *loops))
+
     marked = [
-        [each._replace(warnings=(*found, *each.warnings)) for each in translations]
-        for translations, found in zip(ranked, warnings, strict=True)
+        [add(text, translation, found) for translation in translations]
+        for text, translations, found in zip(texts, ranked, warnings, strict=True)
     ]
     for index, (best, *_) in enumerate(marked):
         for warning in best.warnings:

@@ -105,7 +105,7 @@ class ExportedTranslator:
 
         found = self._run(name, {"inputs": lines}, lists)
         ranked, warnings = ([pair[i] for pair in found] for i in (0, 1))
-        return add_warnings(ranked, warnings, self.warn)
+        return add_warnings(lines, ranked, warnings, self.warn)
 
     def score(self, sources, targets):
         """Like `Translator.score`, but cuts texts that are too long, with a warning."""

@@ -404,4 +404,4 @@ def test_translation_ends_at_the_maximum_length(prefix):
         # The source's end id counts, too. A prefix does not count.
         assert len(text) == len(prefix or "") + len(line) + 1 + 4
         assert np.isfinite(score) and score < 0
-        assert warnings == (CUT_OFF,)
+        assert warnings[0] == CUT_OFF
