@@ -57,8 +57,12 @@ ALLOWED = {
         *("numerics", "files", "untrusted", "arguments", "errors", "_imports"),
     },
     "opening": {"export", "saving", "decoding", "errors"},
+    "documents": {"decoding", "errors"},
     "beam": {"export", "pipelines", "errors", "_imports"},
-    "serving": {"export", "saving", "signals", "errors", "untrusted"},
+    "serving": {
+        *("export", "decoding", "documents", "saving", "signals", "errors"),
+        "untrusted",
+    },
     "runs": {
         *("opening", "training", "saving", "recipes", "pipelines", "parsing"),
         *("evaluation", "decoding", "transformer", "sizes", "files", "errors"),

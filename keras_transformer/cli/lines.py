@@ -205,11 +205,13 @@ def line_writer(file, line_end=b"\n"):
 
 
 @contextlib.contextmanager
-def resumable_output(output, record, num_inputs, numbered, line_end=b"\n"):
+def resumable_output(
+    output, record, num_inputs, numbered, line_end=b"\n", convert=None
+):
     """Writes an output file or continues an interrupted one.
 
     Yields a function that writes a line, and the number of input lines whose output is
-    complete.
+    complete. At the end, `convert` turns the bytes of all lines into the output's.
     """
     part = _part(output)
     # Opening a named pipe would block until another process reads from it.
@@ -237,7 +239,12 @@ def resumable_output(output, record, num_inputs, numbered, line_end=b"\n"):
         yield line_writer(file, line_end), num_done
         file.flush()
         sync(part)
-        part.replace(output)
+        if convert is None:
+            part.replace(output)
+        else:
+            with replace_file(output) as temporary:
+                pathlib.Path(temporary).write_bytes(convert(part.read_bytes()))
+            part.unlink()
         sync(output.parent)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import pathlib
 from typing import Annotated, Literal
 
@@ -16,11 +17,13 @@ from keras_transformer.cli.lines import (
     is_finished,
     is_seekable_file,
     measure,
+    open_binary_output,
     open_output,
     require_one_stdin,
     require_output,
     resumable_output,
 )
+from keras_transformer.documents import Document, is_document, translate_texts
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
@@ -123,7 +126,7 @@ def translate(
         ),
     ] = False,
 ):
-    """Translate text line by line.
+    """Translate text line by line, or a document.
 
     An empty line gives an empty translation. With --n-best K, each input line has at
     most K output lines, which start with the line number. Tabs separate the requested
@@ -131,9 +134,13 @@ def translate(
     translation become spaces. Alignments are pairs i-j of source word i and target word
     j, from 0. The forbidden word 'walk*' stands for all words that start with walk.
 
+    If the input is a document (.html, .md, .srt, .vtt, .po, .xlf, .tmx, .docx, .json),
+    only its texts change.
+
     \b
     echo "The museum opens at nine." | keras-transformer translate europarl_en_fr
     keras-transformer translate runs/mine --input test.en --output test.de
+    keras-transformer translate runs/mine --input report.html --output bericht.html
     echo "A man rides." | keras-transformer translate runs/mine --scores --alignments
     keras-transformer translate runs/back --input news.de --output news.en \\
       --sampling --top-k 10 --resume
@@ -162,7 +169,17 @@ def translate(
     if resume:
         output = _resumable_output(input_path, output)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
-    total, end = measure(input_path)
+    document = None
+    if input_path is not None and is_document(input_path):
+        given = {"n_best": n_best > 1, "scores": scores, "alignments": alignments}
+        given |= {"sampling": sampling, "as_json": as_json, "prefix": prefix}
+        given["prefix_file"] = prefix_file
+        if unsuited := [name for name, value in given.items() if value]:
+            raise UserError(f"`{unsuited[0]}`: cannot be used with {input_path.suffix}")
+        document = Document(input_path)
+        total, end = len(document.texts), b"\n"
+    else:
+        total, end = measure(input_path)
     if prefix_file is not None:
         _check_prefix_count(prefix_file, input_path, total)
 
@@ -188,11 +205,20 @@ def translate(
     )
 
     def write_all(write_line, num_done):
+        if document is not None:
+            for text in job.translate_document(document, num_done):
+                write_line(json.dumps(text))
+            return
         pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
         size = chunk_size(input_path, CHUNK_SIZE)
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
+    if not resume and document is not None:
+        texts = list(job.translate_document(document, 0))
+        with open_binary_output(output) as file:
+            file.write(document.replace(texts))
+        return
     if not resume:
         with open_output(output, end) as write_line:
             write_all(write_line, 0)
@@ -203,7 +229,10 @@ def translate(
         console.print_status(f"{output}: all lines are already translated")
         return
     hint = console.resume_hint(f"continue {output}.part")
-    lines = resumable_output(output, record, total, job.is_numbered, end)
+    convert = None
+    if document is not None:
+        convert = lambda lines: document.replace(map(json.loads, lines.splitlines()))  # noqa: E731
+    lines = resumable_output(output, record, total, job.is_numbered, end, convert)
     with hint, lines as (write_line, num_done):
         write_all(write_line, num_done)
 
@@ -251,6 +280,16 @@ class _Job:
                     if number > num_done
                 ]
             )
+
+    def translate_document(self, document, num_done):
+        """Yields the translations of a document's texts after the first `num_done`."""
+        skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+        texts = document.texts
+        chunks = in_chunks(texts, CHUNK_SIZE, "translating", unit="texts", skip=skip)
+        for start, chunk in chunks:
+            self.warnings.numbers = document.line_numbers[start:]
+            found = translate_texts(self.translator, chunk, document.syntax)
+            yield from found[max(num_done - start, 0) :]
 
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""

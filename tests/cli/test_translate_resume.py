@@ -39,7 +39,9 @@ class BlockModel:
         self.calls.append((lines[0], len(lines)))
         return [
             [
-                SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
+                SimpleNamespace(
+                    text=f"{line} of {lines[0]} {rank}", score=-rank, warnings=()
+                )
                 for rank in range(1 + len(line) % n)
             ]
             for line in lines

@@ -1,0 +1,276 @@
+"""Documents: which texts are found, and that all other bytes stay the same."""
+
+import io
+import json
+import random
+import re
+import zipfile
+
+import pytest
+from babel.messages import pofile
+
+from keras_transformer.documents import FORMATS, Document, translate_texts
+from keras_transformer.errors import DataError
+
+ENTRIES = 500
+XLIFF = (
+    "<?xml version='1.0'?>\n<xliff version=\"1.2\">\n <file original='word'><body>\n{}"
+    " </body></file>\n</xliff>\n"
+)
+TMX = '<?xml version="1.0"?>\n<tmx version="1.4"><header/><body>\n{}</body></tmx>'
+DOCX = (
+    '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\r\n'
+    '<w:document xmlns:w="w">'
+    "<w:body>{}<w:sectPr/></w:body></w:document>"
+)
+
+
+class Replacing:
+    """A translator that writes `word` for each "word"."""
+
+    def __init__(self, word):
+        self._word = word
+
+    def n_best(self, lines, n=1):
+        raise NotImplementedError
+
+    def translate(self, lines):
+        pattern = re.compile("(<[^>]*>)|word")
+        return [pattern.sub(lambda one: one[1] or self._word, line) for line in lines]
+
+
+def entries(kind, word, is_filled):
+    """Yields random entries, with `word` wherever a translation belongs.
+
+    If `is_filled`, targets beside sources have translations.
+    """
+    draw = random.Random(1)
+    for number in range(ENTRIES):
+        words = [draw.choice(["word", "a", "Über", "漢字", "I'm"]) for _ in range(9)]
+        source = " ".join(["word", *words[: draw.randint(0, 9)], "word."])
+        text = source.replace("word", word)
+        target = text if is_filled else ""
+        lines = text.replace(" ", "\n", 1)
+        indented = text.replace(" ", "\n   \t", 1)
+        time = f"00:{number // 60:02}:{number % 60:02}"
+        yield {
+            "html": draw.choice(
+                [
+                    f"<p class='word'>{indented}</p>\n",
+                    f'<LI>{text} &amp; <a href="word">{word}</a>&nbsp;!\r\n',
+                    f"<!-- word --><td><pre>word {number}</pre>\t{text} </td>",
+                    f"<script>if (word < 1) '<p>word'</script><div>{text}",
+                    f'<p translate="no">word</p><br/>{text}<br>{text}<hr>',
+                ]
+            ),
+            "md": draw.choice(
+                [
+                    f"# {text}\n\n",
+                    f"{lines}\n\n",
+                    f"> {lines}\n> {text}\n\n",
+                    f"* {text}\n    ```\n    word\n    ```\n\n",
+                    f"{number}. {text}  \n   {text}\n\n",
+                    f"| {text} | {word} |\n|---|:-:|\n| {word} | {text} |\n\n",
+                    f"```word\nword\n```\n\n[{number}]: word 'word'\n\n    word\n\n",
+                    f"{text}\n------\n<div>word</div>\n\n",
+                ]
+            ),
+            "srt": f"{number}\r\n{time},000 --> {time},900\r\n{lines}\r\n\r\n",
+            "vtt": f"word-{number}\n{time}.000 --> {time}.900 align:word\n{lines}\n\n"
+            f"NOTE word\n\n",
+            "po": f'# word\n#: word.c:1\nmsgid "{source} \\"\\n"\n'
+            f'msgstr {_po_value(target)}\n\nmsgid "done"\nmsgstr "word"\n\n'
+            f'msgid "{number} word"\nmsgid_plural "{number}\\\\ word"\n'
+            f'msgstr[0] "{f"{number} {word}" * is_filled}"\n'
+            f'msgstr[1] "{f"{number}{chr(92) * 2} {word}" * is_filled}"\n\n',
+            "xlf": f"  <trans-unit id='word'>\n   <source>{source} &lt;</source>\n"
+            + f"   <target>{target} &lt;</target>\n" * is_filled
+            + "  <!-- word --></trans-unit>\n"
+            f"<trans-unit id='1' ><source>word</source><target state='new'>"
+            f"{word if is_filled else 'Old'}</target></trans-unit>\n"
+            "<trans-unit id='2' translate='no'><source>word</source></trans-unit>\n",
+            "tmx": f'<tu tuid="word"><tuv xml:lang="en"><seg>{source}</seg></tuv>\n'
+            f"<tuv xml:lang='de'><seg>{target}</seg></tuv></tu>\n",
+            "docx": f'<w:p w:rsidR="word"><w:pPr/><w:r><w:t>{text}</w:t></w:r></w:p>\n'
+            f"<w:p><w:r><w:rPr><w:b/></w:rPr><w:t>{word}</w:t></w:r><w:r><w:tab/></w:r>"
+            f'<w:r><w:t xml:space="preserve"> {text} </w:t></w:r></w:p>',
+            "json": f' "word {number}":\t[{json.dumps(text)}, {number}, null],\n',
+        }[kind]
+
+
+def _po_value(target):
+    return f'"{target} \\"\\n"' if target else '""'
+
+
+def document(kind, word, is_filled):
+    """Returns the bytes of a document with `ENTRIES` entries."""
+    body = "".join(entries(kind, word, is_filled))
+    if kind == "docx":
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+            date = (2020, 1, 2, 3, 4, 6)
+            for name, text in (
+                ("word/styles.xml", "<word/>"),
+                ("word/document.xml", DOCX.format(body)),
+            ):
+                archive.writestr(zipfile.ZipInfo(name, date), text)
+        return written.getvalue()
+    frame = {
+        "html": "<!DOCTYPE html>\n<html lang=word><title>word</title>{}</html>\n",
+        "md": "---\ntitle: word\n---\n{}",
+        "vtt": "WEBVTT word\n\n{}",
+        "po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n{}',
+        "xlf": XLIFF,
+        "tmx": TMX,
+        "json": '{{\n{} "word": ""}}',
+    }.get(kind, "{}")
+    text = frame.format(body)
+    if kind == "html":
+        text = text.replace("<title>word", f"<title>{word}")
+    return text.encode()
+
+
+@pytest.mark.parametrize("kind", sorted({suffix[1:] for suffix in FORMATS} - {"htm"}))
+def test_only_the_texts_of_a_document_change(kind, tmp_path):
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(document(kind, "word", is_filled=False))
+    found = Document(path)
+    assert len(found.texts) >= ENTRIES
+    for word in ("word", "Wort"):
+        texts = translate_texts(Replacing(word), found.texts, found.syntax)
+        assert found.replace(texts) == document(kind, word, is_filled=True)
+
+
+def translated(name, content, word="Wort"):
+    """Returns a document in which `word` replaces each "word", and its texts."""
+    data = content if isinstance(content, bytes) else content.encode()
+    found = Document(name, data)
+    texts = translate_texts(Replacing(word), found.texts, found.syntax)
+    return found.replace(texts).decode(), found.texts
+
+
+SRT = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
+UNIT = '<xliff version="2.0"><file><unit><segment{}</segment></unit></file></xliff>'
+CASES = {
+    # Lines of a paragraph are a text, and lines of a dialogue several.
+    "lines.srt": (SRT.format("a word\nor b"), ["a word or b"], "Wort\nor b"),
+    "dialogue.srt": (
+        SRT.format("- No word!\n- b"),
+        ["- No word!", "- b"],
+        "Wort!\n- b",
+    ),
+    # The only break is before a dash, which would begin a list.
+    "list.md": ("a word b\n- c d", ["a word b", "c d"], "a Wort b\n- c d"),
+    "dash.md": ("aa word\nb - c", ["aa word b - c"], "aa Wort\nb - c"),
+    "broken.html": ("<p>a <b>word<p>b</i>", ["a <b>word", "b</i>"], "<b>Wort<p>b</i>"),
+    "hidden.html": ("<pre>word<p>word", ["word", "word"], "<pre>Wort<p>Wort"),
+    "old.po": ('msgid "a\\tword"\nmsgstr ""\n', ["a\tword"], 'msgstr "a\\tWort"'),
+    "new.xlf": (
+        UNIT.format("><source>a word</source><target/>"),
+        ["a word"],
+        "<target>a Wort</target>",
+    ),
+    "initial.xlf": (
+        UNIT.format(' state="initial"><source>word</source><target>x</target>'),
+        ["word"],
+        "<target>Wort</target>",
+    ),
+    "empty.tmx": (
+        TMX.format("<tu><tuv><seg>word</seg></tuv><tuv><seg/></tuv></tu>"),
+        ["word"],
+        "<seg>Wort</seg>",
+    ),
+    "ascii.json": ('["word \\u00e9\\/"]', ["word é/"], '["Wort \\u00e9/"]'),
+    "keys.json": ('{"word": {"a": "", "b": 1}}', [], '{"word": {"a": "", "b": 1}}'),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_texts_and_places(name):
+    content, texts, expected = CASES[name]
+    if name == "old.html":
+        found = Document(name, content)
+        assert found.replace(["łö"]) == "<meta charset=latin-1><p>&#322;ö".encode(
+            "latin-1"
+        )
+        return
+    written, found = translated(name, content)
+    assert found == texts and expected in written
+
+
+def test_encodings_are_kept():
+    found = Document("a.html", "<meta charset=latin-1><p>ö".encode("latin-1"))
+    written = found.replace(["łö"]).decode("latin-1")
+    assert found.texts == ["ö"] and written == "<meta charset=latin-1><p>&#322;ö"
+    text = TMX.format("<tu><tuv><seg>word</seg></tuv><tuv><seg/></tuv></tu>")
+    data = text.encode("utf-16")
+    found = Document("a.tmx", data)
+    assert found.line_numbers == [3]
+    assert found.replace(["łö"]) == text.replace("<seg/>", "<seg>łö</seg>").encode(
+        "utf-16"
+    )
+
+
+def test_po_files_as_babel_reads_them():
+    plural = '\nmsgid_plural "{0} a"\nmsgstr[0] ""\nmsgstr[1] ""'
+    ends = [plural, '\nmsgstr ""']
+    source = "".join(
+        f'msgid "{number} \\"a\\\\\\n"{ends[number % 2].format(number)}\n\n'
+        for number in range(50)
+    ).encode()
+    found = Document("a.po", source)
+    texts = [f'{text}\t"\\n' for text in found.texts]
+    messages = list(pofile.read_po(io.BytesIO(found.replace(texts))))[1:]
+    for name, expected in (("id", found.texts), ("string", texts)):
+        values = [getattr(each, name) for each in messages]
+        values = [[each] if isinstance(each, str) else each for each in values]
+        assert [text for each in values for text in each] == expected
+
+
+def test_runs_of_a_docx_move_with_their_words(tmp_path):
+    docx = pytest.importorskip("docx", reason="python-docx is not installed")
+    written = docx.Document()
+    paragraph = written.add_paragraph("a ")
+    paragraph.add_run("bold").bold = True
+    paragraph.add_run(" word")
+    written.add_table(1, 1).cell(0, 0).text = "cell"
+    written.save(tmp_path / "a.docx")
+    found = Document(tmp_path / "a.docx")
+    assert found.texts == [
+        '<g id="0">a </g><g id="1">bold</g><g id="2"> word</g>',
+        "cell",
+    ]
+    assert found.replace(found.texts) == (tmp_path / "a.docx").read_bytes()
+    moved = '<g id="1">fett</g> &amp; <g id="0">ein</g><g id="2"> Wort</g>'
+    (tmp_path / "b.docx").write_bytes(found.replace([moved, "Zelle"]))
+    after = docx.Document(tmp_path / "b.docx")
+    runs = [(run.text, run.bold) for run in after.paragraphs[0].runs]
+    assert runs == [("fett", True), (" & ", True), ("ein", None), (" Wort", None)]
+    assert after.tables[0].cell(0, 0).text == "Zelle"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.html", "text", "a.html:1: must be HTML, but has no tag"),
+        (
+            "a.html",
+            "<?xml version='1.0' encoding='odd'?>",
+            "a.html:1: unknown encoding",
+        ),
+        ("a.md", b"a\n\xff", "a.md:2: must be text in utf-8"),
+        ("a.xlf", "<a>\n<b></a>", "a.xlf:2: not XML: mismatched tag"),
+        ("a.xlf", TMX.format(""), "a.xlf:2: must be <xliff>. Received: <tmx>"),
+        ("a.tmx", "{}", "a.tmx:1: not XML: "),
+        ("a.docx", "text", "a.docx:1: must be .docx: File is not a zip file"),
+        ("a.docx", "PK\5\6" + "\0" * 18, "a.docx:1: must be .docx, but has no word/"),
+        ("a.po", 'msgid "a"\nmsgstr b', "a.po:2: not a line of a .po file"),
+        ("a.json", '{\n"a": 1', "a.json:2: not JSON: Expecting ',' delimiter"),
+        ("a.srt", "text", "a.srt:1: must be SubRip, but no line has a time"),
+        ("a.vtt", SRT.format("a"), "a.vtt:1: must be WEBVTT"),
+    ],
+)
+def test_content_of_another_format_is_an_error(name, content, message):
+    data = content if isinstance(content, bytes) else content.encode()
+    with pytest.raises(DataError, match=re.escape(message)):
+        Document(name, data)
