@@ -18,6 +18,7 @@ TEST = [
     "pytest-xdist>=3.6",
     "PyYAML>=6",
     "hypothesis>=6",
+    "libretranslatepy>=2.1",
     "python-docx>=1.1",
     "ctranslate2>=4.5",
     "playwright>=1.45",

@@ -95,9 +95,9 @@ class Document:
         return written.getvalue()
 
 
-def translate_texts(translator, texts, syntax):
-    """Returns the translation of each text of a document, with its inline markup."""
-    return translator.translate(texts)
+def translate_texts(translator, texts, syntax, n=1):
+    """Returns the `n` best `Translation`s of each text, with its inline markup."""
+    return translator.n_best(texts, n)
 
 
 def is_document(path):
@@ -202,10 +202,12 @@ def _html(text, path):
     for start, end, name, attributes in [*tags, (len(text), len(text), "!", None)]:
         is_start = attributes is not None
         if hidden is None:
-            is_hidden = is_start and f"</{name}" in text[end:].lower()
-            is_hidden &= (
-                name in _UNTRANSLATED or (attributes or {}).get("translate") == "no"
+            is_hidden = is_start and (
+                name in _UNTRANSLATED or attributes.get("translate") == "no"
             )
+            # In broken HTML, an element may not end. The parser knows of two kinds.
+            if is_hidden and name not in ("script", "style"):
+                is_hidden = f"</{name}" in text[end:].lower()
             if _INLINE.fullmatch(name) and not is_hidden:
                 continue
             yield from _html_text(text, begin, start)

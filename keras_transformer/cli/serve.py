@@ -36,6 +36,14 @@ def serve(
             help="Model's name in URLs (default: the folder's or repository's name)."
         ),
     ] = None,
+    languages: Annotated[
+        str | None,
+        Option(
+            metavar="SOURCE,TARGET",
+            help="Language codes for LibreTranslate's API (default: those at the end "
+            "of the model's name).",
+        ),
+    ] = None,
     max_batch_size: Annotated[
         int, Option(min=1, help="Maximum rows per batch of the model.")
     ] = 32,
@@ -67,7 +75,7 @@ def serve(
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Serve a model over HTTP, with TF-Serving's REST API.
+    """Serve a model over HTTP, with the APIs of TF-Serving and LibreTranslate.
 
     The root URL shows a page to try the model. The server follows the newest version as
     versions appear or are deleted, without losing requests. Ctrl-C and SIGTERM stop the
@@ -101,6 +109,9 @@ def serve(
             raise UserError(
                 f"--allow-host {each}: must be a host name, such as www.example.org"
             )
+    pair = None if languages is None else serving.parse_languages(languages)
+    if languages is not None and pair is None:
+        raise UserError(f"--languages {languages}: must be two codes, such as en,de")
     limits = serving.Limits(
         max_batch_size=max_batch_size,
         max_wait=max_wait_ms / 1000,
@@ -123,7 +134,9 @@ def serve(
         with _export_if_preset(model, path) as folder:
             with console.quiet_libraries():
                 served = serving.ServedModel(folder, name, allow_unsafe)
-            serving.serve(served, host, port, limits, report_url, allow_host, listening)
+            serving.serve(
+                served, host, port, limits, report_url, allow_host, listening, pair
+            )
     console.print_status("stopped")
 
 

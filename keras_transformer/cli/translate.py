@@ -289,7 +289,7 @@ class _Job:
         for start, chunk in chunks:
             self.warnings.numbers = document.line_numbers[start:]
             found = translate_texts(self.translator, chunk, document.syntax)
-            yield from found[max(num_done - start, 0) :]
+            yield from (best.text for best, *_ in found[max(num_done - start, 0) :])
 
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""

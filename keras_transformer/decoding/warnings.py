@@ -11,6 +11,7 @@ import numpy as np
 CUT_OFF = "the translation was cut off at the maximum length"
 # An export reports only whether a part of either was cut off.
 TRUNCATED = "the text or its translation was cut off at the export's maximum length"
+LOOP = 'the translation repeats "{}"'
 # Up to eight words, three times in a row, or a part of a word four times.
 _LOOP = re.compile(
     r"(?:^|\s)(\S+(?:\s\S+){0,7}?)(?:\s\1){2,}(?=\s|$)|(\S{2,20}?)\2{3,}"
@@ -33,6 +34,22 @@ def is_cut_off(sequences, scores, end_id):
     return np.any(~has_end & (np.asarray(scores) > -np.inf), axis=1)
 
 
+def output_warnings(texts, outputs):
+    """Returns a list of warnings about the best translation of each text of an export.
+
+    `texts` are bytes, and `outputs` are those of one of its signatures that translate.
+    """
+    best = np.reshape(outputs["translations"], (len(texts), -1))[:, 0]
+    # Exports of other programs may not report truncated texts.
+    truncated = outputs.get("truncated", [False] * len(texts))
+    found = [[TRUNCATED] * int(is_cut) for is_cut in truncated]
+    for text, translation, warnings in zip(texts, best, found, strict=True):
+        sides = (each.decode("utf-8", "replace") for each in (text, translation))
+        loop = find_loop(*sides)
+        warnings += [] if loop is None else [LOOP.format(loop)]
+    return found
+
+
 def add_warnings(texts, ranked, warnings, warn, is_text=True):
     """Adds warnings to the translations of texts, and calls `warn`.
 
@@ -49,7 +66,7 @@ def add_warnings(texts, ranked, warnings, warn, is_text=True):
 
     def add(text, translation, found):
         loop = find_loop(text, translation.text) if is_text else None
-        loops = () if loop is None else (f"the translation repeats {loop!r}",)
+        loops = () if loop is None else (LOOP.format(loop),)
         return translation._replace(warnings=(*found, *loops))
 
     marked = [

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -55,6 +56,19 @@ class ExportedTranslator:
             if name not in serve.structured_outputs:
                 raise foreign_error(path, f"no output {name}")
 
+    @classmethod
+    def of_signatures(cls, signatures, path, batch_size):
+        """Returns a translator with other functions than those of a file.
+
+        `signatures` maps names to functions that return tensors or arrays. Warnings are
+        not logged, but only added to translations.
+        """
+        translator = cls.__new__(cls)
+        translator._loaded = types.SimpleNamespace(signatures=signatures)
+        translator.path, translator.batch_size = path, batch_size
+        translator.parallel_parts, translator.warn = 1, lambda index, text: None
+        return translator
+
     def __repr__(self):
         signatures = ", ".join(sorted(self._loaded.signatures))
         return f"ExportedTranslator({self.path}: {signatures})"
@@ -75,27 +89,23 @@ class ExportedTranslator:
             ModelError: If `n` exceeds the beam size of the export.
         """
         lines = check_texts(lines)
-        name, beam_size = "serving_default", 1
-        if n != 1:
-            name = "translate_n_best"
-            # The signature returns one column per hypothesis of the beam.
-            outputs = self._signature(name).structured_outputs
-            beam_size = outputs["translations"].shape[1]
-        n = beam_size if n is None else n
-        check_at_least("n", n, 1)
-        if n > beam_size:
-            raise ModelError(
-                f"{self.path}: cannot return an n-best list of {n}, because it was "
-                f"exported with a beam size of {beam_size}. Export the model with a "
-                "larger beam."
-            )
+        check_at_least("n", 1 if n is None else n, 1)
+        name = "serving_default" if n == 1 else "translate_n_best"
 
         def lists(outputs):
-            shape = len(outputs["truncated"]), beam_size
+            # There is one column per hypothesis of the beam.
+            shape = len(outputs["truncated"]), -1
             texts, scores = (
-                np.reshape(outputs[each], shape)[:, :n]
-                for each in ("translations", "scores")
+                np.reshape(outputs[each], shape) for each in ("translations", "scores")
             )
+            beam_size = texts.shape[1]
+            if n is not None and n > beam_size:
+                raise ModelError(
+                    f"{self.path}: cannot return an n-best list of {n}, because it was "
+                    f"exported with a beam size of {beam_size}. Export the model with "
+                    "a larger beam."
+                )
+            texts, scores = texts[:, :n], scores[:, :n]
             counts = outputs.get("counts", np.ones(len(texts), int))
             return zip(
                 translations_of(texts, scores, counts),
@@ -208,7 +218,7 @@ class ExportedTranslator:
                 if NOT_FINITE not in str(error):
                     raise
                 raise ModelError(f"{self.path}: {NOT_FINITE}") from error
-            outputs = {name: value.numpy() for name, value in outputs.items()}
+            outputs = {name: np.asarray(value) for name, value in outputs.items()}
             return list(results_of(outputs)), outputs["truncated"]
 
         found, is_cut = [None] * len(order), [False] * len(order)

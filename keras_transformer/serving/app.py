@@ -1,4 +1,4 @@
-"""The HTTP application: TF-Serving's REST API, health, metrics and the web page."""
+"""The HTTP application: APIs of TF-Serving and LibreTranslate, metrics and the page."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from keras_transformer.serving import libretranslate
 from keras_transformer.serving.batcher import Batcher
 from keras_transformer.serving.limits import (
     Limits,
@@ -44,7 +45,7 @@ _HEADERS = {
 }
 
 
-def build_app(model, limits=None, hosts=()):
+def build_app(model, limits=None, hosts=(), languages=None):
     """Builds a FastAPI application that serves one model.
 
     Args:
@@ -52,6 +53,8 @@ def build_app(model, limits=None, hosts=()):
         limits: `Limits`. If `None`, the defaults are used.
         hosts: Host names that requests may address, in addition to `localhost` and
             IP addresses.
+        languages: Source and target language for LibreTranslate's API, pairs of a code
+            and a name. If `None`, they are read from the model's name.
 
     Returns:
         `FastAPI`. Its state has `batcher`, which is closed at shutdown, and `versions`.
@@ -90,6 +93,8 @@ def build_app(model, limits=None, hosts=()):
     app.state.versions = versions
     _add_model_routes(app, model.name, limits)
     _add_server_routes(app, monitoring)
+    languages = languages or libretranslate.languages_of(model.name)
+    libretranslate.add_routes(app, limits, languages, _read_body)
     _add_middleware(app, model.name, monitoring, hosts)
     return app
 
@@ -119,7 +124,7 @@ def _add_model_routes(app, name, limits):
         key = (model, parsed.signature)
         future = batcher.submit(key, parsed.columns, timeout)
         outputs = await _wait_for(future, request, timeout)
-        content = await asyncio.to_thread(format_response, outputs, parsed.by_row)
+        content = await asyncio.to_thread(_format, outputs, parsed)
         return Response(content, media_type=_JSON)
 
     @app.get(path)
@@ -211,13 +216,23 @@ def _add_middleware(app, name, monitoring, hosts):
         return _error_response(_path_error(request, error, name), monitoring)
 
 
-async def _read_body(request, limits):
-    """Reads a JSON body, unless it is too large or arrives too slowly."""
+def _format(outputs, request):
+    """Returns the body of a response, which has `warnings` if there are any."""
+    if "translations" in outputs:
+        from keras_transformer.decoding.warnings import output_warnings
+
+        found = output_warnings(request.columns["inputs"], outputs)
+        outputs = outputs | ({"warnings": found} if any(found) else {})
+    return format_response(outputs, request.by_row)
+
+
+async def _read_body(request, limits, types=(_JSON,)):
+    """Reads a body of one of `types`, unless it is too large or arrives too slowly."""
     # Browsers send some other types across origins without a CORS preflight. Requiring
     # JSON keeps out requests from pages of other sites.
     content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-    if content_type.lower() != _JSON:
-        raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
+    if content_type.lower() not in types:
+        raise RequestError(415, f"Content-Type must be {types[0]}", "content_type")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large_error(limits)
@@ -314,4 +329,5 @@ def _request_kind(path):
     if path.startswith("/v1/models/"):
         return "model"
     names = {"/": "page", "/health": "health", "/ready": "health"}
+    names["/translate"] = "translate"
     return {**names, **dict.fromkeys(_METRICS_PATHS, "metrics")}.get(path, "other")

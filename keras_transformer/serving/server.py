@@ -27,6 +27,7 @@ def serve(
     started=None,
     hosts=(),
     listening=None,
+    languages=None,
 ):
     """Serves a model until SIGTERM or Ctrl-C, then finishes the requests in progress.
 
@@ -39,13 +40,14 @@ def serve(
         hosts: Host names that requests may address, in addition to `host`,
             `localhost` and IP addresses.
         listening: Socket from `listen`. If `None`, the address is bound.
+        languages: See `build_app`.
 
     Raises:
         OSError: If the address cannot be bound.
     """
     limits = limits or Limits()
     listening = listening or listen(host, port)
-    server = build_server(model, limits, {host, *hosts})
+    server = build_server(model, limits, {host, *hosts}, languages)
     # uvicorn raises the signal that stops it again.
     ignore = dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: None)
     with listening, handle_signals(ignore):
@@ -76,11 +78,11 @@ def listen(host, port):
     return listening
 
 
-def build_server(model, limits, hosts=()):
+def build_server(model, limits, hosts=(), languages=None):
     """Returns a `uvicorn.Server` for a model."""
     return _Server(
         uvicorn.Config(
-            build_app(model, limits, hosts),
+            build_app(model, limits, hosts, languages),
             http=_protocol(limits),
             loop="asyncio",
             ws="none",

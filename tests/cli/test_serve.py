@@ -34,6 +34,8 @@ def folder(tmp_path):
         ([".", "--allow-host", "http://www.example.org"], "must be a host name"),
         ([".", "--allow-host", "*.example.org"], "must be a host name"),
         ([".", "--allow-host", ""], "must be a host name"),
+        ([".", "--languages", "en"], "must be two codes, such as en,de"),
+        ([".", "--languages", "en,xx"], "must be two codes, such as en,de"),
     ],
 )
 def test_serve_rejects_invalid_arguments(
@@ -141,11 +143,12 @@ def test_serve_options_reach_the_server(serve, folder):
         *("--allow-host", "www.example.org", "--allow-host", "example.org"),
         *("--max-batch-size", 2, "--max-wait-ms", 30, "--queue-size", 400),
         *("--max-texts", 5, "--max-text-length", 6, "--max-body-bytes", 700),
-        *("--timeout", 8.5, "--allow-unsafe"),
+        *("--timeout", 8.5, "--allow-unsafe", "--languages", "en,de"),
     )
     assert received["listen"] == ("0.0.0.0", 8080)
     assert received["ServedModel"] == (folder, "other", True)
-    _, *address, limits, _, hosts, listening = received["serve"]
+    _, *address, limits, _, hosts, listening, languages = received["serve"]
+    assert languages == [("en", "English"), ("de", "German")]
     assert address == ["0.0.0.0", 8080]
     assert hosts == ["www.example.org", "example.org"]
     assert listening == "the socket"

@@ -42,7 +42,7 @@ def test_each_translation_has_its_warnings():
     found = add_warnings(
         ["a", "c"], ranked, [[CUT_OFF], []], lambda *each: heard.append(each)
     )
-    loop = "the translation repeats 'b'"
+    loop = 'the translation repeats "b"'
     assert [[each.warnings for each in row] for row in found] == [
         [(CUT_OFF, loop), (CUT_OFF,)],
         [()],

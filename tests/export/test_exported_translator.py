@@ -146,11 +146,7 @@ def test_saved_model_of_another_program_is_rejected(tmp_path, has_signature):
 
 def translator_of(signatures):
     """Returns an `ExportedTranslator` of functions that no SavedModel contains."""
-    translator = ExportedTranslator.__new__(ExportedTranslator)
-    translator._loaded = types.SimpleNamespace(signatures=signatures)
-    translator.parallel_parts, translator.path = 1, "export"
-    translator.warn = lambda *warning: None
-    return translator
+    return ExportedTranslator.of_signatures(signatures, "export", 64)
 
 
 def test_attend_keeps_empty_pieces_within_a_row():

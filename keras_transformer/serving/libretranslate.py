@@ -1,0 +1,169 @@
+"""LibreTranslate's API, so that its clients can use the server.
+
+https://docs.libretranslate.com
+"""
+
+import asyncio
+import functools
+import json
+import re
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from babel import Locale, UnknownLocaleError
+from fastapi import Request
+from pydantic import BaseModel, Field, ValidationError
+
+from keras_transformer.documents import Document, translate_texts
+from keras_transformer.errors import ModelError
+from keras_transformer.serving.limits import RequestError, invalid
+from keras_transformer.serving.protocol import parse_request
+
+# The end of a model's name, such as europarl_en_fr or opus-mt-en-de.
+_NAME_END = re.compile(r"(?:^|.*[^a-z])([a-z]{2,3})[_-]([a-z]{2,3})")
+_FORM = "application/x-www-form-urlencoded"
+
+
+def parse_languages(text):
+    """Returns the (code, English name) of both languages in a text such as `en,de`.
+
+    Returns `None` if the text is something else.
+    """
+    codes = text.split(",")
+    try:
+        names = [Locale.parse(code, sep="-").english_name for code in codes]
+    except (UnknownLocaleError, ValueError):
+        return None
+    return list(zip(codes, names, strict=True)) if len(codes) == 2 else None
+
+
+def languages_of(name):
+    """Like `parse_languages`, but for the name of a model."""
+    found = _NAME_END.fullmatch(name)
+    return parse_languages(",".join(found.groups())) if found else None
+
+
+class _Query(BaseModel):
+    """Body of a request to /translate."""
+
+    q: str | list[str]
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0)
+
+
+def _served_translator(model, batcher, limits):
+    """Returns an `ExportedTranslator` whose rows share the server's batches."""
+    from keras_transformer.export.exported_translator import ExportedTranslator
+
+    def run(name, **inputs):
+        columns = {key: each.numpy().tolist() for key, each in inputs.items()}
+        return batcher.submit((model, name), columns, limits.request_timeout).result()
+
+    signatures = {name: functools.partial(run, name) for name in model.inputs}
+    batch_size = min(limits.max_batch_size, limits.queue_size)
+    return ExportedTranslator.of_signatures(signatures, model.name, batch_size)
+
+
+def add_routes(app, limits, languages, read_body):
+    """Adds the routes of LibreTranslate's API.
+
+    `languages` is the result of `parse_languages`. `read_body(request, limits, types)`
+    reads a body of one of several content types.
+    """
+    batcher, versions = app.state.batcher, app.state.versions
+    # Each request waits in a thread for its batches.
+    threads = ThreadPoolExecutor(64, "translate")
+
+    def known_languages():
+        if languages is None:
+            raise RequestError(
+                501,
+                "The model's languages are unknown. Start the server with --languages, "
+                "such as --languages en,de",
+                "languages",
+            )
+        return languages
+
+    @app.get("/languages")
+    async def list_languages():
+        (source, _), (target, _) = known_languages()
+        targets = {source: [target], target: []}
+        return [
+            {"code": code, "name": name, "targets": targets[code]}
+            for code, name in languages
+        ]
+
+    @app.post("/detect")
+    async def detect():
+        raise RequestError(501, "This server does not detect languages", "detect")
+
+    @app.post("/translate")
+    async def translate(request: Request):
+        # A browser adds an origin to a form that a page of another site sends.
+        types = ["application/json"] + [_FORM] * ("origin" not in request.headers)
+        query = _parse(await read_body(request, limits, types), request)
+        (source, _), (target, _) = known_languages()
+        if query.source not in (source, "auto") or query.target != target:
+            raise invalid(f"The model translates only from {source} to {target}")
+        texts = [query.q] if isinstance(query.q, str) else query.q
+        body = json.dumps({"inputs": texts}).encode()
+        parse_request(body, versions.model.inputs, limits)  # checks the limits
+        served = versions.model, batcher, limits
+        loop = asyncio.get_running_loop()
+        try:
+            ranked = await loop.run_in_executor(
+                threads, _translate, served, texts, query
+            )
+        except ModelError as error:
+            raise invalid(str(error)) from None
+        answer = {"translatedText": [best.text for best, *_ in ranked]}
+        if query.alternatives:
+            answer["alternatives"] = [[each.text for each in row[1:]] for row in ranked]
+        if any(best.warnings for best, *_ in ranked):
+            answer["warnings"] = [best.warnings for best, *_ in ranked]
+        is_single = isinstance(query.q, str)
+        return {key: value[0] if is_single else value for key, value in answer.items()}
+
+
+def _parse(body, request):
+    """Returns the `_Query` in a body of JSON, or of a form."""
+    try:
+        if not request.headers["content-type"].startswith(_FORM):
+            return _Query.model_validate_json(body)
+        form = urllib.parse.parse_qs(body.decode(), keep_blank_values=True)
+        return _Query.model_validate(
+            {key: each if len(each) > 1 else each[0] for key, each in form.items()}
+        )
+    except UnicodeDecodeError:
+        raise invalid("The body must be UTF-8") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = f"'{first['loc'][0]}': " if first["loc"] else ""
+        raise invalid(f"{place}{first['msg']}") from None
+
+
+def _translate(served, texts, query):
+    """Returns a list of `Translation`s, best first, for each text."""
+    from keras_transformer.decoding import Translation
+
+    translator = _served_translator(*served)
+    num_results = 1 + query.alternatives
+    if query.format == "text":
+        return translate_texts(translator, texts, "text", num_results)
+    # The mark says that the encoding is UTF-8, whatever the text declares.
+    pages = [Document("q.html", f"\ufeff<p>{text}".encode()) for text in texts]
+    pieces = [piece for page in pages for piece in page.texts]
+    ranked = iter(translate_texts(translator, pieces, "html", num_results))
+
+    def translations(page):
+        found = [next(ranked) for _ in page.texts]
+        warnings = tuple(each for best, *_ in found for each in best.warnings)
+        for rank in range(max(map(len, found), default=1)):
+            chosen = [row[min(rank, len(row) - 1)].text for row in found]
+            text = page.replace(chosen).decode().removeprefix("\ufeff<p>")
+            yield Translation(text, 0.0, warnings)
+
+    return [list(translations(page)) for page in pages]
