@@ -5,8 +5,8 @@ const HINT = "Point at a word, or move to it with Tab and the arrow keys, to see
 // run and choice count the translations and the changes of the shown one, so that late answers are
 // ignored. requested is the text that is being translated, and typed the text of the shown
 // translation, as in the text field. Both may be null. line is the chosen line of a translation of
-// several lines, or null.
-const state = { run: 0, choice: 0, requested: null, typed: null, line: null, text: "", ranked: [], attention: null };
+// several lines, or null. around is the white space before and after a text of one line.
+const state = { run: 0, choice: 0, requested: null, typed: null, around: [], line: null, text: "", ranked: [], attention: null };
 
 by("name").textContent = settings.name;
 by("version").textContent = `version ${settings.version}`;
@@ -67,7 +67,8 @@ function clear() {
 }
 
 function showBest(text) {
-  by("best").textContent = text || "(empty translation)";
+  const [before, after] = state.around;
+  by("best").textContent = text ? before + text + after : "(empty translation)";
   by("best").classList.toggle("empty", !text);
   by("copy").hidden = !text;
 }
@@ -114,11 +115,11 @@ async function translate() {
       const found = await predict("serving_default", { inputs: filled });
       if (run !== state.run) return;
       clear();
-      showLines(lines, found);
+      showLines(typed.split("\n"), found);
     } else {
       const found = await candidates(filled[0]);
       if (run !== state.run) return;
-      Object.assign(state, { line: null, text: filled[0], ranked: found.ranked });
+      Object.assign(state, { around: typed.split(filled[0]), line: null, text: filled[0], ranked: found.ranked });
       by("cut").hidden = !found.truncated;
       by("several").hidden = true;
       listRanked();
@@ -135,11 +136,15 @@ async function translate() {
   }
 }
 
-// Shows one translation per line; blank lines stay blank.
+// Shows one translation per line. Blank lines, and white space around lines, stay as they are.
 function showLines(lines, { translations, truncated = [] }) {
   let next = 0;
-  const shown = lines.map(line => line && lineButton(line, translations[next++]));
-  by("best").replaceChildren(...shown.flatMap(each => ["\n", each]).slice(1));
+  const shown = lines.map(line => line.trim() && lineButton(line.trim(), translations[next++]));
+  const rows = lines.map((line, n) => {
+    const [before, after] = shown[n] ? line.split(line.trim()) : [line, ""];
+    return ["\n", before, shown[n], after];
+  });
+  by("best").replaceChildren(...rows.flat().slice(1));
   by("best").classList.remove("empty");
   by("copy").hidden = false;
   moveByArrows(by("best"), shown.filter(Boolean));

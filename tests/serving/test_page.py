@@ -143,6 +143,8 @@ def test_page_translates_each_line(open_page):
     page = open_page()
     translate(page, "one two\n\n  three four \nfive")
     expect(page.locator("#best")).to_have_text("two one\n\nfour three\nfive")
+    # `expect` ignores white space.
+    assert page.locator("#best").text_content() == "two one\n\n  four three \nfive"
     expect(page.locator("#several")).to_be_visible()
     expect(page.locator("#n-best-card")).to_be_hidden()
     # A line has its own n-best list and attention. Its other translations replace it.
@@ -157,8 +159,9 @@ def test_page_translates_each_line(open_page):
     expect(page.locator("#best")).to_have_text("two one\n\nfour three!\nfive")
     expect(target.get_by_role("button").last).to_have_text("three!")
     shoot(page, "lines")
-    translate(page, "\none two\n")
+    translate(page, "\n  one two\n")
     expect(page.locator("#best")).to_have_text("two one")
+    assert page.locator("#best").text_content() == "\n  two one\n"
     expect(page.locator("#several")).to_be_hidden()
     expect(page.locator("#n-best-card")).to_be_visible()
 
