@@ -24,6 +24,7 @@ _NAMES = {
     "TfdsPairs": "sources.hubs",
     "Tokenizer": "tokenizers.base",
     "TrainingBatches": "training_batches",
+    "TmxFiles": "sources.text_files",
     "TsvFiles": "sources.text_files",
     "as_pairs": "sources.base",
     "batch_indices": "datasets",

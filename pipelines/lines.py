@@ -90,7 +90,9 @@ _MARKS = {
 _LATIN = "If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
 
 
-def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str | None]:
+def read_lines(
+    path: str | os.PathLike, errors: str = "raise", is_xml: bool = False
+) -> Iterator[str | None]:
     r"""Yields the lines of a UTF-8 text file, plain or compressed.
 
     Files of gzip, bzip2, xz and zstd are recognized by their first bytes. A byte order
@@ -103,6 +105,7 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
             that names file and line. "drop" yields `None`, so that line numbers stay
             correct. "replace" replaces invalid bytes with U+FFFD and logs a warning at
             the end.
+        is_xml: Whether the file may be XML.
 
     Raises:
         DataError: If the file is missing, unreadable, a directory, a damaged or
@@ -111,14 +114,17 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
             `errors` is "raise", also if a line is not UTF-8.
     """
     with open_readable(path, DataError) as file:
-        yield from opened_lines(file, path, errors)
+        yield from opened_lines(file, path, errors, is_xml)
 
 
 def opened_lines(
-    file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
+    file: BinaryIO,
+    path: str | os.PathLike,
+    errors: str = "raise",
+    is_xml: bool = False,
 ) -> Iterator[str | None]:
     """Like `read_lines`, but reads an open binary file."""
-    yield from decode_lines(_raw_lines(file, path), path, errors)
+    yield from decode_lines(_raw_lines(file, path, is_xml), path, errors)
 
 
 def decode_lines(
@@ -205,10 +211,10 @@ def visible_files(folder: str | os.PathLike) -> list[str]:
     return found
 
 
-def _raw_lines(file, path) -> Iterator[bytes]:
+def _raw_lines(file, path, is_xml) -> Iterator[bytes]:
     r"""Yields the lines of an open binary file without ``\n``."""
     pieces = []  # of the line that the next chunk continues
-    for chunk, _ in text_chunks(file, path):
+    for chunk, _ in text_chunks(file, path, is_xml):
         *complete, last = chunk.split(b"\n")
         if complete:
             yield b"".join([*pieces, complete[0]])
@@ -219,7 +225,9 @@ def _raw_lines(file, path) -> Iterator[bytes]:
         yield last
 
 
-def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes, int]]:
+def text_chunks(
+    file: BinaryIO, path: str | os.PathLike, is_xml: bool = False
+) -> Iterator[tuple[bytes, int]]:
     """Yields the bytes of an open text file in chunks, decompressed and checked.
 
     With each chunk comes the number of line ends from the start of the file to the end
@@ -233,7 +241,7 @@ def text_chunks(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[bytes
         # A pipe gives what it has, so that typed lines are answered at once.
         while new := stream.read1(_CHUNK_BYTES):
             if chunk is None:
-                _check_start(new, path)
+                _check_start(new, path, is_xml)
             chunk = new
             if b"\0" in chunk:
                 lines += chunk[: chunk.index(b"\0")].count(b"\n")
@@ -280,7 +288,7 @@ def _decompress(file, path):
     return None, file
 
 
-def _check_start(chunk: bytes, path) -> None:
+def _check_start(chunk: bytes, path, is_xml) -> None:
     """Raises `DataError` if the first bytes are those of another format or encoding."""
     name = next((_BINARY[magic] for magic in _BINARY if chunk.startswith(magic)), None)
     if chunk[257:262] == b"ustar":
@@ -294,7 +302,7 @@ def _check_start(chunk: bytes, path) -> None:
             "UTF-8."
         )
     start = chunk.removeprefix(codecs.BOM_UTF8)[:99].lstrip()
-    if start.lower().startswith(_XML):
+    if start.lower().startswith(_XML) and not is_xml:
         raise DataError(
             f"{path}: must be a text with one sentence per line. Received: XML or HTML."
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt
 
-from keras_transformer.errors import RecipeError
+from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.pipelines.lines import opened_lines
 from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.recipes.schema import Recipe
@@ -58,7 +58,7 @@ _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
 # not measure counts as `_UNKNOWN_TEXT`.
-TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "hf", "records")
+TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "tmx", "hf", "records")
 
 # The functions below choose the value of the key that their name ends with. Their
 # arguments are a `Recipe` with the values chosen so far, the `TextSize` and the
@@ -324,19 +324,26 @@ def _texts_of_files(train):
 def _texts_of_tables(data):
     source = PAIR_LINES[data.kind](data.train, data.source, data.target)
     for path in source.paths:
-        lines, factor = _sample(path)
-        sides = zip(*source.parse(lines, path), strict=True)
-        for side, texts in enumerate(sides):
+        lines, factor = _sample(path, source.is_xml)
+        pairs = []
+        try:
+            for pair in source.parse(lines, path):
+                pairs.append(pair)
+        except DataError:
+            # Of XML, the sample is not complete.
+            if not source.is_xml or not pairs:
+                raise
+        for side, texts in enumerate(zip(*pairs, strict=True)):
             yield side, texts, factor
 
 
-def _sample(path):
+def _sample(path, is_xml=False):
     """Returns a file's first lines, and its size relative to theirs."""
     if not os.path.isfile(path):
         raise FileNotFoundError(path)
     lines, num_bytes, position = [], 0, 0
     with open(path, "rb") as file:
-        for line in opened_lines(file, path, errors="drop"):
+        for line in opened_lines(file, path, errors="drop", is_xml=is_xml):
             if file.tell() != position:  # `line` is the first one of a chunk
                 if num_bytes >= _SAMPLE_BYTES:
                     return lines, os.path.getsize(path) / position

@@ -118,6 +118,18 @@ class JsonlData(Section):
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
+class TmxData(Section):
+    """Translation memories in TMX."""
+
+    kind: Literal["tmx"]
+    train: Paths  # file or list of files, plain or compressed
+    validation: Paths | None = None  # files for validation and early stopping
+    test: Paths | None = None  # files that training does not read
+    source: Text  # code of the source language, such as en
+    target: Text  # code of the target language, such as de
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
+
+
 # The name of a dataset on the Hub is kept.
 _HubName = Annotated[
     Text,
@@ -244,5 +256,6 @@ DATA_KINDS = {
     "tsv": TsvData,
     "csv": CsvData,
     "jsonl": JsonlData,
+    "tmx": TmxData,
     "hf": HfData,
 }

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from xml.etree import ElementTree
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
@@ -106,12 +107,14 @@ class PairLines(Pairs):
 
     # Number of lines before the first pair of a file.
     _num_header_lines = 0
+    is_xml = False
 
     def __iter__(self) -> Iterator[Pair]:
         require_regular(self.paths, DataError)
         for path in self.paths:
             is_empty = True
-            for pair in self.parse(read_lines(path, errors="drop"), path):
+            lines = read_lines(path, errors="drop", is_xml=self.is_xml)
+            for pair in self.parse(lines, path):
                 is_empty = False
                 yield pair
             if is_empty:
@@ -278,8 +281,104 @@ class JsonLines(PairLines):
             yield nested_pair(value, self, place)
 
 
+# The attribute `xml:lang`.
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+# Elements of a <seg> whose content is not text, but code of another format.
+_CODE = {"bpt", "ept", "it", "ph", "ut"}
+
+
+class TmxFiles(PairLines):
+    """Translation memories: files in TMX, encoded in UTF-8.
+
+    A pair is a unit (<tu>) with both languages, without the tags in its text. Other
+    units are skipped. Each run of white space becomes a space.
+
+    Args:
+        paths: Path of a file, or list of paths.
+        source: Code of the source language, such as `"en"`, which includes `"en-US"`.
+        target: Code of the target language, in the same form.
+
+    Raises:
+        DataError: If `paths` is empty. Iteration raises it if a file cannot be read, is
+            not TMX in UTF-8, or has no pair of these languages.
+    """
+
+    is_xml = True
+
+    def __init__(self, paths: Path | Sequence[Path], source, target):
+        super().__init__(paths, source, target)
+        self._pair_lines = {}
+
+    def parse(self, lines, path):
+        return (pair for _, pair in self._numbered_pairs(lines, path))
+
+    def locate(self, number: int) -> str:
+        """Returns the location of pair `number`, from 1, as `file:line` of its end."""
+        for path in self.paths:
+            if path not in self._pair_lines:
+                lines = read_lines(path, errors="drop", is_xml=True)
+                pairs = self._numbered_pairs(lines, path)
+                self._pair_lines[path] = [line for line, _ in pairs]
+        files = ((path, self._pair_lines[path]) for path in self.paths)
+        return locate_in_files(number, files)
+
+    def _numbered_pairs(self, lines, path):
+        """Yields the pairs with the numbers of their lines."""
+        parser = ElementTree.XMLPullParser(["start", "end"])
+        body, found, is_empty = None, set(), True
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line is None:
+                    raise DataError(f"{path}:{number}: not UTF-8.")
+                parser.feed(f"{line}\n")
+                for event, element in parser.read_events():
+                    if element.tag == "body":
+                        body = element
+                    if event == "end" and element.tag == "tu" and body is not None:
+                        variants = {
+                            (each.get(_LANGUAGE) or each.get("lang", "")).lower(): each
+                            for each in element.iter("tuv")
+                        }
+                        body.clear()  # frees the memory of the pair
+                        codes = self.source.lower(), self.target.lower()
+                        sides = tuple(_side(variants, code) for code in codes)
+                        found.update(variants)
+                        if None not in sides:
+                            is_empty = False
+                            yield number, sides
+            parser.close()
+        except ElementTree.ParseError as error:
+            line, _ = error.position
+            raise DataError(f"{path}:{line}: not TMX: {error}.") from None
+        if is_empty:
+            raise DataError(
+                f"{path}: data.source and data.target must be languages of the file. "
+                f"Received: {self.source} and {self.target}. Available: "
+                f"{', '.join(sorted(found)) or 'none'}."
+            )
+
+
+def _side(variants, code):
+    """Returns the text in a language, or `None`, from elements by language."""
+    for language, variant in variants.items():
+        if language == code or language.startswith(f"{code}-"):
+            segment = variant.find("seg")
+            if segment is not None:
+                return " ".join("".join(_segment_texts(segment)).split())
+    return None
+
+
+def _segment_texts(element):
+    """Yields the texts in an element of TMX, without those in elements of code."""
+    yield element.text or ""
+    for child in element:
+        if child.tag not in _CODE:
+            yield from _segment_texts(child)
+        yield child.tail or ""
+
+
 # The classes by their `data.kind` in a recipe.
-PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines}
+PAIR_LINES = {"tsv": TsvFiles, "csv": CsvFiles, "jsonl": JsonLines, "tmx": TmxFiles}
 
 
 def check_sides(source, target) -> None:

@@ -292,7 +292,7 @@ def test_started_run_may_change_its_stages(load, tmp_path):
 
 
 PAIRS = [("a b", "aa"), ("é", "b"), ("x", "c d e f"), ("b c", "g")]
-KINDS = ["files", "tsv", "tsv with names", "csv", "jsonl"]
+KINDS = ["files", "tsv", "tsv with names", "csv", "jsonl", "tmx"]
 
 
 def test_measuring_does_not_load_tensorflow():
@@ -335,6 +335,14 @@ def write_pairs(folder, kind, suffix="", pairs=PAIRS):
     if kind == "jsonl":
         lines = [json.dumps({"id": 1, "t": {"en": s, "de": t}}) for s, t in pairs]
         data |= {"source": "t.en", "target": "t.de"}
+    if kind == "tmx":
+        units = [
+            f'<tu><tuv xml:lang="de"><seg>{target}</seg></tuv>\n'
+            f'<tuv xml:lang="en"><seg>{source}</seg></tuv></tu>'
+            for source, target in pairs
+        ]
+        lines = ["<tmx><body>", *units, "</body></tmx>"]
+        data |= {"source": "en", "target": "de"}
     return data | {"train": [write_text(folder / f"pairs{suffix}", lines)]}
 
 
@@ -356,7 +364,8 @@ def test_small_files_are_counted_exactly(tmp_path, kind, suffix):
 
 
 @pytest.mark.parametrize(
-    ("kind", "suffix"), [("files", ""), ("files", ".gz"), ("tsv", ""), ("jsonl", "")]
+    ("kind", "suffix"),
+    [("files", ""), ("files", ".gz"), ("tsv", ""), ("jsonl", ""), ("tmx", "")],
 )
 def test_large_files_are_extrapolated(tmp_path, monkeypatch, kind, suffix):
     random.seed(1)

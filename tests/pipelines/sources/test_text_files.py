@@ -4,6 +4,7 @@ A mark `fault(id, expected)` defines a row of docs/results/reliability.md.
 """
 
 import csv
+import functools
 import gzip
 import json
 import os
@@ -16,6 +17,7 @@ from keras_transformer.pipelines import (
     HuggingFacePairs,
     JsonLines,
     TextFiles,
+    TmxFiles,
     TsvFiles,
 )
 
@@ -181,6 +183,28 @@ def test_jsonl_reads_nested_keys(write):
     assert list(JsonLines(path)) == [("a?", "b")]
 
 
+TMX = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>{}</body></tmx>"""
+UNITS = """
+<tu><tuv xml:lang="de-DE"><prop>x</prop><seg>Ein <hi>Ä &amp; B</hi>.</seg></tuv>
+  <tuv xml:lang="EN-us">
+    <seg>An <bpt i="1">&lt;b></bpt>A
+    and B<ept i="1">&lt;/b></ept>.</seg></tuv></tu>
+<tu><tuv xml:lang="fr"><seg>Un</seg></tuv><tuv xml:lang="en"><seg>One</seg></tuv></tu>
+<tu><tuv lang="en"><seg>Two</seg></tuv><tuv lang="de"><seg/></tuv></tu>"""
+
+
+def test_tmx_reads_text_of_two_languages(write):
+    path = write("a.tmx", *TMX.format(UNITS).splitlines())
+    source = TmxFiles([path, path], "en", "de")
+    assert list(source) == [("An A and B.", "Ein Ä & B."), ("Two", "")] * 2
+    assert [source.locate(number) for number in (1, 2, 4)] == [
+        f"{path}:{line}" for line in (7, 9, 9)
+    ]
+    assert list(TmxFiles(path, "fr", "en")) == [("Un", "One")]
+
+
 def test_blank_lines_are_empty_pairs(write):
     """They are dropped later, as in text files, and the other lines keep their number.
 
@@ -193,6 +217,7 @@ def test_blank_lines_are_empty_pairs(write):
     assert list(JsonLines(path)) == [("a", "b"), ("", ""), ("", "")]
 
 
+EnglishGerman = functools.partial(TmxFiles, source="en", target="de")
 GOOD = '{"source": "a", "target": "b"}'
 
 
@@ -205,6 +230,10 @@ GOOD = '{"source": "a", "target": "b"}'
         (CsvFiles, ["a,b", '"c', 'd",e'], "2: must be a line of CSV, and each"),
         (TsvFiles, ["a\tb", "only one"], "2: data.target is column 2, .* has only 1"),
         (TsvFiles, [], " the file has no pairs"),
+        (EnglishGerman, ["<tmx>", "<body>", "</tmx>"], "3: not TMX: mismatched tag"),
+        (EnglishGerman, ["<tmx><body>"], "2: not TMX: no element found"),
+        (EnglishGerman, ["a"], "1: not TMX: syntax error"),
+        (EnglishGerman, [TMX.format("")], " data.source and .* en and de. Ava.*: none"),
         (JsonLines, [GOOD, "{"], "2: not a JSON object"),
         (JsonLines, [GOOD, "[" * 100_000], "2: not a JSON object"),
         (JsonLines, [GOOD, "[1]"], "2: data.source=source must be a key .*: none"),
