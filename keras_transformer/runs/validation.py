@@ -33,6 +33,7 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         search=BeamSearch(**decoding),
         max_source_length=recipe.data.max_length,
         parallel_parts=settings.parallel_parts,
+        warn=_ignore,
     )
     target = tokenizer.target
     pair_scorer = PairScorer(model, target.pad_id, target.unknown_id)
@@ -50,6 +51,10 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         return metrics
 
     return validate
+
+
+def _ignore(index, warning):
+    """Receives the warnings of a `Translator`, of which a young model causes many."""
 
 
 def validation_settings(recipe):
@@ -125,7 +130,7 @@ class ModelScores(NamedTuple):
 
 def score_model(folder, sources, references, **settings):
     """Returns the `ModelScores` of a run. `settings` are those of `evaluation.bleu`."""
-    translator = open_model(folder)
+    translator = open_model(folder, warn=_ignore)
     translations = translator.translate(sources, protect=())
     perplexity = perplexity_of(translator.score(sources, references))
     return ModelScores(
