@@ -41,7 +41,8 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
         return ExportedTranslator(source.weights, allow_unsafe, parallel_parts, warn)
     recipe = source.recipe()
-    settings = _translator_settings(source, recipe)
+    task = read_task(source.path) if source.kind == "preset" else None
+    settings = _translator_settings(task, recipe)
     path, tokenizer, model = load_model(source, allow_unsafe)
     if ensemble:
         model = _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe)
@@ -61,14 +62,14 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
         raise ModelError(f"{path}: {error}") from None
     opened.path = path
     opened.data = recipe.data if recipe else None
+    opened.low_score = task.low_score if task else None
     return opened
 
 
-def _translator_settings(source, recipe):
+def _translator_settings(task, recipe):
     """Returns the arguments of `Translator` that are stored with a model."""
     from keras_transformer.decoding.options import BeamSearch
 
-    task = read_task(source.path) if source.kind == "preset" else None
     if recipe is not None:
         search, max_source_length = recipe.decoding, recipe.data.max_length
     elif task is not None:

@@ -51,7 +51,13 @@ from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.scoring import PairScore, score_ids
 from keras_transformer.decoding.search import sample_ids, translate_ids
 from keras_transformer.decoding.spans import PROTECTED
-from keras_transformer.decoding.warnings import CUT_OFF, add_warnings, is_cut_off
+from keras_transformer.decoding.warnings import (
+    CUT_OFF,
+    LOW_SCORE,
+    add_warnings,
+    is_cut_off,
+    mean_log_probs,
+)
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 
@@ -102,6 +108,10 @@ class Translator:
     Attributes:
         path: Path of the model, or `None`. Set by `open_model`.
         data: Section `data` of the model's recipe, or `None`. Set by `open_model`.
+        low_score: Mean log-probability per subword below which a translation of beam
+            search has a warning, or `None`. A sensible value is three times the mean
+            for translations of validation text. Set by `open_model` if the preset
+            contains it.
 
     Raises:
         ValueError: If the tokenizer and the model do not match, a size is out of range,
@@ -111,6 +121,7 @@ class Translator:
 
     path = None
     data = None
+    low_score = None
 
     def __init__(
         self,
@@ -533,12 +544,19 @@ class Translator:
             found = self._call(
                 function, inputs, self.forbidden, is_checked=True, **options
             )
-            return *_texts_of(target, *found), is_cut_off(*found, target.end_id)
+            sequences, found_scores = map(np.asarray, found)
+            means = np.zeros(len(batch))
+            if self.low_score is not None and seed is None:
+                means = mean_log_probs(
+                    sequences, found_scores, options["search"], target.pad_id
+                )
+            is_cut = is_cut_off(sequences, found_scores, target.end_id)
+            return *_texts_of(target, sequences, found_scores), is_cut, means
 
         texts = np.full((len(rows), num_places), b"", object)
         scores = np.zeros((len(rows), num_places))
         counts = np.ones(len(rows), "int32")  # a blank segment has an empty translation
-        is_cut = np.zeros(len(rows), bool)
+        is_cut, means = np.zeros(len(rows), bool), np.zeros(len(rows))
         used = [k for k, row in enumerate(rows) if row]
         lengths = [len(rows[k]) + 1 for k in used]
         num_samples = 1 if seed is None else num_places
@@ -546,10 +564,18 @@ class Translator:
         batches = enumerate([used[i] for i in batch] for batch in batches)
         found = parallel_map(translate_batch, batches, self.parallel_parts)
         for (_, batch), results in found:
-            texts[batch], scores[batch], counts[batch], is_cut[batch] = results
+            arrays = texts, scores, counts, is_cut, means
+            for array, result in zip(arrays, results, strict=True):
+                array[batch] = result
         joined = _join(groups, texts, scores, counts, options.get("n_best"))
-        for index in set(itertools.compress(_text_indices(groups), is_cut)):
+        text_of = _text_indices(groups)
+        for index in set(itertools.compress(text_of, is_cut)):
             warnings[index].append(CUT_OFF)
+        if self.low_score is not None:
+            lowest = dict(sorted(zip(text_of, means, strict=True), key=lambda x: -x[1]))
+            for index, mean in lowest.items():
+                if mean < self.low_score:
+                    warnings[index].append(LOW_SCORE.format(mean, self.low_score))
         is_text = self.data is None or self.data.kind != "trees"
         return add_warnings(lines, joined, warnings, self.warn, is_text)
 

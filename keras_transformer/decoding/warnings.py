@@ -1,7 +1,7 @@
 """Warnings about translations that are probably bad.
 
-A translation has a warning if a part of the text or of the translation was cut off, or
-if it repeats words that its text does not repeat.
+A translation has a warning if a part of the text or of the translation was cut off, if
+it repeats words that its text does not repeat, or if its probability is low.
 """
 
 import re
@@ -9,6 +9,7 @@ import re
 import numpy as np
 
 CUT_OFF = "the translation was cut off at the maximum length"
+LOW_SCORE = "the model is unsure: log-probability {:.2f} per subword, below {}"
 # An export reports only whether a part of either was cut off.
 TRUNCATED = "the text or its translation was cut off at the export's maximum length"
 LOOP = 'the translation repeats "{}"'
@@ -32,6 +33,16 @@ def is_cut_off(sequences, scores, end_id):
     """
     has_end = np.any(np.equal(sequences, end_id), axis=2)
     return np.any(~has_end & (np.asarray(scores) > -np.inf), axis=1)
+
+
+def mean_log_probs(sequences, scores, search, pad_id):
+    """Returns the mean log-probability per subword of each segment's best translation.
+
+    `sequences` and `scores` are a result of beam search. Returns float `[batch]`.
+    """
+    lengths = np.maximum(np.sum(np.not_equal(sequences[:, 0], pad_id), axis=1), 1)
+    penalties = np.array([search.penalty(length) for length in lengths])
+    return np.asarray(scores)[:, 0] * penalties / lengths
 
 
 def output_warnings(texts, outputs):

@@ -51,6 +51,7 @@ def export_preset(
         translator.tokenizer,
         search=translator.search,
         max_source_length=translator.max_source_length,
+        low_score=translator.low_score,
         dtype=dtype,
         description=description,
         texts={**describe_translator(translator, scores, license), **dict(texts)},

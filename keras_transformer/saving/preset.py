@@ -49,6 +49,7 @@ class TaskSettings(Section):
 
     search: DecodingSettings
     max_source_length: Annotated[int, pydantic.Field(ge=2, lt=2**30)]
+    low_score: Annotated[float, pydantic.Field(lt=0)] | None = None
 
 
 class _Task(Section):
@@ -78,6 +79,7 @@ def save_preset(
     *,
     search=None,
     max_source_length=256,
+    low_score=None,
     dtype=None,
     description=None,
     texts=None,
@@ -93,6 +95,7 @@ def save_preset(
         search: `BeamSearch` to store. If `None`, the default search is stored. Without
             a tokenizer, `search` and `max_source_length` are ignored.
         max_source_length: Maximum length of a source in subwords (see `Translator`).
+        low_score: Attribute of the `Translator` that opens the preset.
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables. Loading converts them to the model's dtype.
         description: One-line description, stored in `metadata.json`.
@@ -132,6 +135,7 @@ def save_preset(
             tokenizer.save(temporary / names.TOKENIZER_ASSETS)
             settings = dataclasses.asdict(search)
             settings = {"search": settings, "max_source_length": max_source_length}
+            settings |= {} if low_score is None else {"low_score": low_score}
             module = "keras_transformer.decoding.translator"
             task = _serialized(module, "Translator", settings)
             _write_json(temporary / TASK, task, _Task)

@@ -21,7 +21,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.search import translate_ids
-from keras_transformer.decoding.warnings import CUT_OFF
+from keras_transformer.decoding.warnings import CUT_OFF, LOW_SCORE
 from keras_transformer.errors import ModelError
 
 
@@ -405,3 +405,28 @@ def test_translation_ends_at_the_maximum_length(prefix):
         assert len(text) == len(prefix or "") + len(line) + 1 + 4
         assert np.isfinite(score) and score < 0
         assert warnings[0] == CUT_OFF
+
+
+def test_unlikely_translations_have_a_warning(model):
+    heard = []
+    translator = translator_of(model, warn=lambda *one: heard.append(one))
+    lines = [line for line in LINES if line.strip()]
+    best = [each for (each,) in translator.n_best(lines, 1)]
+    pairs = [
+        (line, each.text)
+        for line, each in zip(lines, best, strict=True)
+        if CUT_OFF not in each.warnings
+    ]
+    found = translator.score(*zip(*pairs, strict=True))
+    means = sorted(
+        {(each.log_prob / each.num_tokens, k) for k, each in enumerate(found)}
+    )
+    (low, first), *_, (high, last) = means
+    assert low < high - 0.01
+    translator.low_score = (low + high) / 2
+    heard.clear()
+    # The lowest segment of a text counts.
+    texts = [pairs[last][0], f"{pairs[last][0]}\n{pairs[first][0]}", ""]
+    translator.translate(texts)
+    warnings = [one for one in heard if "unsure" in one[1]]
+    assert warnings == [(1, LOW_SCORE.format(low, translator.low_score))]
