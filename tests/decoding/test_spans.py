@@ -1,17 +1,15 @@
 """Spans and markup in translations by stand-ins for a translator."""
 
-import collections
 import html.parser
 import random
 import re
 
 import pytest
 
+from keras_transformer.decoding import Translation
 from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.spans import KINDS, find_spans, keeps_spans
 from keras_transformer.errors import DataError
-
-Translation = collections.namedtuple("Translation", ["text", "score"])
 
 
 class Copy:
