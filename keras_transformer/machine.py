@@ -142,7 +142,9 @@ def _find_gpus():
     if keras is not None and keras.config.backend() == "jax":
         for device in sys.modules["jax"].local_devices():
             if device.platform == "gpu":
-                capabilities.append(float(device.compute_capability))
+                found = device.compute_capability  # such as "9.0", or AMD's "gfx942"
+                is_number = found.replace(".", "").isdigit()
+                capabilities.append(float(found) if is_number else None)
     elif tensorflow is not None:
         for gpu in tensorflow.config.list_physical_devices("GPU"):
             details = tensorflow.config.experimental.get_device_details(gpu)

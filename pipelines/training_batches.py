@@ -1,6 +1,7 @@
 """Training batches of a few constant shapes, made without TensorFlow."""
 
 import functools
+import threading
 
 import keras
 
@@ -65,6 +66,7 @@ class TrainingBatches(keras.utils.PyDataset):
             ((count, bucket.source_length), (count, bucket.target_length))
             for bucket, count in rows.items()
         ]
+        self._lock = threading.Lock()
         self._batches = functools.lru_cache(2)(self._batches_of)
 
     @property
@@ -73,7 +75,8 @@ class TrainingBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         epoch, number = divmod(self._start_step + index, self.steps_per_epoch)
-        indices, bucket = self._batches(epoch)[number]
+        with self._lock:  # two threads would both shuffle an epoch
+            indices, bucket = self._batches(epoch)[number]
         source_ids, target_ids, labels = self._corpus.padded_batch(
             indices, self._plan[0][bucket], self._num_replicas
         )

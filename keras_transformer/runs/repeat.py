@@ -101,7 +101,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         RunError: If the training of a seed fails.
         UserError: If there are fewer cores than `jobs`.
     """
-    require_backend("training", "tensorflow", "jax")
+    require_backend("training of several runs", "tensorflow")
     output = pathlib.Path(output)
     cores = find_cores()
     if jobs > cores:

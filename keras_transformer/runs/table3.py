@@ -148,7 +148,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         RunBusy: If no row is finished and other processes are training all of them.
         RunError, DataError, TrainingFault: If the training of a row fails.
     """
-    require_backend("training", "tensorflow", "jax")
+    require_backend("training of several runs", "tensorflow")
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
         raise RecipeError("data.validation must be given, to evaluate the rows on it")

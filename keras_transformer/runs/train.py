@@ -138,14 +138,18 @@ def _configure_backend(settings, worker_timeout):
     """Yields the `Workers`, with the backend configured for `training` in a recipe."""
     is_automatic = settings.mixed_precision == "auto_bfloat16"
     if is_jax():
-        if is_automatic:
-            require_backend("training.mixed_precision=auto_bfloat16", "tensorflow")
-        if os.environ.get("TF_CONFIG"):
-            require_backend("training by several workers (TF_CONFIG)", "tensorflow")
-        if settings.deterministic:
-            # JAX reads the flags at its first operation.
-            flags = os.environ.get("XLA_FLAGS", "")
-            os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+        for what, is_given in {
+            "training.mixed_precision=auto_bfloat16": is_automatic,
+            "training by several workers (TF_CONFIG)": os.environ.get("TF_CONFIG"),
+            "training.deterministic": settings.deterministic,
+        }.items():
+            if is_given:
+                require_backend(what, "tensorflow")
+        # The operations of tokenizers leave the GPUs to JAX.
+        with contextlib.suppress(ImportError, RuntimeError):
+            import tensorflow as tf
+
+            tf.config.set_visible_devices([], "GPU")
         with JaxDevices() as workers:
             yield workers
         return
@@ -179,7 +183,7 @@ class _Run:
         initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
         keras.utils.set_random_seed(settings.seed)
-        if settings.deterministic and not is_jax():
+        if settings.deterministic:
             import tensorflow as tf
 
             tf.config.experimental.enable_op_determinism()
@@ -240,7 +244,8 @@ class _Run:
             self.trainer.progress,
             self.allow_changes,
             text="+".join(fingerprints.values()) if is_known else None,
-            replicas=self.workers.num_replicas,
+            # On JAX, dropout does not depend on the devices.
+            replicas=None if is_jax() else self.workers.num_replicas,
             validation_text=getattr(validation, "fingerprint", None),
             validation_settings=validation_settings(self.recipe),
         )

@@ -7,6 +7,7 @@ there are any, the variables of the `optimizer`, and the states of random genera
 """
 
 import contextlib
+import errno
 import logging
 import math
 import zipfile
@@ -16,12 +17,19 @@ from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import SAVED, checkpoint_paths
-from keras_transformer.untrusted import escape_controls, parse_json, require_regular
+from keras_transformer.untrusted import (
+    MAX_JSON_BYTES,
+    escape_controls,
+    open_regular,
+    parse_json,
+)
 
 logger = logging.getLogger(__name__)
 
 # Reasons for which a checkpoint is written.
 SCHEDULE, END, INTERRUPTION = "schedule", "end", "interruption"
+# What the groups of arrays contain, for messages.
+_KINDS = {"weights": "weight", "averages": "moving average of"}
 
 
 class Damage(Exception):
@@ -40,23 +48,25 @@ class CheckpointFile:
     """
 
     def __init__(self, path):
-        require_regular([path], CheckpointError)
         self.path = path
         with contextlib.ExitStack() as stack, _convert_damage():
-            self._archive = stack.enter_context(zipfile.ZipFile(path))
+            file = stack.enter_context(open_regular(path, CheckpointError))
+            self._archive = zipfile.ZipFile(file)
             members = self._archive.infolist()
             for member in members:
                 # The archive has all names twice. Opening compares them.
                 self._archive.open(member).close()
+            if {each.compress_type for each in members} != {zipfile.ZIP_STORED}:
+                raise ValueError("its arrays are compressed")
             if sum(each.file_size for each in members) > path.stat().st_size:
                 raise ValueError("its arrays need more bytes than the file has")
-            stack.pop_all()
+            self._closing = stack.pop_all()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self._archive.close()
+        self._closing.close()
 
     def names(self, group):
         """Returns the names of the arrays in a group."""
@@ -72,10 +82,13 @@ class CheckpointFile:
         with _convert_damage():
             member = self._archive.getinfo(f"{name}.npy")
             with self._archive.open(member) as file:
-                np.lib.format.read_magic(file)
+                version = np.lib.format.read_magic(file)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if math.prod(shape) * dtype.itemsize > member.file_size:
-            raise Damage(f"{name} is cut off")
+                size = math.prod(shape) * dtype.itemsize
+                # A flipped bit of the header may move the beginning of the array.
+                is_whole = file.tell() + size == member.file_size
+            if version != (1, 0) or not is_whole or min(shape, default=0) < 0:
+                raise ValueError(f"{name} does not have the size of its shape")
         return shape
 
     def check(self, group, variables):
@@ -86,14 +99,14 @@ class CheckpointFile:
         names = self.names(group)
         if unknown := [name for name in names if name not in variables]:
             raise CheckpointError(
-                f"{self.path}: the model has no weight {unknown[0]}. Check that the "
-                "checkpoint belongs to this model."
+                f"{self.path}: the model has no {_KINDS[group]} {unknown[0]}. Check "
+                "that the checkpoint belongs to this model."
             )
         for name, variable in variables.items():
             if name not in names:
                 raise CheckpointError(
-                    f"{self.path}: the checkpoint has no weight {name}. Check that it "
-                    "belongs to this model."
+                    f"{self.path}: the checkpoint has no {_KINDS[group]} {name}. Check "
+                    "that it belongs to this model."
                 )
             shape = self.shape(f"{group}/{name}")
             if shape != tuple(variable.shape):
@@ -108,12 +121,16 @@ class CheckpointFile:
         array = self._array(name)
         with _convert_damage():
             # NumPy stores bfloat16 without its name.
-            if array.dtype.kind == "V":
-                array = array.view(variable.dtype)
-            return array.reshape(variable.shape).astype(variable.dtype, copy=False)
+            if array.dtype == "V2":
+                array = array.view("bfloat16")
+            if array.shape != tuple(variable.shape):
+                raise ValueError(f"{name} has shape {array.shape}")
+            return array.astype(variable.dtype, copy=False)
 
     def read_progress(self, schema):
         """Returns the progress of the run, converted to a type (see `parse_json`)."""
+        if math.prod(self.shape("progress")) > MAX_JSON_BYTES:
+            raise Damage("the progress is too long")
         content = self._array("progress").tobytes()
         # The best perplexity of a poor model may be infinite.
         return parse_json(content, schema, "progress", Damage, finite=False)
@@ -129,7 +146,12 @@ def _convert_damage():
     """Converts the many exceptions of NumPy and `zipfile` to `Damage`."""
     try:
         yield
+    except (CheckpointError, MemoryError):
+        raise
     except Exception as error:
+        # Errors of the disk or the process say nothing about the file.
+        if getattr(error, "errno", None) in (errno.EIO, errno.EMFILE, errno.ENFILE):
+            raise
         raise Damage(f"{type(error).__name__}: {error}") from None
 
 

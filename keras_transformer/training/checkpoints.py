@@ -165,7 +165,8 @@ def _variables_by_name(model):
     }
     # The averages have the names of their weights, not those of slots.
     paths = {average.path for average in averages.values()}
-    # The name of a slot begins with the path of its weight.
+    # The name of a slot begins with the path of its weight. `LossScaleOptimizer` has a
+    # step and a learning rate of its own, which it does not use.
     outer = transformer.path.replace("/", "_")
     slots = {
         variable.name.removeprefix(f"{outer}_"): variable

@@ -2,10 +2,8 @@
 
 import contextlib
 
-import keras
 
-
-class MovingAverage(keras.callbacks.Callback):
+class MovingAverage:
     """Moving average of the weights, which the model's optimizer computes.
 
     A Keras optimizer with `use_ema=True` computes `average = ema_momentum * average +
@@ -13,19 +11,20 @@ class MovingAverage(keras.callbacks.Callback):
     after the first update. Skipped updates leave the average unchanged. Without
     `use_ema`, this class changes nothing.
 
-    When `fit` ends, Keras would replace the weights with their average. This class is
-    also a callback that prevents this, because later calls of `fit` must continue with
-    the weights themselves. Keras's `SwapEMAWeights` would change their last bits: it
-    swaps weights and average by adding and subtracting them.
+    When `fit` ends, on JAX also by an exception, Keras would replace the weights with
+    their average. This class prevents it, because later calls of `fit` must continue
+    with the weights themselves. Keras's `SwapEMAWeights` would change their last bits:
+    it swaps weights and average by adding and subtracting them.
     """
 
     def __init__(self, model):
-        super().__init__()
         self._training_model = model
         # The optimizer inside a `LossScaleOptimizer` computes the average.
         self._optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         self.is_used = self._optimizer.use_ema
         self._weights = None
+        if self.is_used:
+            self._optimizer.finalize_variable_values = lambda variables: None
         if self.is_used and not self._optimizer.iterations.numpy():
             # Keras initializes the averages with zeros. A checkpoint that is written
             # before the first update would store them. On JAX, `fit` reuses the arrays
@@ -52,7 +51,8 @@ class MovingAverage(keras.callbacks.Callback):
         model = self._training_model
         try:
             self._weights = model.transformer.get_weights()
-            self._optimizer.finalize_variable_values(model.trainable_variables)
+            for weight, average in self.pairs():
+                weight.assign(average)
             yield
         finally:
             self.restore()
@@ -65,10 +65,3 @@ class MovingAverage(keras.callbacks.Callback):
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)
             self._weights = None
-
-    def on_epoch_end(self, epoch, logs=None):
-        # After the last epoch, `fit` replaces the weights if `use_ema` is true.
-        self._optimizer.use_ema = False
-
-    def on_train_end(self, logs=None):
-        self._optimizer.use_ema = self.is_used

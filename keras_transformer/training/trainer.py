@@ -228,7 +228,7 @@ class Trainer:
                     epochs=1,
                     shuffle=False,
                     verbose=0,
-                    callbacks=[after_step, self.moving_average],
+                    callbacks=[after_step],
                 )
             self.save(END)
 

@@ -271,6 +271,7 @@ class TrainingModel(keras.Model):
         """Like Keras's, but on JAX, `compile_shapes` can compile the step ahead."""
         is_eager = self.run_eagerly or not self.jit_compile
         if not is_jax() or is_eager:
+            self._jitted_step = None
             super().make_train_function(force)
         elif self.train_function is None or force:
             self._jitted_step = step = jit_step(self.train_step, self._state_variables)

@@ -40,6 +40,10 @@ def train(corpus, folder, steps=STEPS, dropout=0.0):
     keras.utils.set_random_seed(1)
     with JaxDevices() if is_jax() else _one_device() as workers:
         model = build(int(max(map(np.max, _ids(corpus)))) + 1, dropout)
+        calls, decode = [], model.transformer.decoder_output
+        model.transformer.decoder_output = lambda *inputs, **options: (
+            calls.append(inputs) or decode(*inputs, **options)
+        )
         trainer = training.Trainer(model, folder, workers=workers)
         arguments = {
             "start_step": trainer.restore(),
@@ -61,6 +65,8 @@ def train(corpus, folder, steps=STEPS, dropout=0.0):
             # Any function of the weights, which are averaged here.
             validate=lambda: {"bleu": float(np.sum(model.get_weights()[1]))},
         )
+        # Each shape was traced once, before the first step.
+        assert not is_jax() or len(calls) == len(batches.shapes)
 
 
 def _ids(corpus):

@@ -159,18 +159,18 @@ def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
     pairs = [*zip(text, reversed(text), strict=True)]
     corpus = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "corpus")
     runs.train(corpus, tmp_path / "tensorflow")
-    runs.train(corpus, tmp_path / "begun on tensorflow", runs.INTERRUPTED)
+    begun = tmp_path / "begun on tensorflow"
+    runs.train(corpus, begun, runs.INTERRUPTED)
+    shutil.copytree(begun, tmp_path / "resumed on four devices")
     one_device = ("dropout", "interrupted, dropout", "jax", "begun on tensorflow")
-    for names, flags in (
-        (one_device, ""),
-        (("four devices",), "--xla_force_host_platform_device_count=4"),
-    ):
+    four_devices = ("four devices", "resumed on four devices")
+    for names, count in ((one_device, 1), (four_devices, 4)):
         folders = [tmp_path / name for name in names]
         script = TESTS / "backends" / "runs_on_backend.py"
         cache = str(tmp_path / "cache")
         result = run(
             *("jax", script, tmp_path / "corpus", *folders),
-            XLA_FLAGS=flags,
+            XLA_FLAGS=f"--xla_force_host_platform_device_count={count}",
             JAX_COMPILATION_CACHE_DIR=cache,
             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         )
@@ -184,7 +184,7 @@ def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
     (tmp_path / "begun on jax" / "checkpoints" / "ckpt-5.npz").unlink()
     runs.train(corpus, tmp_path / "begun on jax")
     expected = tmp_path / "tensorflow"
-    for name in ("jax", "begun on tensorflow", "begun on jax", "four devices"):
+    for name in ("jax", "begun on tensorflow", "begun on jax", *four_devices):
         found = last_checkpoint(tmp_path / name)
         for each, array in last_checkpoint(expected).items():
             if "seeds" not in each:

@@ -25,7 +25,7 @@ def test_whitespace_matches_unicode():
 def test_blank_texts_have_empty_translations(tiny_translator, tiny_signatures):
     lines = [*BLANK, "\u3000der", "der\u00a0Hund"]
     ranked = tiny_translator.n_best(lines, 1)
-    assert ranked[: len(BLANK)] == [[("", 0.0)]] * len(BLANK)
+    assert ranked[: len(BLANK)] == [[("", 0.0, ())]] * len(BLANK)
     best = [each[0] for each in ranked]
     assert all(each.score < 0 for each in best[-2:])
 

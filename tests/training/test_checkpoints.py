@@ -26,7 +26,11 @@ from training_samples import (
 
 from keras_transformer import training
 from keras_transformer.errors import CheckpointError, RunError, StorageError
-from keras_transformer.saving.checkpoints import average_checkpoints
+from keras_transformer.saving.checkpoints import (
+    CheckpointFile,
+    Damage,
+    average_checkpoints,
+)
 from keras_transformer.training.checkpoints import Checkpoints
 
 FLIPS = 20
@@ -151,6 +155,21 @@ def test_restore_never_loads_a_flipped_bit(model, saved, record_property):
     assert found > 0.6 * 2 * FLIPS
     happened = f"{found} of {2 * FLIPS} detected; no flip changed a weight"
     record_property("happened", happened)
+
+
+def test_flipped_bits_of_a_header_are_damage(tmp_path):
+    """Reading a header checks an array of less than 4 KiB, but not this one."""
+    path, array = tmp_path / "ckpt-1.npz", np.ones((480, 20), "float32")
+    np.savez(path, **{"weights/a": array})
+    whole = path.read_bytes()
+    begin = whole.index(b"NUMPY") - 1
+    for bit in range(8 * 128):
+        content = bytearray(whole)
+        content[begin + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        with pytest.raises(Damage), CheckpointFile(path) as file:
+            file.check("weights", {"a": array})
+            file.read("weights/a", array)
 
 
 @pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
