@@ -16,11 +16,11 @@ from keras_transformer.decoding.spans import (
     KINDS,
     PROTECTED,
     Span,
-    add_warning,
     find_spans,
     translate_spans,
     without_warnings,
 )
+from keras_transformer.decoding.warnings import add_warning
 from keras_transformer.errors import DataError, ModelError
 
 SYNTAXES = ("text", "html", "xliff", "markdown")

@@ -11,6 +11,8 @@ import itertools
 import re
 from typing import NamedTuple
 
+from keras_transformer.decoding.warnings import add_warning
+
 # The default kinds.
 PROTECTED = ("urls", "emails", "placeholders", "tags")
 # Of kinds that overlap, the first one counts.
@@ -120,11 +122,6 @@ def translate_spans(translator, texts, spans, n=1):
                 found[index] = add_warning(found[index], message)
                 translator.warn(index, message)
     return found
-
-
-def add_warning(translations, message):
-    """Returns translations of one text with one more warning."""
-    return [each._replace(warnings=(*each.warnings, message)) for each in translations]
 
 
 def without_warnings(translator):

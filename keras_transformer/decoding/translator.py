@@ -54,6 +54,7 @@ from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.warnings import (
     CUT_OFF,
     LOW_SCORE,
+    add_warning,
     add_warnings,
     is_cut_off,
     mean_log_probs,
@@ -264,7 +265,9 @@ class Translator:
                 if lines[index].strip() and not any(
                     each.strip() in found[index][0].text for each in phrase
                 ):
-                    self.warn(index, f"the translation lacks {phrase[0]!r}.")
+                    message = f"the translation lacks {phrase[0]!r}"
+                    found[index] = add_warning(found[index], message)
+                    self.warn(index, message)
         return found
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):

@@ -88,3 +88,8 @@ def add_warnings(texts, ranked, warnings, warn, is_text=True):
         for warning in best.warnings:
             warn(index, warning)
     return marked
+
+
+def add_warning(translations, message):
+    """Returns translations of one text with one more warning."""
+    return [each._replace(warnings=(*each.warnings, message)) for each in translations]

@@ -236,7 +236,8 @@ def test_phrase_beyond_the_learned_positions_is_reported():
     translator = Translator(model, Characters(), search=BeamSearch(2), **options)
     ((best,),) = translator.n_best(["abc"], 1, required=[["abcdefgabc"]])
     assert best.text == "abcdef"
-    assert found == [(0, "the translation lacks 'abcdefgabc'.")]
+    assert best.warnings[-1] == "the translation lacks 'abcdefgabc'"
+    assert found == [(0, warning) for warning in best.warnings]
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
