@@ -10,20 +10,23 @@ from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.runs.repeat import repeat
 from keras_transformer.runs.table3 import ablate
-from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.training import TrainingModel
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda model, tokenizer, folder: kt.train(small_recipe(), folder),
+        lambda model, tokenizer, folder: kt.train(
+            small_recipe("training.deterministic=true"), folder
+        ),
+        lambda model, tokenizer, folder: kt.train(
+            small_recipe("training.mixed_precision=auto_bfloat16"), folder
+        ),
         lambda model, tokenizer, folder: repeat(small_recipe(), [1], folder),
         lambda model, tokenizer, folder: ablate(small_recipe(), ["A1"], folder),
         lambda model, tokenizer, folder: export_saved_model(model, tokenizer, folder),
-        lambda model, tokenizer, folder: average_checkpoints(model, folder),
     ],
-    ids=["train", "repeat", "ablate", "export", "average"],
+    ids=["deterministic", "auto_bfloat16", "repeat", "ablate", "export"],
 )
 def test_backend_is_checked_before_anything_is_written(use, tmp_path, monkeypatch):
     arguments = (*new_tiny_model(), tmp_path / "new")
@@ -33,8 +36,13 @@ def test_backend_is_checked_before_anything_is_written(use, tmp_path, monkeypatc
     assert not (tmp_path / "new").exists()
 
 
-def test_training_model_names_the_backends_that_it_runs_on(monkeypatch):
+def test_training_names_the_backends_that_it_runs_on(tmp_path, monkeypatch):
     model, _ = new_tiny_model()
     monkeypatch.setattr(keras.config, "backend", lambda: "torch")
-    with pytest.raises(ModelError, match=r"TensorFlow or JAX backend"):
-        TrainingModel(model)
+    for train in (
+        lambda: TrainingModel(model),
+        lambda: kt.train(small_recipe(), tmp_path / "new"),
+    ):
+        with pytest.raises(ModelError, match=r"TensorFlow or JAX backend"):
+            train()
+    assert not (tmp_path / "new").exists()
