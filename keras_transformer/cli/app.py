@@ -20,7 +20,7 @@ COMMANDS = {
     "train": "Train a model or resume an interrupted run.",
     "plot": "Draw the training curves of runs.",
     "evaluate": "Translate a test set and score it with sacreBLEU.",
-    "translate": "Translate text line by line.",
+    "translate": "Translate text line by line, or a document.",
     "score": "Print the natural log-probability of given translations.",
     "average": "Average the last checkpoints of a run into one model.",
     "export": "Export a model as a SavedModel or in another format.",
