@@ -19,6 +19,7 @@ from xml.parsers import expat
 from keras_transformer.errors import DataError
 
 _LETTER = re.compile(r"[^\W\d_]")
+_TIMESTAMP = re.compile(r"\s*\d+-\d+-\d+T[\d:.]+(?:Z|[+-][\d:]+)?\s*")
 # Byte order marks, which remain as the first character.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
@@ -68,7 +69,7 @@ class Document:
         self.texts, self.line_numbers = [], []
         for name, content in files.items():
             text, encoding = _decode(content, path)
-            found = [one for one in find_texts(text, path) if _LETTER.search(one.text)]
+            found = [one for one in find_texts(text, path) if _is_language(one.text)]
             self._files[name] = text, encoding, found
             self.texts += [one.text for one in found]
             self.line_numbers += [1 + text.count("\n", 0, one.start) for one in found]
@@ -93,6 +94,10 @@ class Document:
             for member in old.infolist():
                 new.writestr(member, files.get(member.filename) or old.read(member))
         return written.getvalue()
+
+
+def _is_language(text):
+    return _LETTER.search(text) and not _TIMESTAMP.fullmatch(text)
 
 
 def is_document(path):

@@ -197,6 +197,7 @@ CASES = {
         "<seg>Wort</seg>",
     ),
     "ascii.json": ('["word \\u00e9\\/"]', ["word é/"], '["Wort \\u00e9/"]'),
+    "time.json": ('["2024-01-01T00:00:00Z", "word T1"]', ["word T1"], "Wort T1"),
     "keys.json": ('{"word": {"a": "", "b": 1}}', [], '{"word": {"a": "", "b": 1}}'),
 }
 

@@ -107,7 +107,8 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
 
     `first` is the number of the first text in messages.
     """
-    if unknown := set(protect) - {*KINDS}:
+    unknown = {protect} if isinstance(protect, str) else {*protect} - {*KINDS}
+    if unknown:
         raise ValueError(
             f"`protect` must contain only {', '.join(KINDS)}. "
             f"Received: {', '.join(sorted(unknown))}."
@@ -405,6 +406,9 @@ class _Parser(HTMLParser):
         self.found.append((start, kind, name, dict(attributes)))
 
     def handle_starttag(self, tag, attrs):
+        if "@" in tag:  # an address in angle brackets
+            self.handle_data(tag)
+            return
         self._add("empty" if tag in _VOID else "open", tag, attrs)
 
     def handle_startendtag(self, tag, attrs):

@@ -16,7 +16,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field, ValidationError
 
 from keras_transformer.documents import Document
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import DataError, ModelError
 from keras_transformer.serving.limits import RequestError, invalid
 from keras_transformer.serving.protocol import parse_request
 
@@ -117,7 +117,7 @@ def add_routes(app, limits, languages, read_body):
             ranked = await loop.run_in_executor(
                 threads, _translate, served, texts, query
             )
-        except ModelError as error:
+        except (DataError, ModelError) as error:
             raise invalid(str(error)) from None
         answer = {"translatedText": [best.text for best, *_ in ranked]}
         if query.alternatives:

@@ -48,7 +48,7 @@ class Reverse(Copy):
         ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "ue", 2),
         ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "e", ["a.b+c@d-e.org"]),
         ("See www.x.org/a, (http://y.org/b).", "u", ["www.x.org/a", "http://y.org/b"]),
-        ("{0} {name} {{ x }} ${v} %s %(n)d %1$s %.2f", "p", 8),
+        ("{0} {name} {{ x }} ${v} %s %(n)d %1$s %.2f%%", "p", 9),
         ("50% sure, 5 % a day, {not one}, 100%", "p", []),
         ("10:00:00Z, 1,234,567.89 or 53 00, no. 2024-0317.", "n", 4),
         ("Run `ls -l` in /usr/bin, --help, f_x() or g().", "c", 5),
@@ -88,6 +88,7 @@ MARKED = {
             "é &lt; <a href='?a=1&amp;b=2' title=\"T\">two one</a> y &amp; x"
         ),
         "one <img src=x> two": "<img src=x> two one",
+        "one <a@b.org> two": "two <a@b.org> one",
         "  <p> padded </p>\n": None,
         "H<sub>2</sub>O <!-- c --> <code>a b</code> &lt;": None,
         "<keep>a <b> &amp;</keep> is kept": None,

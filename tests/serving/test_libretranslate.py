@@ -92,6 +92,7 @@ def test_translate(port, query, answer):
             400,
             "words_en_de: cannot return an n-best list of 4",
         ),
+        ({**PAIR, "q": "a <keep> b"}, {}, 400, "line 1: <keep> and </keep> must"),
         ({**PAIR, "q": ["a"] * 6}, {}, 400, "A request must have at most 5 rows."),
         ({**PAIR, "q": "a" * 201}, {}, 400, "A text must have at most 200 characters."),
         ("[", {}, 400, "Invalid JSON"),
