@@ -17,6 +17,7 @@ from keras_transformer.decoding.spans import (
     PROTECTED,
     Span,
     find_spans,
+    keeps_spans,
     translate_spans,
     without_warnings,
 )
@@ -26,6 +27,7 @@ from keras_transformer.errors import DataError, ModelError
 SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(r"<keep>(.*?)</keep>", re.DOTALL)
 _TAG = re.compile(r"<[A-Za-z/!?]")
+_ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
     r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
@@ -124,6 +126,11 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
             marked.append(_parse(text, syntax, protect))
         except DataError as error:
             raise DataError(f"line {first + index}: {error}") from None
+    whole = {}
+    if syntax == "text":
+        whole = _translate_whole(translator, texts, marked, n, protect)
+    for index in whole:
+        marked[index] = _Marked("", [])
     plain = [each.text for each in marked]
     found = translate_spans(translator, plain, [each.spans for each in marked], n)
     changed = [
@@ -146,12 +153,43 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
             aligned_words = aligned.get(place, ())
             new = _Placing(marked[index], text.strip(), aligned_words).text()
         found[index][number] = found[index][number]._replace(text=new)
+    for index, translations in whole.items():
+        found[index] = translations
+        for warning in translations[0].warnings:
+            translator.warn(index, warning)
     for index, each in enumerate(marked):
         if each.problem:
             found[index] = add_warning(found[index], each.problem)
             if warn:
                 warn(index, each.problem)
     return found
+
+
+def _translate_whole(translator, texts, marked, n, protect):
+    """Returns the translations, by index, of texts with tags that keep all of them.
+
+    Some models have learned to carry tags over, which they place best by themselves.
+    """
+    tagged = [
+        index
+        for index, each in enumerate(marked)
+        if each.root and each.root.children and "<keep>" not in texts[index]
+    ]
+    if not tagged or not hasattr(translator, "warn"):
+        return {}
+    quiet, whole = without_warnings(translator), {}
+    found = quiet.n_best([texts[index] for index in tagged], n)
+    for index, translations in zip(tagged, found, strict=True):
+        text, spans = texts[index], find_spans(texts[index], protect)
+        kept = [
+            each
+            for each in translations
+            if _ANY_TAG.findall(each.text) == _ANY_TAG.findall(text)
+            and keeps_spans(each.text, text, spans)
+        ]
+        if kept[:1] == translations[:1]:
+            whole[index] = kept
+    return whole
 
 
 def _align(translator, *pairs):

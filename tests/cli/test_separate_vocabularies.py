@@ -76,7 +76,9 @@ def test_each_tokenizer_is_learned_from_its_side(run, translator):
     recipe = load_recipe(run / "config.yaml")
     sides = [[*texts] for texts in zip(*load_pairs(recipe)["train"], strict=True)]
     for name, texts, size in zip(("source", "target"), sides, (370, 380), strict=True):
-        own = pipelines.train_tokenizer("bpe", texts, size, split_digits=True)
+        own = pipelines.train_tokenizer(
+            "bpe", texts, size, split_digits=True, text=translator.tokenizer.text
+        )
         path = run / "tokenizer" / name / "tokenizer.model"
         assert path.read_bytes() == own.model
     files = sorted(path.name for path in (run / "tokenizer").iterdir())

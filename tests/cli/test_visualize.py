@@ -85,7 +85,7 @@ def test_visualize_names_the_mistake(
     run_command, model_path, translator, tmp_path, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
-    translator.translate = lambda lines: ["" for _ in lines]
+    translator.translate = lambda lines, protect: ["" for _ in lines]
     result = run_command("visualize", model_path, *arguments)
     assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
 

@@ -53,7 +53,7 @@ def test_repeat_reports_every_seed_and_their_spread(
     )
     # All copies have the same model, which is opened once.
     opened = open_model(phrases_run[0])
-    monkeypatch.setattr(validation, "open_model", lambda folder: opened)
+    monkeypatch.setattr(validation, "open_model", lambda folder, warn: opened)
     output = tmp_path / "seeds"
     results = repeat(small_recipe(), [1, 2], output, jobs=JOBS)
     assert [each["seed"] for each in results] == [1, 2]
