@@ -21,7 +21,7 @@ TRANSLATIONS = [*DICTIONARY.values()]
 class Dictionary:
     """Stand-in for `Translator`. A translation is an entry, cut to the beam size."""
 
-    def __init__(self, model, tokenizer, search, max_source_length, parallel_parts):
+    def __init__(self, model, tokenizer, search, **options):
         self.search = search
 
     def translate(self, texts, protect=()):
