@@ -28,7 +28,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 # Kinds of spans that --protect takes, named here because their module loads Keras.
-SPANS = {"urls", "emails", "placeholders", "tags", "numbers", "code", "none"}
+SPANS = {"urls", "emails", "placeholders", "tags", "symbols", "numbers", "code"}
+SPANS |= {"none"}
 
 
 def translate(
@@ -72,9 +73,9 @@ def translate(
                 "one or more of " + ", ".join(sorted(SPANS)),
             ),
             help="Spans that outputs contain unchanged: urls, emails, placeholders, "
-            "tags, numbers, code, or none.",
+            "tags, symbols such as emoji, numbers, code, or none.",
         ),
-    ] = "urls,emails,placeholders,tags",
+    ] = "urls,emails,placeholders,tags,symbols",
     sampling: Annotated[
         bool,
         Option(

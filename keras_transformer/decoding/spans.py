@@ -1,4 +1,4 @@
-"""Spans that a translation contains unchanged: addresses, placeholders, figures, code.
+"""Spans that a translation contains unchanged, such as addresses and placeholders.
 
 The translation of the text as it is comes first. Only where it lacks a span, or has one
 twice, the text is translated again with a stand-in for each span, a name or a number.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from keras_transformer.decoding.warnings import add_warning
 
 # The default kinds.
-PROTECTED = ("urls", "emails", "placeholders", "tags")
+PROTECTED = ("urls", "emails", "placeholders", "tags", "symbols")
 # Of kinds that overlap, the first one counts.
 _PATTERNS = {
     "code": r"`[^`\n]+`|(?<![\w/])/\w[\w.-]*(?:/[\w.-]*\w)+|\b\w+(?:_\w+)+\b(?:\(\))?"
@@ -23,6 +23,9 @@ _PATTERNS = {
     "emails": r"\b[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
     "placeholders": r"%%|\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}"
     r"|%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfgGcrsa@](?!\w)",
+    # Emoji with their modifiers, arrows, and signs such as a note or a check mark.
+    "symbols": "(?:[\u00a9\u00ae\u2190-\u2bff\U0001f000-\U0001faff]"
+    "[\ufe0f\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*)+",
     "numbers": r"\d{1,3}(?:[ \u00a0\u202f]\d{2,3})+(?:[.,]\d+)?\b"
     r"|\w*\d(?:[\w.,:/’'-]*\w)?",
 }

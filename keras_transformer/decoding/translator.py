@@ -202,7 +202,8 @@ class Translator:
         Args:
             lines: List of str, the texts to translate.
             protect: Kinds of spans that translations contain unchanged: `"urls"`,
-                `"emails"`, `"placeholders"`, `"tags"`, `"numbers"` and `"code"`. With
+                `"emails"`, `"placeholders"`, `"tags"`, `"symbols"` (such as emoji),
+                `"numbers"` and `"code"`. With
                 `()`, none. What is between `<keep>` and `</keep>` in a line with tags
                 also stays (see `decoding.markup`).
 
