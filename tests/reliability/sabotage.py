@@ -188,9 +188,7 @@ TRAIN_POINTS = {
         "keras_transformer.decoding:Translator.translate"
     ),
     "best.keras half written": partial_model("best"),
-    "before averaging": before(
-        "keras_transformer.saving.checkpoints:CheckpointFile.check"
-    ),
+    "before averaging": before("keras_transformer.runs.train:average_checkpoints"),
     "model.keras half written": partial_model("model"),
     "model.keras not renamed": before_rename(f"{TRAINING}.trainer"),
 }
