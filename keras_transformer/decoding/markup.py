@@ -155,8 +155,8 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
         found[index][number] = found[index][number]._replace(text=new)
     for index, translations in whole.items():
         found[index] = translations
-        for warning in translations[0].warnings:
-            translator.warn(index, warning)
+        for warning in translations[0].warnings if warn else ():
+            warn(index, warning)
     for index, each in enumerate(marked):
         if each.problem:
             found[index] = add_warning(found[index], each.problem)
@@ -173,9 +173,10 @@ def _translate_whole(translator, texts, marked, n, protect):
     tagged = [
         index
         for index, each in enumerate(marked)
-        if each.root and each.root.children and "<keep>" not in texts[index]
+        if each.root and each.root.children and not each.problem
+        if "<keep>" not in texts[index]
     ]
-    if not tagged or not hasattr(translator, "warn"):
+    if not tagged:
         return {}
     quiet, whole = without_warnings(translator), {}
     found = quiet.n_best([texts[index] for index in tagged], n)

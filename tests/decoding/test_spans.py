@@ -155,6 +155,10 @@ def test_tags_without_partner_are_kept_with_a_warning():
     found = translate_marked(translator, texts, "html")
     assert found == ["ONE <b>TWO", "ONE </i> TWO", "<b>ONE <i>TWO</b> THREE</i>"]
     assert [index for index, _ in translator.warnings] == [0, 1, 2]
+    # Also if the model itself carries the tags over.
+    copying = Copy()
+    assert translate_marked(copying, texts, "text") == texts
+    assert [index for index, _ in copying.warnings] == [0, 1, 2]
 
 
 def test_random_markup_stays_balanced():
