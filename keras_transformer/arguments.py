@@ -13,6 +13,8 @@ from pydantic import Field, PositiveInt
 POSITIONS = ("sinusoidal", "learned")
 POSITION_RATES = ("paper", "tensor2tensor")
 NORM_PLACES = ("post", "pre")
+# Projections of attentions and feed-forward networks that may have adapters.
+PROJECTIONS = ("query", "key", "value", "output", "inner", "outer")
 SCORE_MODES = ("scaled_dot", "dot", "additive")
 _Fraction = Annotated[float, Field(ge=0, lt=1)]
 

@@ -17,6 +17,7 @@ from keras_transformer.arguments import count_parameters
 _CGROUP = "/sys/fs/cgroup"
 # Bytes per weight for the weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
+_FROZEN_BYTES = 4  # per weight that is not trained
 _AVERAGE_BYTES = 4  # per weight, for the moving average of the weights
 # Activations that a training step stores per layer and per token of one side: the
 # number of vectors of width d_model, of vectors of width d_ff, and of rows of attention
@@ -184,6 +185,8 @@ def recipe_memory(recipe, num_devices=1, num_parts=None):
     )
     has_average = recipe.training.ema_momentum is not None
     weight_bytes = _WEIGHT_BYTES + has_average * _AVERAGE_BYTES
+    if recipe.training.lora:
+        weight_bytes = _FROZEN_BYTES
     weights = weight_bytes * count_parameters(sizes)
     stages = [stage.settings for stage in recipe.stages]
     # Consistency computes each batch twice.

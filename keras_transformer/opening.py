@@ -1,12 +1,21 @@
 """Opening of trained models for translation."""
 
 from keras_transformer.errors import ModelError
+from keras_transformer.interop.peft import apply_adapters
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import locate
 from keras_transformer.saving.preset import read_task
 
 
-def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
+def open_model(
+    path,
+    *,
+    ensemble=(),
+    adapters=(),
+    allow_unsafe=False,
+    parallel_parts=1,
+    warn=None,
+):
     """Opens a model for translation.
 
     Args:
@@ -17,6 +26,8 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
             version is opened, unless `path` is the folder of one version.
         ensemble: Paths of further runs, `.keras` files and presets with the same
             vocabulary. The probabilities of all models are averaged.
+        adapters: Folders of adapters, of runs with `training.lora` (`RUN/adapters`) or
+            of PEFT. Their products are added to the model's kernels in turn.
         allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are translated or scored in parallel (see
             `Translator`).
@@ -31,12 +42,13 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
 
     Raises:
         ModelError: If there is no model, it is unsafe or damaged, it does not match
-            its tokenizer, or the models of an ensemble differ in vocabulary.
+            its tokenizer, the models of an ensemble differ in vocabulary, or
+            adapters do not fit.
         RecipeError: If the run's `config.yaml` is invalid.
         DataError: If the tokenizer is missing or damaged.
     """
     source = locate(path)
-    if source.kind == "export" and not ensemble:
+    if source.kind == "export" and not ensemble and not adapters:
         from keras_transformer.export.exported_translator import ExportedTranslator
 
         return ExportedTranslator(source.weights, allow_unsafe, parallel_parts, warn)
@@ -44,6 +56,8 @@ def open_model(path, *, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=
     task = read_task(source.path) if source.kind == "preset" else None
     settings = _translator_settings(task, recipe)
     path, tokenizer, model = load_model(source, allow_unsafe)
+    if adapters:
+        apply_adapters(model, adapters)
     if ensemble:
         model = _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe)
 

@@ -41,7 +41,15 @@ ALLOWED = {
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},
     "saving": {
-        *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
+        *(
+            "layers",
+            "transformer",
+            "decoding",
+            "recipes",
+            "pipelines",
+            "files",
+            "errors",
+        ),
         *("untrusted", "arguments", "_imports"),
     },
     "training": {
@@ -56,7 +64,7 @@ ALLOWED = {
         *("export", "transformer", "saving", "decoding", "recipes", "pipelines"),
         *("numerics", "files", "untrusted", "arguments", "errors", "_imports"),
     },
-    "opening": {"export", "saving", "decoding", "errors"},
+    "opening": {"interop", "export", "saving", "decoding", "errors"},
     "documents": {"decoding", "errors"},
     "beam": {"export", "pipelines", "errors", "_imports"},
     "serving": {
@@ -64,7 +72,8 @@ ALLOWED = {
         "untrusted",
     },
     "runs": {
-        *("opening", "training", "saving", "recipes", "pipelines", "parsing"),
+        *("opening", "training", "interop", "saving", "recipes", "pipelines"),
+        *("parsing", "layers"),
         *("evaluation", "decoding", "transformer", "sizes", "files", "errors"),
         *("untrusted", "arguments", "machine", "_imports"),
     },

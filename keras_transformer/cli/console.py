@@ -252,6 +252,7 @@ def open_translator(
     search=None,
     warnings=None,
     allow_unsafe=False,
+    adapters=(),
 ):
     """Returns an opened model that prints its warnings: a `Translator`, or an export.
 
@@ -279,6 +280,7 @@ def open_translator(
         opened = open_model(
             source,
             ensemble=ensemble,
+            adapters=adapters,
             allow_unsafe=allow_unsafe,
             parallel_parts=parallel_parts,
             warn=warnings or LineWarnings(),

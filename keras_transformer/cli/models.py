@@ -144,6 +144,7 @@ def export(
     license: Annotated[
         str | None, Option("--license", help="License to name in MODEL_CARD.md.")
     ] = None,
+    adapters: options.Adapters = (),
     allow_unsafe: options.AllowUnsafe = False,
 ):
     """Export a model as a SavedModel or in another format.
@@ -198,7 +199,10 @@ def export(
             )
         given["dtype"] = quantization
     translator = console.open_translator(
-        model, ["export"], search=search, allow_unsafe=allow_unsafe
+        *(model, ["export"]),
+        search=search,
+        allow_unsafe=allow_unsafe,
+        adapters=adapters,
     )
     from keras_transformer import export as exports
     from keras_transformer import interop

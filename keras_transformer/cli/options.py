@@ -138,6 +138,13 @@ OtherModels = Annotated[
         help="Model to add to an ensemble, with the same vocabulary. Repeatable.",
     ),
 ]
+Adapters = Annotated[
+    list[pathlib.Path],
+    Option(
+        metavar="FOLDER",
+        help="Adapters to add to the model: RUN/adapters, or of PEFT. Repeatable.",
+    ),
+]
 AllowUnsafe = Annotated[
     bool,
     Option(

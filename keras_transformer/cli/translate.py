@@ -49,6 +49,7 @@ def translate(
         bool, Option("--alignments", help="Print alignments after each translation.")
     ] = False,
     ensemble: options.OtherModels = (),
+    adapters: options.Adapters = (),
     prefix: Annotated[
         str | None, Option(help="Text that every translation starts with.")
     ] = None,
@@ -198,6 +199,7 @@ def translate(
         {**search, "forbidden": forbidden} if forbidden else search,
         warnings,
         allow_unsafe,
+        adapters,
     )
     sampled = {"seed": 1, **sampled} if sampling else None
     job = _Job(

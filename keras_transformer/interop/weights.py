@@ -60,7 +60,7 @@ def set_layers(stack, read):
     bias. `part` names a projection or an `AddNorm`, such as `"self_attention.query"`.
     """
     for number, layer in enumerate(stack.layers):
-        for part, dense, axis in _denses(layer):
+        for part, dense, axis in projections(layer):
             kernel, bias = read(number, part, dense.kernel.shape)
             dense.kernel.assign(interleave(kernel, axis))
             dense.bias.assign(interleave(bias) if axis == -1 else bias)
@@ -78,7 +78,7 @@ def set_norm(norm, scale, bias):
 def get_layers(stack):
     """Yields the weights of all layers, in the dimension order of other toolkits."""
     for number, layer in enumerate(stack.layers):
-        for part, dense, axis in _denses(layer):
+        for part, dense, axis in projections(layer):
             kernel = to_numpy(dense.kernel)
             bias = to_numpy(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
             bias = sines_first(bias) if axis == -1 else bias
@@ -130,7 +130,7 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
         embedding.bias.assign(bias)
 
 
-def _denses(layer):
+def projections(layer):
     """Yields each projection's name, its `Dense` layer, and its kernel's stream axis.
 
     Kernels `[inputs, outputs]` read the stream on axis 0, or write to it on axis -1.

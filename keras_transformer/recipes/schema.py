@@ -20,6 +20,7 @@ from pydantic import (
 from keras_transformer.arguments import (
     DEFAULTS,
     POSITION_RATES,
+    PROJECTIONS,
     ModelArguments,
     Variations,
     with_head_dims,
@@ -188,6 +189,17 @@ class ConsistencySettings(Section):
         return self
 
 
+_Projections = Annotated[list[Literal[PROJECTIONS]], Field(min_length=1)]
+
+
+class LoraSettings(Section):
+    """Low-rank adapters, the only weights that are trained (see `add_adapters`)."""
+
+    rank: PositiveInt = 8  # of the product that is added to a kernel
+    alpha: PositiveFloat = 16.0  # factor on the product, divided by rank
+    layers: _Projections = Field(["query", "value"])  # projections with adapters
+
+
 class StageSettings(Section):
     """A stage of training.
 
@@ -269,6 +281,7 @@ class TrainingSettings(Section):
     """Training settings (section 5 of the paper)."""
 
     initial_model: Text | None = None
+    lora: LoraSettings | None = None
     steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
     schedule: Literal["paper", "inverse_sqrt"] = "paper"
@@ -346,6 +359,8 @@ class TrainingSettings(Section):
             raise ValueError(
                 "stages and early_stopping cannot be used together. Set only one"
             )
+        if self.lora and not self.initial_model:
+            raise ValueError("lora requires initial_model, whose weights stay frozen")
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
                 "checkpoint_minutes and checkpoint_steps cannot be used together. "

@@ -4,7 +4,7 @@ import pathlib
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.keras_file import store_fingerprint
+from keras_transformer.saving.keras_file import save_model
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import FINAL, METRICS, MODEL, metrics_lines
 
@@ -36,9 +36,7 @@ def average_run(folder, last=5, output=None):
     output = pathlib.Path(output) if output else folder / MODEL
     if output.resolve() == (folder / MODEL).resolve():
         _remove_final_scores(folder)
-    with replace_file(output) as temporary:
-        model.save(temporary)
-        store_fingerprint(temporary, tokenizer.fingerprint())
+    save_model(model, output, tokenizer.fingerprint())
     return output, paths
 
 

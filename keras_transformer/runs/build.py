@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer import training
+from keras_transformer.layers.adapters import add_adapters
 from keras_transformer.parsing.linearization import word_marks
 from keras_transformer.saving.load import build_model
 
@@ -17,6 +18,8 @@ def build_training_model(recipe, tokenizer, initial=None):
     model = build_model(recipe, tokenizer)
     if initial is not None:
         model.set_weights(initial.get_weights())
+    if settings.lora:
+        add_adapters(model, **settings.lora.model_dump(), seed=settings.seed)
     stages = recipe.stages
     training_model = training.TrainingModel(
         model,

@@ -24,6 +24,8 @@ from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.names import (
+    ADAPTERS,
+    BASE_MODEL,
     BEST_MODEL,
     CONFIG,
     CURVES,
@@ -40,7 +42,10 @@ _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 # Output of a run, except `cache`, whose encoded text is rewritten if the text or the
 # vocabulary has changed.
-_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, BEST_MODEL, MODEL, CURVES)
+_OUTPUT = (
+    *(TOKENIZER, _CHECKPOINTS, "logs", METRICS, BASE_MODEL, BEST_MODEL, MODEL),
+    *(ADAPTERS, CURVES),
+)
 # Folders that a run writes to.
 _FOLDERS = (
     *(TOKENIZER, _CHECKPOINTS, "logs", "logs/train", "logs/validation"),
@@ -51,7 +56,8 @@ _FOLDERS = (
 _LEFTOVERS = (
     *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
     *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "cache/.*-[0-9]*"),
-    *(f".{TOKENIZER}-[0-9]*", f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),
+    *(f".{ADAPTERS}-[0-9]*", f".{TOKENIZER}-[0-9]*"),
+    *(f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),
     *(f"{_CHECKPOINTS}/.ckpt-*.npz", f"{_CHECKPOINTS}/.saved-[0-9]*.json"),
 )
 # Recipe keys that may change when a run resumes.
@@ -67,7 +73,7 @@ _FIXED_KEYS = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
-    *("training.optimizer", "training.ema_momentum"),
+    *("training.optimizer", "training.ema_momentum", "training.lora"),
 }
 # Keys with files that are read only at the start of a run. They may be moved later.
 _START_KEYS = ("tokenizer.model", "tokenizer.source_model", "training.initial_model")

@@ -13,6 +13,7 @@ import keras
 from keras_transformer import pipelines, training
 from keras_transformer.errors import require_backend
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.interop.peft import write_adapters
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.runs import folder as run_folder
@@ -32,8 +33,11 @@ from keras_transformer.runs.validation import (
     validation_settings,
 )
 from keras_transformer.saving.checkpoints import END, average_checkpoints
+from keras_transformer.saving.keras_file import save_model
 from keras_transformer.saving.load import check_matches_recipe, check_model, load_model
 from keras_transformer.saving.names import (
+    ADAPTERS,
+    BASE_MODEL,
     CONFIG,
     CURVES,
     FINAL,
@@ -200,14 +204,24 @@ class _Run:
         return initial
 
     def _load_initial_model(self, allow_unsafe):
-        path = self.recipe.training.initial_path
-        if not path or self.has_begun:
+        path, has_adapters = (
+            self.recipe.training.initial_path,
+            self.recipe.training.lora,
+        )
+        if self.has_begun:
+            # Checkpoints contain no weights that are frozen.
+            return load_model(self.folder / BASE_MODEL)[2] if has_adapters else None
+        if not path:
             return None
         path, tokenizer, model = load_model(path, allow_unsafe)
         check_matches_recipe(path, tokenizer, model, self.recipe)
-        self.workers.broadcast_from_chief(
-            lambda: tokenizer.save(self.folder / TOKENIZER)
-        )
+
+        def write():
+            tokenizer.save(self.folder / TOKENIZER)
+            if has_adapters:
+                save_model(model, self.folder / BASE_MODEL, tokenizer.fingerprint())
+
+        self.workers.broadcast_from_chief(write)
         return model
 
     def build_trainer(self, initial):
@@ -356,6 +370,8 @@ class _Run:
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
         path = trainer.save_model(MODEL, use_average=False)
+        if settings.lora:
+            write_adapters(model, self.folder / ADAPTERS)
         if has_metrics(self.folder):
             draw_curves([self.folder], self.folder / CURVES)
         corpora = [self._training_text(each.text_options)[0] for each in self._stages]
@@ -369,6 +385,8 @@ class _Run:
         }
         if settings.initial_model:
             summary = {"initial model": settings.initial_path, **summary}
+        if settings.lora:
+            summary["adapters"] = str(self.folder / ADAPTERS)
         if validate := self.validate:
             # Use the same beam size as `evaluate`. Validations during training may use
             # a smaller one to save time.

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.layers.adapters import adapter_weights
 from keras_transformer.saving.names import SAVED, checkpoint_paths
 from keras_transformer.untrusted import (
     MAX_JSON_BYTES,
@@ -272,8 +273,12 @@ def warn_of_damage(path, error):
 
 
 def variables_by_name(transformer):
-    """Returns the variables of a model by group and name, as a checkpoint has them."""
-    weights = {path_in_model(each, transformer): each for each in transformer.weights}
+    """Returns the variables of a model by group and name, as a checkpoint has them.
+
+    Of a model with adapters, whose other weights are frozen, it has only the adapters.
+    """
+    stored = adapter_weights(transformer) or transformer.weights
+    weights = {path_in_model(each, transformer): each for each in stored}
     # The states of random generators are variables, but not weights.
     paths = {weight.path for weight in transformer.weights}
     states = [each for each in transformer.variables if each.path not in paths]

@@ -24,6 +24,7 @@ from pydantic import (
 
 from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import ModelError
+from keras_transformer.files import replace_file
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
 from keras_transformer.saving.names import PRESET_CONFIG, PRESET_WEIGHTS, ModelSource
@@ -257,6 +258,14 @@ def read(path, allow_unsafe=False, fingerprint=None):
     with open_checked(ModelSource("file", path, path, None)) as stored:
         _check_fingerprint(path, stored.metadata, fingerprint)
         return load_stored(path, stored)
+
+
+def save_model(model, path, fingerprint=None):
+    """Saves a model as a `.keras` file, with its tokenizer's fingerprint if given."""
+    with replace_file(path) as temporary:
+        model.save(temporary)
+        if fingerprint is not None:
+            store_fingerprint(temporary, fingerprint)
 
 
 def store_fingerprint(path, fingerprint):

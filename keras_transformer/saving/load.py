@@ -60,13 +60,22 @@ def _locate_weights(path):
 
 
 def load_run(folder):
-    """Returns a run's recipe, its tokenizer and its model, which has random weights."""
+    """Returns a run's recipe, its tokenizer and its model, whose weights are random.
+
+    The weights of a run with adapters are those of its initial model.
+    """
     from keras_transformer import pipelines
+    from keras_transformer.layers.adapters import add_adapters
     from keras_transformer.saving.checkpoints import count_stored_weights
 
     folder = pathlib.Path(folder)
     recipe = load_recipe(folder / names.CONFIG)
     tokenizer = pipelines.load_tokenizer(folder / names.TOKENIZER)
+    if lora := recipe.training.lora:
+        fingerprint = tokenizer.fingerprint()
+        model = keras_file.read(folder / names.BASE_MODEL, fingerprint=fingerprint)
+        add_adapters(model, **lora.model_dump())
+        return recipe, tokenizer, model
     settings = model_settings(recipe, tokenizer)
     # The recipe may be untrusted, and building a huge model would take minutes.
     num_parameters = count_stored_weights(folder / "checkpoints")

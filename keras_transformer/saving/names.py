@@ -19,6 +19,9 @@ from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"
 BEST_MODEL = "best.keras"
+# Initial model of a run that trains adapters, and the adapters that it has trained.
+BASE_MODEL = "base.keras"
+ADAPTERS = "adapters"
 METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"

@@ -3,9 +3,8 @@
 import contextlib
 import pathlib
 
-from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
-from keras_transformer.saving.keras_file import store_fingerprint
+from keras_transformer.saving.keras_file import save_model
 from keras_transformer.training.callbacks import AfterStep, Progress
 from keras_transformer.training.checkpoints import Checkpoints
 from keras_transformer.training.moving_average import MovingAverage
@@ -246,8 +245,6 @@ class Trainer:
         weights = contextlib.nullcontext()
         if use_average:
             weights = self.moving_average.use_average()
-        with weights, replace_file(path) as temporary:
-            self.model.transformer.save(temporary)
-            if self._tokenizer_fingerprint is not None:
-                store_fingerprint(temporary, self._tokenizer_fingerprint)
+        with weights:
+            save_model(self.model.transformer, path, self._tokenizer_fingerprint)
         return path
