@@ -166,6 +166,10 @@ def uninterrupted(recorders, tmp_path_factory):
     return run, run.state()
 
 
+def _slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 # Where the parts of a run stop, by which signal if it is not Ctrl-C, and the steps at
 # which the next parts resume. A signal saves a checkpoint. A crash loses the steps
 # since the last one.
@@ -182,10 +186,10 @@ def uninterrupted(recorders, tmp_path_factory):
         ([("step", EMPTY)], [EMPTY], [4, 8]),  # the update was skipped
         # A scheduled checkpoint and a validation are due, too.
         ([("step", 4, signal.SIGTERM)], [4], [4, 8]),
-        ([("step", STEPS)], [STEPS], [4, 8]),
-        ([("step", 5, signal.SIGHUP), ("step", 7)], [5, 7], [4, 8]),
-        ([("validation", 4, signal.SIGHUP)], [4], [4, 8]),
-        ([("validation", 8, signal.SIGTERM), ("validation", 8)], [8, 8], [4, 8]),
+        _slow([("step", STEPS)], [STEPS], [4, 8]),
+        _slow([("step", 5, signal.SIGHUP), ("step", 7)], [5, 7], [4, 8]),
+        _slow([("validation", 4, signal.SIGHUP)], [4], [4, 8]),
+        _slow([("validation", 8, signal.SIGTERM), ("validation", 8)], [8, 8], [4, 8]),
         ([("checkpoint", 6)], [4], [4, 8]),
         # The checkpoint of step 4 still says that its validation is due.
         ([("validation", 4), ("checkpoint", 4)], [4, 4], [4, 4, 8]),

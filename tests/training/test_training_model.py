@@ -90,13 +90,16 @@ def batches(kind, num_outputs, pad_id=0):
     ("parts", "parallel_parts", "changes", "kind", "compiled"),
     [
         (1, 1, {}, None, {}),
-        (1, 1, {}, "tokens", EAGER),
+        pytest.param(*(1, 1, {}, "tokens", EAGER), marks=pytest.mark.slow),
         (3, 1, {}, "tokens", EAGER),
         (2, 3, {}, "sentences", {}),
         (11, 1, {"pad_id": VOCABULARY - 1}, None, {}),
         (1, 2, {"smoothing": 0.2, "output_size": 20}, None, EAGER),
-        *((parts, 1, {"dtype": "float64"}, None, EAGER) for parts in (1, 3)),
-        *((parts, 1, {"dtype": "bfloat16"}, None, EAGER) for parts in (1, 3)),
+        *((3, 1, {"dtype": dtype}, None, EAGER) for dtype in ("float64", "bfloat16")),
+        *(
+            pytest.param(*(1, 1, {"dtype": dtype}, None, EAGER), marks=pytest.mark.slow)
+            for dtype in ("float64", "bfloat16")
+        ),
         (1, 1, {}, None, {"jit_compile": True}),
         pytest.param(*(3, 1, {}, None, {"jit_compile": True}), marks=pytest.mark.slow),
     ],
