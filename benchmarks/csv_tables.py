@@ -62,3 +62,10 @@ def experiments(path):
         for name, count in digits.items():
             row[name] = f"{float(row[name]):.{count}f}" if row[name] else "–"
     return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def as_stored(path):
+    """Returns the table of a .csv file, cell by cell."""
+    with open(path, encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file, strict=True)
+    return table(head, rows)

@@ -1,6 +1,57 @@
-"""README's table of rates: one row per task, one column per system."""
+"""README's table of rates: one row per comparison with another system."""
 
-from formatting import number, table
+import csv
+
+from formatting import RESULTS, number, table
+
+OURS, EXPORT = "keras_transformer", "keras_transformer SavedModel"
+CPU = "two CPU cores"
+# Task, name of the results, batch size or `None`, this package's system, the other
+# system, and the name of the other system.
+COMPARISONS = (
+    (
+        f"train `base`, {CPU}, tokens/s",
+        *("training_base", None, OURS),
+        *("torch.nn.Transformer", "`torch.nn.Transformer`, eager"),
+    ),
+    (
+        f"train `tiny`, {CPU}, tokens/s",
+        *("training_tiny", None, OURS),
+        *("torch.nn.Transformer", "`torch.nn.Transformer`, eager"),
+    ),
+    (
+        f"train `tiny`, {CPU}, tokens/s",
+        *("training_tiny", None, OURS),
+        *("KerasHub layers", "KerasHub's layers, without XLA"),
+    ),
+    (
+        f"decode `base`, {CPU}, batch 32, tokens/s",
+        *("decoding_fixed", 32, f"{EXPORT}, in parts"),
+        *("KerasHub layers, XLA", "KerasHub's layers, XLA"),
+    ),
+    (
+        f"translate with `base`, {CPU}, batch 32, sentences/s",
+        *("decoding_real_base", 32, f"{EXPORT}, patience 1, in parts"),
+        *("CTranslate2 float32, in parts", "CTranslate2, float32"),
+    ),
+    (
+        f"translate with `base`, {CPU}, batch 32, sentences/s",
+        *("decoding_real_base", 32, f"{EXPORT}, patience 1, in parts"),
+        *("CTranslate2 int8, in parts", "CTranslate2, int8"),
+    ),
+    (
+        f"translate with width 128, {CPU}, batch 1, sentences/s",
+        *("decoding_real", 1, f"{EXPORT}, patience 1"),
+        *("CTranslate2 float32", "CTranslate2, float32"),
+    ),
+)
+
+
+def gpu_rates(name, column):
+    """Yields the rates of a table of GPU results, row by row."""
+    with open(RESULTS / f"{name}.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield float(row[column].replace(",", ""))
 
 
 def table_of(results):
@@ -9,48 +60,30 @@ def table_of(results):
     Args:
         results: Mapping of names to the contents of the JSON files.
     """
-    trained = ("keras_transformer", "KerasHub layers", "torch.nn.Transformer", "", "")
-
-    def decoders(options, parts):
-        """Returns the systems of a row, given the suffixes of their names."""
-        ours = f"keras_transformer SavedModel{options}{parts}"
-        names = (ours, "KerasHub layers, XLA", "")
-        return (*names, *(f"CTranslate2 {each}{parts}" for each in ("float32", "int8")))
-
-    # Task, name of the results, batch size or `None`, and the system of each column, or
-    # "" if none was measured.
-    tasks = (
-        ("train, tiny, tokens/s", "training_tiny", None, trained),
-        ("train, base, tokens/s", "training_base", None, trained),
-        ("decode, base, batch 1, tokens/s", "decoding_fixed", 1, decoders("", "")),
+    ours, torch, *_ = gpu_rates("gpu_training", "tokens/s")
+    search, generate = gpu_rates("gpu_decoding", "bfloat16, tokens/s")
+    rows = [
         (
-            "decode, base, batch 128, tokens/s",
-            "decoding_fixed",
-            128,
-            decoders("", ", in parts"),
+            "train `base`, H100, bfloat16, tokens/s",
+            *(ours, "`torch.nn.Transformer`, compiled", torch),
         ),
         (
-            "translate, base, batch 32, sentences/s",
-            "decoding_real_base",
-            32,
-            decoders(", patience 1", ", in parts"),
+            "decode `base`, H100, bfloat16, batch 128, tokens/s",
+            *(search, "`MarianMTModel.generate`", generate),
         ),
-        (
-            "translate, d_model 128, batch 1, sentences/s",
-            "decoding_real",
-            1,
-            decoders(", patience 1", ""),
-        ),
-    )
-    rows = []
-    for task, name, batch, names in tasks:
+    ]
+    for task, name, batch, own, other, other_name in COMPARISONS:
         found = [results[name]] if batch is None else results[name]["batches"]
         (found,) = (each for each in found if each.get("batch") == batch)
         rates = {
-            each["name"]: each.get("rate") or each["tokens_per_second"]
+            each["name"]: (each.get("rate") or each["tokens_per_second"])["median"]
             for each in found["systems"]
         }
-        cells = (number(rates[n]["median"]) if n in rates else "–" for n in names)
-        rows.append([task, *cells])
-    head = ["task", "keras_transformer", "KerasHub", "PyTorch", "CTranslate2"]
-    return table([*head, "CTranslate2 int8"], rows)
+        rows.append((task, rates[own], other_name, rates[other]))
+    return table(
+        ["task", "this package", "compared with", "its rate", "relative speed"],
+        [
+            [task, number(own), name, number(other), f"{own / other:.1f}x"]
+            for task, own, name, other in rows
+        ],
+    )

@@ -18,7 +18,7 @@ from agreement_tables import (
     huggingface_agreement,
     marian_agreement,
 )
-from csv_tables import ablation, experiments
+from csv_tables import ablation, as_stored, experiments
 from formatting import RESULTS, exponent, number, spread, table, upper_exponent, write
 
 # Tables of scripts that set the number of threads.
@@ -28,24 +28,24 @@ WITH_THREADS = (
 )
 
 
-def speedup(system):
-    """Formats the speedup of the table's first system over `system`."""
-    return f"{1 / system['relative_rate']['median']:.2f}x"
+def relative_speed(system):
+    """Formats the rate of `system`, divided by the rate of the table's first system."""
+    return f"{system['relative_rate']['median']:.2f}x"
 
 
 def training(result):
-    head = ["system", "target tokens/s (range)", "speedup", "fraction of matmul rate"]
+    head = ["system", "target tokens/s (range)", "relative speed"]
     rows = [
         [
             each["name"],
             spread(each["tokens_per_second"]),
-            speedup(each),
+            relative_speed(each),
             f"{each['utilization']:.0%}",
             f"{each['peak_mib']:,.0f}",
         ]
         for each in result["systems"]
     ]
-    return table([*head, "peak MiB"], rows)
+    return table([*head, "fraction of matmul rate", "peak MiB"], rows)
 
 
 def decoding(result):
@@ -67,11 +67,11 @@ def decoding(result):
 
     head, rows = ["system"], []
     for size in sizes:
-        head += [f"batch {size}", "speedup"]
+        head += [f"batch {size}", "relative speed"]
     for name, one in found.items():
         pairs = zip(
             cells(one, lambda each: number(each["rate"]["median"])),
-            cells(one, speedup),
+            cells(one, relative_speed),
             strict=True,
         )
         rows.append([name, *(cell for pair in pairs for cell in pair)])
@@ -289,6 +289,13 @@ def numerics_runs(result):
     return table(head, rows)
 
 
+# Tables of .csv files, by name.
+CSV_TABLES = {
+    "ablation": ablation,
+    "experiments": experiments,
+    "gpu_training": as_stored,
+    "gpu_decoding": as_stored,
+}
 TABLES = {
     function.__name__: function
     for function in (
@@ -336,8 +343,8 @@ def main():
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
     texts["summary"] = summary.table_of(results)
-    texts["ablation"] = ablation(RESULTS / "ablation.csv")
-    texts["experiments"] = experiments(RESULTS / "experiments.csv")
+    for name, function in CSV_TABLES.items():
+        texts[name] = function(RESULTS / f"{name}.csv")
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)
 

@@ -18,9 +18,9 @@ assert names == {path.stem for path in formatting.RESULTS.glob("*.md")}
 for path in sorted(formatting.RESULTS.glob("*.json")):
     text = tables.markdown(path.stem, json.loads(path.read_text("utf-8")))
     assert path.with_suffix(".md").read_text("utf-8") == text, path.stem
-for name in ("ablation", "experiments"):
+for name, function in tables.CSV_TABLES.items():
     path = formatting.RESULTS / f"{name}.csv"
-    text = getattr(tables, name)(path)
+    text = function(path)
     assert path.with_suffix(".md").read_text("utf-8") == text, name
 """
 
