@@ -23,7 +23,7 @@ from formatting import RESULTS, exponent, number, spread, table, upper_exponent,
 
 # Tables of scripts that set the number of threads.
 WITH_THREADS = (
-    *("training", "decoding", "scaling", "scaling_position", "layer_types"),
+    *("training", "decoding", "scaling", "layer_types"),
     *("restricted_attention", "workers"),
 )
 
@@ -131,13 +131,6 @@ def scaling(result):
                 ]
             )
     return table(["varied", "model", "sizes", "ms", "exponent"], rows)
-
-
-def scaling_position(result):
-    text = scaling(result)
-    for curve, ratio in result["step_at_200_over_step_at_10"].items():
-        text += f"\n{curve}: position 200 takes {ratio:.2f} times as long as 10.\n"
-    return text
 
 
 def layer_types(result):
@@ -299,7 +292,7 @@ CSV_TABLES = {
 TABLES = {
     function.__name__: function
     for function in (
-        *(training, decoding, pipeline, pipeline_millions, scaling, scaling_position),
+        *(training, decoding, pipeline, pipeline_millions, scaling),
         *(layer_types, restricted_attention, startup, serving_load, workers),
         *(agreement, attention_examples, parsing_baselines),
         *(marian_agreement, huggingface_agreement, fine_tuning),

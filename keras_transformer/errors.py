@@ -75,7 +75,10 @@ class CheckpointError(UserError):
 
 
 class TrainingFault(UserError):
-    """Training cannot continue, because too many consecutive steps were invalid."""
+    """Training stopped because of invalid steps.
+
+    One is enough with `on_nonfinite: stop`; otherwise, there were too many in a row.
+    """
 
 
 class WorkersError(UserError):

@@ -424,8 +424,8 @@ def compare(
     command are compared by their mean BLEU over seeds, with a paired bootstrap over
     sentences. Unless options override them, the settings of BLEU come from the section
     `evaluation` of the recipes, which must agree. The p-value is the probability of a
-    difference larger than the observed one if the system were as good as the baseline.
-    Unlike in sacreBLEU, it is 1 if the scores are equal.
+    difference at least as large as the observed one if the system were as good as the
+    baseline. Unlike in sacreBLEU, it is 1 if the scores are equal.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
