@@ -85,7 +85,7 @@ class FilesData(Section):
     train: TrainingTextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class TsvData(Section):
@@ -97,7 +97,7 @@ class TsvData(Section):
     test: Paths | None = None  # files that training does not read
     source: Column = 1  # number of the column, or its name in line 1
     target: Column = 2  # number of the column, or its name in line 1
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class CsvData(TsvData):
@@ -115,7 +115,7 @@ class JsonlData(Section):
     test: Paths | None = None  # files that training does not read
     source: Text = "source"  # key of the source text, such as translation.en
     target: Text = "target"  # key of the target text, such as translation.de
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class TmxData(Section):
@@ -127,7 +127,7 @@ class TmxData(Section):
     test: Paths | None = None  # files that training does not read
     source: Text  # code of the source language, such as en
     target: Text  # code of the target language, such as de
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 # The name of a dataset on the Hub is kept.
@@ -157,7 +157,7 @@ class HfData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     streaming: bool = False  # read the examples without storing the dataset
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class RecordsData(Section):
@@ -171,7 +171,7 @@ class RecordsData(Section):
     train: FilePath  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class TfdsData(Section):
@@ -185,7 +185,7 @@ class TfdsData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     data_dir: _DataFolder | None = None  # folder for downloads
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class PhrasesData(Section):
@@ -197,7 +197,7 @@ class PhrasesData(Section):
     size: PositiveInt = 31_500  # number of phrases, including the held-out ones
     held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class TreePaths(Section):
@@ -236,7 +236,7 @@ class TreesData(Section):
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
     words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols for words
-    max_length: PositiveInt = 256  # subwords per side with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
 
 
 class NoData(Section):

@@ -80,8 +80,8 @@ class ModelSettings(Section, ModelArguments):
     """
 
     size: str = "base"  # name in keras_transformer.SIZES
-    start: Literal["learned", "zeros"] | None = None  # first vector of the decoder; null: learned
-    position_rates: Literal[POSITION_RATES] | None = None  # frequencies of sinusoids; null: paper
+    start: Literal["learned", "zeros"] | None = None  # decoder's start; null: learned
+    position_rates: Literal[POSITION_RATES] | None = None  # of sinusoids; null: paper
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -307,7 +307,7 @@ class TrainingSettings(Section):
     max_consecutive_skips: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
-    checkpoint_minutes: PositiveFloat | None = None  # null: 10, or checkpoint_steps
+    checkpoint_minutes: PositiveFloat | None = None  # minutes apart; null: 10
     checkpoint_steps: PositiveInt | None = None
     keep_checkpoints: PositiveInt = 5
     average_checkpoints: PositiveInt = 5
