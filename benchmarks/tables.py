@@ -18,7 +18,7 @@ from agreement_tables import (
     huggingface_agreement,
     marian_agreement,
 )
-from csv_tables import ablation, as_stored, experiments
+from csv_tables import ablation, as_stored, experiments, translation_short
 from formatting import RESULTS, exponent, number, spread, table, upper_exponent, write
 
 # Tables of scripts that set the number of threads.
@@ -282,12 +282,14 @@ def numerics_runs(result):
     return table(head, rows)
 
 
-# Tables of .csv files, by name.
+# Tables of .csv files: name, name of the file, function.
 CSV_TABLES = {
-    "ablation": ablation,
-    "experiments": experiments,
-    "gpu_training": as_stored,
-    "gpu_decoding": as_stored,
+    "ablation": ("ablation", ablation),
+    "experiments": ("experiments", experiments),
+    "gpu_training": ("gpu_training", as_stored),
+    "gpu_decoding": ("gpu_decoding", as_stored),
+    "translation": ("translation", as_stored),
+    "translation_short": ("translation", translation_short),
 }
 TABLES = {
     function.__name__: function
@@ -328,6 +330,14 @@ def markdown(name, result):
     )
 
 
+def csv_tables():
+    """Returns the tables of .csv files by name."""
+    return {
+        name: function(RESULTS / f"{stem}.csv")
+        for name, (stem, function) in CSV_TABLES.items()
+    }
+
+
 def main():
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     results = {
@@ -336,8 +346,7 @@ def main():
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
     texts["summary"] = summary.table_of(results)
-    for name, function in CSV_TABLES.items():
-        texts[name] = function(RESULTS / f"{name}.csv")
+    texts |= csv_tables()
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)
 

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 
 
 class Theme(NamedTuple):
-    """Colors of a picture. The background is transparent."""
+    """Colors of a picture. The background has the color of the page."""
 
     ink: str
     soft: str  # grids and frames

@@ -295,7 +295,8 @@ def draw(name, theme_name, options):
         "axes.spines.right": False,
         "axes.edgecolor": theme.soft,
         "axes.facecolor": "none",
-        "savefig.transparent": True,
+        "figure.facecolor": theme.page,
+        "savefig.facecolor": theme.page,
         **dict.fromkeys(
             ("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.ink
         ),

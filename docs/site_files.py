@@ -12,6 +12,10 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+([^)#\s]+)")
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">'
+    r'\s*<img alt="(.*?)" src="(\S+)">\s*</picture>'
+)
 
 
 def on_startup(command, dirty):
@@ -45,8 +49,13 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Removes one `../` from links that leave docs/, which is the site's root."""
+    """Adapts pictures and links.
+
+    The theme shows the picture for the mode that the reader chose on the site. Links
+    that leave docs/, the site's root, lose one `../`.
+    """
     path = page.file.src_uri
+    markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return LINK.sub(
         lambda match: (
             match[0].removeprefix("../") if is_outside(match, path) else match[0]

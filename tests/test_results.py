@@ -18,10 +18,8 @@ assert names == {path.stem for path in formatting.RESULTS.glob("*.md")}
 for path in sorted(formatting.RESULTS.glob("*.json")):
     text = tables.markdown(path.stem, json.loads(path.read_text("utf-8")))
     assert path.with_suffix(".md").read_text("utf-8") == text, path.stem
-for name, function in tables.CSV_TABLES.items():
-    path = formatting.RESULTS / f"{name}.csv"
-    text = function(path)
-    assert path.with_suffix(".md").read_text("utf-8") == text, name
+for name, text in tables.csv_tables().items():
+    assert (formatting.RESULTS / f"{name}.md").read_text("utf-8") == text, name
 """
 
 

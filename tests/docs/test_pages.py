@@ -19,7 +19,7 @@ from tree_samples import random_tree
 from keras_transformer.cli.app import app
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+LINK = re.compile(r"(?:\]\(|src=\"|srcset=\")(?!https?:|mailto:|#)([^)#\s\"]+)")
 
 
 def name_of(page):
