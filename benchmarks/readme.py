@@ -19,7 +19,11 @@ SECTION = re.compile(
 
 def pages():
     """Returns the pages that may contain results."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "benchmarks" / "experiments.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 def fill(text):

@@ -37,14 +37,18 @@ def is_outside(match, path):
 
 def on_files(files, config):
     """Adds the files outside of docs/ that pages link to."""
-    linked = {
-        match[1]
-        for file in files.documentation_pages()
-        for match in LINK.finditer(file.content_string)
-        if is_outside(match, file.src_uri)
-    }
-    for path in sorted(linked):
-        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    pages = list(files.documentation_pages())
+    added = set()
+    for file in pages:
+        for match in LINK.finditer(file.content_string):
+            path = match[1]
+            is_new = path not in added and not (ROOT / "docs" / path).exists()
+            if is_new and (is_outside(match, file.src_uri) or file.src_uri in added):
+                added.add(path)
+                new = File.generated(config, path, abs_src_path=str(ROOT / path))
+                files.append(new)
+                if path.endswith(".md"):
+                    pages.append(new)  # Its links are followed, too.
     return files
 
 

@@ -14,6 +14,7 @@ for path in readme.pages():
     text = path.read_text(encoding="utf-8")
     assert readme.fill(text) == text, f"{path}: run python benchmarks/readme.py"
     names.update(readme.SECTION.findall(text))
+names.add("faults")  # a page of its own
 assert names == {path.stem for path in formatting.RESULTS.glob("*.md")}
 for path in sorted(formatting.RESULTS.glob("*.json")):
     text = tables.markdown(path.stem, json.loads(path.read_text("utf-8")))
