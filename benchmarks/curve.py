@@ -99,19 +99,25 @@ def main():
 
 
 def draw(curves, score, path):
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
+    # Perplexities of different linearizations of trees are not comparable.
+    count = 1 if score == "f1" else 2
+    figure, (panels,) = pyplot.subplots(
+        1, count, figsize=(5 * count, 3.8), squeeze=False
+    )
     for name, rows in curves.items():
-        for axes, column in ((left, 2), (right, 3)):
+        for axes, column in zip(panels, (2, 3), strict=False):
             known = [row for row in rows if row[column] is not None]
             minutes, values = ([row[each] for row in known] for each in (0, column))
             axes.plot(minutes, values, marker=".", label=name)
-    left.set_ylabel(f"{SCORES[score]} (validation)")
-    right.set_ylabel("perplexity per token (validation)")
-    right.set_yscale("log")
-    right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.2, 1.5, 2, 3, 4, 5, 7)))
-    right.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-    right.yaxis.set_minor_locator(ticker.NullLocator())
-    for axes in (left, right):
+    panels[0].set_ylabel(f"{SCORES[score]} (validation)")
+    for axes in panels[1:]:
+        axes.set_ylabel("perplexity per token (validation)")
+        axes.set_yscale("log")
+        subs = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
+        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+    for axes in panels:
         axes.set_xlabel("training time, minutes")
         axes.grid(alpha=0.3)
         axes.legend()
