@@ -288,6 +288,7 @@ CSV_TABLES = {
     "experiments": ("experiments", experiments),
     "gpu_training": ("gpu_training", as_stored),
     "gpu_decoding": ("gpu_decoding", as_stored),
+    "expectations": ("expectations", as_stored),
     "translation": ("translation", as_stored),
     "translation_short": ("translation", translation_short),
 }
