@@ -6,7 +6,7 @@ Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cel
 comments with hints for tests are removed. Notebooks are executed in a folder with
 small text files, as in the tests of the pages (tests/docs/pages.py). Training is
 shortened, unless its block has the hint `as written`. After shortened training, the
-notebook stores no outputs.
+notebook stores no outputs. Pages show pictures of the notebook from the folder outputs.
 """
 
 import base64
@@ -31,6 +31,8 @@ import pages  # noqa: E402 (found through sys.path)
 SERVER = re.compile(r"keras-transformer serve|127\.0\.0\.1|docker run")
 TRAINING = re.compile(r"keras-transformer (train \S|ablate|demo(?! --help))")
 COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+# A picture that a cell draws. The page shows it, and the notebook draws it.
+OUTPUT = re.compile(r"^!\[.*\]\(outputs/.*\)\n", re.MULTILINE)
 METADATA = {
     "jupytext": {"formats": "ipynb,md"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -104,8 +106,8 @@ def build_notebook(text):
 
 
 def _visible(text):
-    """Removes comments and the blank lines that they leave."""
-    return re.sub(r"\n{3,}", "\n\n", COMMENT.sub("", text))
+    """Removes comments, pictures of outputs, and the blank lines that they leave."""
+    return re.sub(r"\n{3,}", "\n\n", OUTPUT.sub("", COMMENT.sub("", text)))
 
 
 def execute(notebook, blocks, folder):
@@ -210,6 +212,18 @@ def outputs_of(notebook):
     ]
 
 
+def pictures_of(notebook, name):
+    """Returns the names and contents of the pictures that the page shows."""
+    found = [
+        base64.b64decode(output.data["image/png"])
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    return [(f"{name}-{number}.png", each) for number, each in enumerate(found, 1)]
+
+
 def _describe(output):
     if output.output_type == "stream":
         return output.text
@@ -228,6 +242,8 @@ def main(names):
             notebook = make(page, pathlib.Path(folder))
         path = page.with_suffix(".ipynb")
         nbformat.write(notebook, path)
+        for name, picture in pictures_of(notebook, page.stem):
+            (TUTORIALS / "outputs" / name).write_bytes(picture)
         print(path.relative_to(ROOT), path.stat().st_size)
 
 
