@@ -21,7 +21,7 @@ def pages():
     """Returns the pages that may contain results."""
     return [
         ROOT / "README.md",
-        ROOT / "benchmarks" / "experiments.md",
+        *sorted((ROOT / "benchmarks").glob("*.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
     ]
 

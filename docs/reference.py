@@ -1,6 +1,10 @@
-"""Writes the generated pages of docs/reference: commands and recipe keys.
+"""Writes the generated parts of docs/reference: commands, recipe keys and the API.
 
     python docs/reference.py
+
+On the pages of the API, a line `::: MODULE.NAME` becomes a link to the source with the
+first line of the docstring. On the site, docs/site_files.py puts the whole docstring in
+its place.
 
 Commands are described by their help texts. Recipe keys are described by comments in
 `files.yaml` and in the modules of the schema, and by the docstrings of `Transformer`
@@ -362,12 +366,47 @@ def recipe_page():
     return text
 
 
+# API
+
+API_LINE = re.compile(r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$", re.MULTILINE)
+
+
+def api_line(match):
+    """Returns the link and the summary of a module, class or function."""
+    parts = match[1].split(".")
+    if parts[1] == "pipelines":
+        parts = parts[1:]
+    names = []
+    while True:
+        for path in (
+            ROOT.joinpath(*parts).with_suffix(".py"),
+            ROOT.joinpath(*parts, "__init__.py"),
+        ):
+            if path.exists():
+                node = ast.parse(path.read_text(encoding="utf-8"))
+                for name in names:
+                    node = next(
+                        each
+                        for each in node.body
+                        if getattr(each, "name", None) == name
+                    )
+                summary = ast.get_docstring(node).partition("\n\n")[0]
+                link = f"../../{path.relative_to(ROOT).as_posix()}"
+                return f"- [`{match[1]}`]({link}): {' '.join(summary.split())}"
+        names.insert(0, parts.pop())
+
+
+def api_page(path):
+    return API_LINE.sub(api_line, path.read_text(encoding="utf-8"))
+
+
 PAGES = {"cli.md": cli_page, "recipe.md": recipe_page}
 
 
 def main():
-    for name, page in PAGES.items():
-        (FOLDER / name).write_text(page(), encoding="utf-8")
+    for path in FOLDER.glob("*.md"):
+        page = PAGES[path.name]() if path.name in PAGES else api_page(path)
+        path.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

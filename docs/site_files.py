@@ -5,6 +5,7 @@ these links lead to copies.
 """
 
 import pathlib
+import posixpath
 import re
 import shutil
 
@@ -12,6 +13,8 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+([^)#\s]+)")
+RELATIVE = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+API_LINE = re.compile(r"^- \[`(keras_transformer\.[\w.]+)`\]\(\S+\): .*$", re.MULTILINE)
 PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">'
     r'\s*<img alt="(.*?)" src="(\S+)">\s*</picture>'
@@ -39,26 +42,29 @@ def on_files(files, config):
     """Adds the files outside of docs/ that pages link to."""
     pages = list(files.documentation_pages())
     added = set()
-    for file in pages:
-        for match in LINK.finditer(file.content_string):
-            path = match[1]
-            is_new = path not in added and not (ROOT / "docs" / path).exists()
-            if is_new and (is_outside(match, file.src_uri) or file.src_uri in added):
-                added.add(path)
-                new = File.generated(config, path, abs_src_path=str(ROOT / path))
-                files.append(new)
-                if path.endswith(".md"):
-                    pages.append(new)  # Its links are followed, too.
+    for page in pages:
+        place = page.src_uri if page.src_uri in added else f"docs/{page.src_uri}"
+        for match in RELATIVE.finditer(API_LINE.sub("", page.content_string)):
+            path = posixpath.normpath(f"{posixpath.dirname(place)}/{match[1]}")
+            if path in added or path.startswith("docs/"):
+                continue
+            added.add(path)
+            file = File.generated(config, path, abs_src_path=str(ROOT / path))
+            files.append(file)
+            if path.endswith(".md"):
+                pages.append(file)  # Its links are followed, too.
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Adapts pictures and links.
+    """Adapts pictures, the API and links.
 
-    The theme shows the picture for the mode that the reader chose on the site. Links
-    that leave docs/, the site's root, lose one `../`.
+    The theme shows the picture for the mode that the reader chose on the site. Entries
+    of the API become docstrings. Links that leave docs/, the site's root, lose one
+    `../`.
     """
     path = page.file.src_uri
+    markdown = API_LINE.sub(r"::: \1", markdown)
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return LINK.sub(
         lambda match: (

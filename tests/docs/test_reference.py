@@ -15,13 +15,24 @@ def page(name):
     return (ROOT / "docs" / "reference" / name).read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", ["cli.md", "recipe.md"])
-def test_generated_pages_are_up_to_date(name):
+@pytest.fixture(scope="module")
+def reference():
+    """The script docs/reference.py as a module."""
     path = ROOT / "docs" / "reference.py"
     spec = importlib.util.spec_from_file_location("reference", path)
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
+    return reference
+
+
+@pytest.mark.parametrize("name", ["cli.md", "recipe.md"])
+def test_generated_pages_are_up_to_date(name, reference):
     assert page(name) == reference.PAGES[name](), "run `make reference`"
+
+
+def test_api_has_the_summaries_of_docstrings(reference):
+    for path in (ROOT / "docs/reference").glob("*.md"):
+        assert page(path.name) == reference.api_page(path), "run `make reference`"
 
 
 def test_signatures_match_an_export(tiny_signatures):
@@ -48,7 +59,7 @@ def test_reference_documents_every_public_name(name):
     text = "\n".join(
         map(page, (p.name for p in (ROOT / "docs/reference").glob("*.md")))
     )
-    shown = set(re.findall(r"^::: (\S+)", text, re.MULTILINE))
+    shown = set(re.findall(r"^(?:::: |- \[`)([\w.]+)", text, re.MULTILINE))
     module = importlib.import_module(f"keras_transformer.{name}")
     for public in getattr(module, "__all__", ()):
         value = getattr(module, public)
