@@ -38,8 +38,9 @@ class Variations:
             `"tensor2tensor"` (see `sinusoids`). Only for `positions="sinusoidal"`.
         first_position: Index of the first position. Only for
             `positions="sinusoidal"`.
-        zero_start_id: Start id, if its embedding is always zero. If `None`, the start
-            id has an ordinary embedding.
+        zero_start_id: Id whose embedding is fixed at zero, so that the decoder starts
+            from a zero vector, as in Marian. If `None`, the start id has an ordinary
+            embedding.
         embedding_norm: Whether the sums of embeddings and positions are
             layer-normalized.
         source_vocabulary_size: Number of source ids, which then have a separate

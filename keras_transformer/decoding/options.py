@@ -72,7 +72,7 @@ class BeamSearch:
     """Settings of beam search. The defaults follow section 6.1 of the paper.
 
     Args:
-        beam_size: Number of alive hypotheses per sentence. 1 is greedy search.
+        beam_size: Unfinished hypotheses kept per sentence. 1 is greedy search.
         length_penalty: Exponent alpha of the length penalty, at least 0.
         length_penalty_kind: `"gnmt"` for `((5 + length) / 6) ** alpha`, as in the
             paper, or `"power"` for `length ** alpha`.

@@ -14,7 +14,7 @@ _OPTION = "auto_mixed_precision_onednn_bfloat16"
 def configure_threads(parallel_parts, cores=None):
     """Divides the cores among the parts of a batch that are computed in parallel.
 
-    The operations of a small model are too small to benefit from several threads. On
+    The operations of a small model are too short to benefit from several threads. On
     two cores, two parts with one thread each finish sooner than one part with two
     threads.
 
