@@ -41,7 +41,8 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
         larger = SeparateTokenizers(source.tokenizer, target.tokenizer)
     if not source.replaced and not target.replaced:
         raise DataError(
-            "the text provides no new subwords that occur at least twice. Add more text."
+            "the text provides no new subwords that occur at least twice. Add more "
+            "text."
         )
     return _resize(model, source.replaced, target.replaced), larger
 
