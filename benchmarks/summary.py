@@ -17,11 +17,6 @@ COMPARISONS = (
     (
         f"train `tiny`, {CPU}, tokens/s",
         *("training_tiny", None, OURS),
-        *("torch.nn.Transformer", "`torch.nn.Transformer`, eager"),
-    ),
-    (
-        f"train `tiny`, {CPU}, tokens/s",
-        *("training_tiny", None, OURS),
         *("KerasHub layers", "KerasHub's layers, without XLA"),
     ),
     (
@@ -64,11 +59,11 @@ def table_of(results):
     search, generate = gpu_rates("gpu_decoding", "bfloat16, tokens/s")
     rows = [
         (
-            "train `base`, H100, bfloat16, tokens/s",
+            "train `base`, H100, JAX, bfloat16, tokens/s",
             *(ours, "`torch.nn.Transformer`, compiled", torch),
         ),
         (
-            "decode `base`, H100, bfloat16, batch 128, tokens/s",
+            "decode `base`, H100, JAX, bfloat16, batch 128, tokens/s",
             *(search, "`MarianMTModel.generate`", generate),
         ),
     ]
