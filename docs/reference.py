@@ -183,7 +183,9 @@ def type_name(annotation, metadata=()):
         return f"list of {type_name(annotation.__args__[0])}"
     options = typing.get_args(annotation)
     if options:
-        names = [type_name(each) for each in options if each is not type(None)]
+        names = dict.fromkeys(
+            type_name(each) for each in options if each is not type(None)
+        )
         return " or ".join(names)
     if isinstance(annotation, type) and issubclass(annotation, schema.Section):
         return "section"
@@ -319,7 +321,9 @@ def key_rows(section, prefix, descriptions, paper, seen):
 def inner_section(annotation):
     """Returns the class of a nested section, or `None`."""
     if isinstance(annotation, type) and issubclass(annotation, schema.Section):
-        return annotation
+        # The other keys of a mixture's corpora are those of their kinds.
+        options = data_sections.CorpusOptions
+        return options if issubclass(annotation, options) else annotation
     found = map(inner_section, typing.get_args(annotation))
     return next(filter(None, found), None)
 

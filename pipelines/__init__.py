@@ -17,6 +17,7 @@ _NAMES = {
     "HuggingFacePairs": "sources.hubs",
     "JsonLines": "sources.text_files",
     "KerasHubTokenizer": "tokenizers.kerashub",
+    "MixedPairs": "sources.mixed",
     "Pairs": "sources.base",
     "RecordFolder": "sources.records",
     "SeparateTokenizers": "tokenizers.registry",

@@ -124,19 +124,25 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
 
 
 def evaluation_dataset(
-    corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
+    corpus: EncodedCorpus,
+    batch_tokens: int,
+    num_replicas: int = 1,
+    rows: np.ndarray | None = None,
 ) -> tf.data.Dataset:
     """Returns a dataset of batches that contain every pair once, sorted by length.
 
     The elements have the same form as in `training_dataset`. The cardinality is known.
+    With `rows`, an array of their indices, the dataset contains only these pairs.
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
     """
-    batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
+    rows = np.arange(corpus.num_pairs) if rows is None else rows
+    lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
+    batches = sorted_batches(*lengths, batch_tokens)
     return _ids_dataset(
         tf.data.Dataset.range(len(batches)),
-        lambda number: corpus.padded_batch(batches[number], None, num_replicas),
+        lambda number: corpus.padded_batch(rows[batches[number]], None, num_replicas),
     )
 
 

@@ -58,7 +58,7 @@ _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
 # not measure counts as `_UNKNOWN_TEXT`.
-TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "tmx", "hf", "records")
+TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "tmx", "hf", "records", "mixed")
 
 # The functions below choose the value of the key that their name ends with. Their
 # arguments are a `Recipe` with the values chosen so far, the `TextSize` and the
@@ -290,6 +290,9 @@ def measure_training_text(data) -> TextSize | None:
     Returns `None` for text that cannot be read, or that would have to be downloaded.
     """
     try:
+        if data.kind == "mixed":
+            sizes = [measure_training_text(each) for each in data.train]
+            return None if None in sizes else mixture_size(data.train, sizes)
         if data.kind == "records":
             return _measure_records(data.train)
         if data.kind == "files":
@@ -299,6 +302,20 @@ def measure_training_text(data) -> TextSize | None:
     except (OSError, ValueError):  # a file or one of its lines is invalid
         pass
     return None
+
+
+def mixture_size(corpora, sizes) -> TextSize:
+    """Returns the `TextSize` of an epoch, given the corpora of a mixture and theirs."""
+    pairs = num_bytes = 0
+    for corpus, size in zip(corpora, sizes, strict=True):
+        train = corpus.train if corpus.kind == "files" else None
+        copies = 2 if getattr(train, "directions", None) == "both" else 1
+        pairs += round(copies * corpus.weight * size.pairs)
+        num_bytes += round(copies * corpus.weight * size.bytes)
+    # The corpora share characters and words.
+    characters = max(size.characters for size in sizes)
+    words = max(size.words for size in sizes)
+    return TextSize(pairs, num_bytes, characters, words)
 
 
 def _measure(samples):

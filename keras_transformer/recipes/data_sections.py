@@ -4,7 +4,7 @@ Types are strict: a quoted number, or a boolean in place of a count, is an error
 """
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Union
 
 from pydantic import (
     AfterValidator,
@@ -246,6 +246,83 @@ class NoData(Section):
     max_length: PositiveInt = 256  # longer sources are translated in segments
 
 
+_Tag = Annotated[str, Field(pattern=r"^\S+$")]
+
+
+class CorpusOptions(Section):
+    """What an entry of `data.train` has in addition to the keys of its kind."""
+
+    weight: Weight = 1.0  # how often an epoch contains each pair
+    tag: _Tag | None = None  # word in front of each source
+
+
+# The kinds of data that a mixture may contain.
+CORPUS_KINDS = {
+    section.model_fields["kind"].annotation.__args__[0]: type(
+        section.__name__.replace("Data", "Corpus"),
+        (section, CorpusOptions),
+        {"__doc__": section.__doc__, "__module__": __name__},
+    )
+    for section in (
+        *(FilesData, TsvData, CsvData, JsonlData, TmxData),
+        *(HfData, TfdsData, PhrasesData),
+    )
+}
+_Corpus = Annotated[Union[*CORPUS_KINDS.values()], Field(discriminator="kind")]
+
+
+class MixedData(Section):
+    """Several corpora, each with a weight, a tag and validation text of its own.
+
+    `kind` may be omitted if `train` is a list of sections. An entry of the list has the
+    keys of `data` for its own kind (default: `files`), except `max_length`, and in
+    addition `weight`, how often an epoch contains each of its pairs (default: 1), and
+    `tag`, a word that is put in front of its source texts. An entry of the kind `files`
+    may have `source` and `target` without `train`.
+    """
+
+    kind: Literal["mixed"]
+    train: Annotated[list[_Corpus], Field(min_length=1)]  # list of corpora
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_corpora(cls, values):
+        if isinstance(values, dict) and isinstance(values.get("train"), list):
+            values = {**values, "train": [*map(_complete_corpus, values["train"])]}
+        return values
+
+    @model_validator(mode="after")
+    def _share_settings(self):
+        for corpus in self.train:
+            if corpus.max_length not in (256, self.max_length):
+                raise ValueError("max_length must be set in data, for all corpora")
+            corpus.max_length = self.max_length
+        return self
+
+    @property
+    def validation(self):
+        """Whether a corpus has validation text, or `None` if none has."""
+        return any(getattr(each, "validation", True) for each in self.train) or None
+
+
+def _complete_corpus(corpus):
+    if not isinstance(corpus, dict):
+        return corpus
+    corpus = {"kind": "files", **corpus}
+    if corpus["kind"] == "files" and "train" not in corpus:
+        names = [*TrainingTextPair.model_fields]
+        corpus["train"] = {name: corpus.pop(name) for name in names if name in corpus}
+    return corpus
+
+
+def data_kind(data: dict):
+    """Returns the kind of a section `data` that has not been checked."""
+    kind = data.get("kind", "files")
+    is_mixed = kind == "files" and isinstance(data.get("train"), list)
+    return "mixed" if is_mixed else kind
+
+
 DATA_KINDS = {
     "files": FilesData,
     "tfds": TfdsData,
@@ -258,4 +335,5 @@ DATA_KINDS = {
     "jsonl": JsonlData,
     "tmx": TmxData,
     "hf": HfData,
+    "mixed": MixedData,
 }

@@ -4,7 +4,7 @@ import difflib
 
 from pydantic import BaseModel, ValidationError
 
-from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.data_sections import CORPUS_KINDS, DATA_KINDS, data_kind
 from keras_transformer.recipes.schema import Recipe, StageSettings
 
 
@@ -88,18 +88,29 @@ def error_message(error: ValidationError, values: dict) -> str:
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
     location = _location(first["loc"])
+    section = ""
     if location[:2] == ["training", "stages"] and len(location) > 2:
-        stage, key = f"stage {int(location[2]) + 1}", ".".join(location[3:])
-        if first["type"] == "missing":
-            return f"training.stages: {stage}: {key} must be given"
-        prefix = f"training.stages: {stage}: " if key else "training.stages: "
-        keys = _known_keys(StageSettings)
-        return prefix + _describe(first, key or stage, keys, values)
-    keys = _known_keys(Recipe, _data_class(values))
-    return _describe(first, ".".join(location), keys, values)
+        section = f"training.stages: stage {int(location[2]) + 1}"
+        key, keys = ".".join(location[3:]), _known_keys(StageSettings)
+    elif first["loc"][:3] == ("data", "mixed", "train") and len(location) > 2:
+        section = f"data.train: corpus {int(location[2]) + 1}"
+        kind, key = (location[3:] or [None])[0], ".".join(location[4:])
+        if first["type"] == "union_tag_invalid":
+            key = "kind"
+        keys = _known_keys(CORPUS_KINDS[kind]) if kind else []
+        if kind == "files":  # whose `train` may be omitted
+            key = key.removeprefix("train.")
+    if not section:
+        keys = _known_keys(Recipe, _data_class(values))
+        return _describe(first, ".".join(location), keys)
+    if key and first["type"] == "missing":
+        return f"{section}: {key} must be given"
+    number = section.partition(": ")[2]
+    prefix = f"{section}: " if key else section.removesuffix(number)
+    return prefix + _describe(first, key or number, keys)
 
 
-def _describe(error, key, keys, values) -> str:
+def _describe(error, key, keys) -> str:
     """Returns the message of one of pydantic's errors. `keys` are the valid keys."""
     received = error["input"]
     kind = error["type"]
@@ -108,9 +119,10 @@ def _describe(error, key, keys, values) -> str:
     if kind == "missing":
         return f"{key} must be given, in the recipe or with --set {key}=..."
     if kind == "union_tag_invalid":
-        kinds = ", ".join(DATA_KINDS)
-        kind = values["data"]["kind"]
-        return f"data.kind must be one of {kinds}. Received: {kind!r}"
+        is_corpus = len(error["loc"]) > 1
+        kinds = ", ".join(CORPUS_KINDS if is_corpus else DATA_KINDS)
+        name, kind = "kind" if is_corpus else "data.kind", error["ctx"]["tag"]
+        return f"{name} must be one of {kinds}. Received: {kind!r}"
     message = error["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return f"{key}: {message}" if key else message
@@ -133,6 +145,6 @@ def _location(loc):
 
 def _data_class(values):
     data = values.get("data")
-    kind = data.get("kind") if isinstance(data, dict) else None
+    kind = data_kind(data) if isinstance(data, dict) else None
     is_known = isinstance(kind, str) and kind in DATA_KINDS
     return DATA_KINDS[kind if is_known else "files"]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
 from keras_transformer.recipes.automatic import TEXT_KINDS, resolve
-from keras_transformer.recipes.data_sections import absolute_path
+from keras_transformer.recipes.data_sections import absolute_path, data_kind
 from keras_transformer.recipes.keys import error_message, name_hint
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
@@ -211,7 +211,7 @@ def _add_template(values: dict, stored) -> None:
     If `stored` is `None`, the keys are taken from the shipped recipe `files`.
     """
     data = values.get("data")
-    if not isinstance(data, dict) or data.get("kind", "files") not in TEXT_KINDS:
+    if not isinstance(data, dict) or data_kind(data) not in TEXT_KINDS:
         return
     template = stored or _read("files")[1]
     for section in _TEMPLATE_SECTIONS:

@@ -32,6 +32,7 @@ from keras_transformer.recipes.data_sections import (
     Section,
     Seed,
     Text,
+    data_kind,
 )
 from keras_transformer.sizes import SIZES, change_size
 
@@ -437,8 +438,12 @@ class Recipe(Section):
             return values
         values = dict(values)
         data = values.get("data")
-        if isinstance(data, dict) and "kind" not in data:
-            values["data"] = {"kind": "files", **data}
+        if isinstance(data, dict):
+            kind = data_kind(data)
+            # The template of `files` has keys that a mixture lacks.
+            if kind == "mixed":
+                data = {name: data[name] for name in data if data[name] is not None}
+            values["data"] = {**data, "kind": kind}
         return values
 
     @property
@@ -545,6 +550,12 @@ class Recipe(Section):
                 raise ValueError(
                     f"training.stages: stage {number}: dropout skips merges of byte "
                     "pairs, so tokenizer.kind must be bpe"
+                )
+            directions = stage.text_options.directions
+            if self.data.kind == "mixed" and directions == "both":
+                raise ValueError(
+                    f"training.stages: stage {number}: directions: both must be set "
+                    "in an entry of data.train"
                 )
             is_fixed = self.data.kind in ("records", "trees")
             if is_fixed and not stage.text_options.is_default:

@@ -5,6 +5,7 @@ one direction or in both, and how the tokenizer samples subwords. Stages with th
 `TextOptions` share one encoded text.
 """
 
+import re
 import shutil
 
 from keras_transformer import pipelines
@@ -54,6 +55,19 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
             examples=examples,
             **sampling,
         )
+
+
+def _check_tags(tokenizer, pairs):
+    """Checks that each tag of a mixture is one subword."""
+    symbols = pairs.symbols()
+    if not symbols or not isinstance(pairs, pipelines.MixedPairs):
+        return
+    for tag, ids in zip(symbols, tokenizer.tokenize(symbols).to_list(), strict=True):
+        if len(ids) != 1 or ids[0] == tokenizer.unknown_id:
+            raise DataError(
+                f"data.train: the vocabulary has no subword for the tag {tag}. Learn a "
+                "new vocabulary, which reserves one, or use another tag"
+            )
 
 
 def check_lengths(recipe):
@@ -118,7 +132,9 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
         # that was learned from the old text is then learned again.
         is_fixed = has_begun or not path.exists()
         if is_fixed or read_text(path, error=DataError) == fingerprint:
-            return pipelines.load_tokenizer(folder)
+            tokenizer = pipelines.load_tokenizer(folder)
+            _check_tags(tokenizer, pairs)
+            return tokenizer
         shutil.rmtree(folder)
     tokenizer = pairs.tokenizer()
     if tokenizer is not None:
@@ -131,6 +147,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     else:
         tokenizer = _train_tokenizer(settings, pairs, _measure_text(pairs))
         is_trained = True
+    _check_tags(tokenizer, pairs)
     with replace_folder(folder) as temporary:
         tokenizer.save(temporary)
         if is_trained and fingerprint is not None:
@@ -155,6 +172,8 @@ def _check_sides(settings, tokenizer):
 
 def _measure_text(pairs):
     """Returns the `TextSettings` of a new vocabulary, or `None` for parse trees."""
+    if isinstance(pairs, pipelines.MixedPairs):
+        pairs = pairs.untagged
     if pairs.symbols():
         return None
     found = (pair for pair in pairs if None not in pair)
@@ -168,20 +187,22 @@ def _measure_text(pairs):
 def _train_tokenizer(settings, pairs, text):
     """Learns the vocabulary, or one for each side, from the training text."""
 
-    def train(texts, size):
+    def train(texts, size, symbols=()):
         return pipelines.train_tokenizer(
             settings.kind,
             texts,
             size,
             split_digits=settings.split_digits,
-            symbols=pairs.symbols(),
+            symbols=symbols,
             text=text,
         )
 
+    symbols = pairs.symbols()
     if settings.shared:
-        return train(pairs.sentences(), settings.vocabulary_size)
+        return train(pairs.sentences(), settings.vocabulary_size, symbols)
     try:
-        source = train((text for text, _ in pairs), settings.source_vocabulary_size)
+        size = settings.source_vocabulary_size
+        source = train((text for text, _ in pairs), size, symbols)
     except DataError as error:
         key = "tokenizer.source_vocabulary_size"
         message = str(error).replace("tokenizer.vocabulary_size", key)
@@ -237,7 +258,12 @@ def load_pairs(recipe):
 
     The splits are `"train"`, `"validation"` and `"test"`, if the recipe has them.
     """
-    data = recipe.data
+    return _load_pairs(recipe.data)
+
+
+def _load_pairs(data):
+    if data.kind == "mixed":
+        return _mix(data.train)
     if data.kind == "none":
         raise DataError(
             "the recipe of an imported model (data.kind: none) has no training text. "
@@ -280,6 +306,29 @@ def load_pairs(recipe):
         pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
     given = {name: split for name, split in splits.items() if split is not None}
     return pairs | {name: pairs_of_split(split) for name, split in given.items()}
+
+
+def _mix(corpora):
+    """Returns the pairs of a recipe's corpora as a dict of splits to `MixedPairs`."""
+    parts = {}
+    names = [re.sub(r"\W", "", corpus.tag or "") for corpus in corpora]
+    for number, corpus in enumerate(corpora):
+        name = names[number]
+        if not name or names.count(name) > 1:
+            name += str(number + 1)
+        for split, pairs in _load_pairs(corpus).items():
+            # A corpus that swaps its pairs also puts its tag in front of targets.
+            train = corpus.train if split == "train" else None
+            if getattr(train, "directions", "forward") == "both":
+                pairs = pipelines.BothDirections(pairs)
+            parts.setdefault(split, []).append((name, pairs, corpus))
+    mixed = {}
+    for split, found in parts.items():
+        names, pairs, given = zip(*found, strict=True)
+        weights = [each.weight for each in given] if split == "train" else None
+        tags = [each.tag for each in given]
+        mixed[split] = pipelines.MixedPairs(pairs, weights, tags, names)
+    return mixed
 
 
 def check_targets(model, corpus, pairs):

@@ -13,7 +13,11 @@ from keras_transformer.machine import (
     recipe_memory,
 )
 from keras_transformer.pipelines import Tokenizer
-from keras_transformer.recipes.automatic import TOKEN_BYTES, measure_training_text
+from keras_transformer.recipes.automatic import (
+    TOKEN_BYTES,
+    measure_training_text,
+    mixture_size,
+)
 from keras_transformer.runs.build import build_training_model
 from keras_transformer.runs.corpora import (
     check_lengths,
@@ -75,7 +79,10 @@ def plan_training(recipe):
     data = f"not measured (data.kind: {recipe.data.kind})"
     if text:
         tokens = text.bytes // TOKEN_BYTES
-        data = f"{text.pairs:,} pairs, about {tokens:,} tokens per side"
+        pairs = f"{text.pairs:,} pairs"
+        if recipe.data.kind == "mixed":
+            pairs += f" per epoch of {len(recipe.data.train)} corpora"
+        data = f"{pairs}, about {tokens:,} tokens per side"
     return {
         "machine": str(machine),
         "data": data,
@@ -100,6 +107,11 @@ def _text_size(recipe):
     from the first pairs. Datasets that would have to be downloaded are not read.
     """
     data = recipe.data
+    if data.kind == "mixed":
+        sizes = [
+            _text_size(recipe.model_copy(update={"data": each})) for each in data.train
+        ]
+        return None if None in sizes else mixture_size(data.train, sizes)
     if data.kind == "tfds":
         return None
     if data.kind == "hf":

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_transformer import evaluation, pipelines
 from keras_transformer.decoding import BeamSearch, Translator
 from keras_transformer.errors import DataError, install_hint
@@ -23,6 +25,10 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
+    parts = {
+        name: pipelines.evaluation_dataset(corpus, settings.batch_tokens, rows=rows)
+        for name, rows in _rows_by_corpus(corpus, pairs).items()
+    }
     decoding = {
         **recipe.decoding.model_dump(),
         "beam_size": beam_size or settings.validation_beam_size,
@@ -46,11 +52,24 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
 
     def validate():
         metrics = {"perplexity": evaluation.perplexity(pair_scorer, dataset)}
+        for name, part in parts.items():
+            metrics[f"perplexity_{name}"] = evaluation.perplexity(pair_scorer, part)
         if score_outputs is not None:
             metrics |= score_outputs()
         return metrics
 
     return validate
+
+
+def _rows_by_corpus(corpus, pairs):
+    """Returns the rows of each corpus of a mixture, by its name."""
+    if not isinstance(pairs, pipelines.MixedPairs):
+        return {}
+    rows = np.arange(corpus.num_pairs)
+    parts = pairs.parts(corpus.numbers(rows))
+    found = {name: rows[parts == part] for part, name in enumerate(pairs.names)}
+    # All pairs of a corpus may have been dropped.
+    return {name: rows for name, rows in found.items() if len(rows)}
 
 
 def _ignore(index, warning):

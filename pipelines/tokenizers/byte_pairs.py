@@ -1,5 +1,6 @@
 """Byte-pair encoding through SentencePiece (section 5.1 of the paper)."""
 
+import functools
 import hashlib
 import io
 import re
@@ -115,6 +116,30 @@ class BytePairTokenizer(SentencePieceVocabulary):
 
     def tokenize(self, strings):
         return self._split(escape_tensor(self._normalized(strings)))
+
+    @functools.cached_property
+    def split_language_prefix(self):
+        """Function that splits tags off texts, or `None` if none is reserved.
+
+        It is like `MarianTokenizer.split_language_prefix`. The symbols of parse trees,
+        whose vocabularies have no `TextSettings`, are not tags.
+        """
+        pieces = () if self.text is None else self._proto().pieces
+        tags = [
+            re.escape(piece.piece.removeprefix(SPACE_MARK))
+            for piece in pieces
+            if piece.type == piece.USER_DEFINED and piece.piece.startswith(SPACE_MARK)
+        ]
+        if not tags:
+            return None
+        tag = rf"(?s)^\s*({'|'.join(tags)})\s+"
+
+        def split(strings):
+            prefix = tf.strings.regex_replace(strings, f"{tag}.*", r"\1 ")
+            rest = tf.strings.regex_replace(strings, tag, "")
+            return tf.where(rest != strings, prefix, ""), rest
+
+        return split
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
         # The sampler is kept for later calls, because it caches the splits of words.

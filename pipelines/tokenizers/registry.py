@@ -67,6 +67,10 @@ class SeparateTokenizers(Tokenizer):
     def target(self):
         return self._target
 
+    @property
+    def split_language_prefix(self):
+        return getattr(self._source, "split_language_prefix", None)
+
     def tokenize(self, strings):
         return self._source.tokenize(strings)
 

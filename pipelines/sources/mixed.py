@@ -1,0 +1,79 @@
+"""Several sources of sentence pairs as one, with weights and tags."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_transformer.pipelines.sources.base import Pairs
+
+
+class MixedPairs(Pairs):
+    """Yields the pairs of several sources, one source after another.
+
+    Args:
+        sources: List of `Pairs` that yield texts, not ids.
+        weights: For each source, how often an epoch contains each of its pairs, such as
+            0.5. If `None`, once.
+        tags: For each source, a word that is put in front of its source texts, such as
+            `>>fra<<`, or `None`. If `None`, there are no tags.
+        names: For each source, its name in logs.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Pairs],
+        weights: Sequence[float] | None = None,
+        tags: Sequence[str | None] | None = None,
+        names: Sequence[str] | None = None,
+    ):
+        self._sources = list(sources)
+        self._weights = weights
+        self._tags = tags or [None] * len(self._sources)
+        self.names = names or [str(number + 1) for number in range(len(self._tags))]
+
+    def __iter__(self):
+        for pairs, tag in zip(self._sources, self._tags, strict=True):
+            for source, target in pairs:
+                # A blank source is dropped, also if it would have a tag.
+                if tag and source and source.strip():
+                    source = f"{tag} {source}"
+                yield source, target
+
+    @property
+    def untagged(self) -> "MixedPairs":
+        """The same pairs without tags."""
+        return MixedPairs(self._sources)
+
+    @functools.cached_property
+    def _ends(self):
+        """The number of each source's last pair, counted from 1."""
+        return np.cumsum([sum(1 for _ in pairs) for pairs in self._sources])
+
+    def parts(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns the index of the source of each pair, by its number from 1."""
+        return np.searchsorted(self._ends, numbers)
+
+    def locate(self, number):
+        part = int(self.parts(number))
+        before = int(self._ends[part - 1]) if part else 0
+        return self._sources[part].locate(number - before)
+
+    def fingerprint(self):
+        found = [each.fingerprint() for each in self._sources]
+        if None in found:
+            return None
+        return " + ".join(
+            f"{tag} {each}" for tag, each in zip(self._tags, found, strict=True)
+        )
+
+    def weights(self, numbers):
+        if self._weights is None or {*self._weights} == {1.0}:
+            return None
+        return np.asarray(self._weights, float)[self.parts(numbers)]
+
+    def sentences(self):
+        return (text for pair in self.untagged for text in pair)
+
+    def symbols(self):
+        return list(dict.fromkeys(filter(None, self._tags)))
