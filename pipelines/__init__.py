@@ -18,6 +18,7 @@ _NAMES = {
     "JsonLines": "sources.text_files",
     "KerasHubTokenizer": "tokenizers.kerashub",
     "MixedPairs": "sources.mixed",
+    "NoisyCorpus": "noise",
     "Pairs": "sources.base",
     "RecordFolder": "sources.records",
     "SeparateTokenizers": "tokenizers.registry",

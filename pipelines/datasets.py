@@ -67,9 +67,9 @@ def training_dataset(
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
 
-    def padded_batch(indices, bucket):
+    def padded_batch(indices, bucket, epoch):
         bucket = buckets[bucket] if pad_to_bucket else None
-        return corpus.padded_batch(indices, bucket, multiple, shard)
+        return corpus.padded_batch(indices, bucket, multiple, shard, int(epoch))
 
     def one_epoch(epoch):
         order = tf.numpy_function(
@@ -79,7 +79,7 @@ def training_dataset(
             [epoch],
             (tf.int64, tf.int32),
         )
-        batches = _index_batches(order, buckets)
+        batches = _index_batches(order, buckets, epoch)
         resumed = tf.cast(epoch == start_step // steps, tf.int64)
         return batches.skip(resumed * (start_step % steps))
 
@@ -152,8 +152,8 @@ def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     return batches_per_epoch(buckets)
 
 
-def _index_batches(order, buckets: list[Bucket]) -> tf.data.Dataset:
-    """Returns batches `(pair indices [batch], bucket)` of a result of `epoch_order`."""
+def _index_batches(order, buckets: list[Bucket], epoch) -> tf.data.Dataset:
+    """Returns batches `(pair indices [batch], bucket, epoch)` of an `epoch_order`."""
     order = tuple(tf.ensure_shape(each, [None]) for each in order)
     batches = tf.data.Dataset.from_tensor_slices(order).bucket_by_sequence_length(
         element_length_func=lambda _, bucket: bucket,
@@ -161,7 +161,7 @@ def _index_batches(order, buckets: list[Bucket]) -> tf.data.Dataset:
         bucket_batch_sizes=[bucket.batch_size for bucket in buckets],
         no_padding=True,
     )
-    return batches.map(lambda indices, bucket: (indices, bucket[0]))
+    return batches.map(lambda indices, bucket: (indices, bucket[0], epoch))
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:

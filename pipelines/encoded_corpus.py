@@ -103,14 +103,14 @@ class EncodedCorpus:
             self.weights = weights(self.numbers(np.arange(self.num_pairs)))
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, weights=None) -> "EncodedCorpus":
+    def load(cls, folder: str | os.PathLike, *arguments) -> "EncodedCorpus":
         """Opens a corpus that `encode_corpus` wrote. Arguments match the constructor.
 
         Raises:
             DataError: If the folder contains no corpus, or if the corpus is damaged.
         """
         try:
-            return cls(folder, weights)
+            return cls(folder, *arguments)
         # Reading an altered array may raise any exception.
         except Exception as error:
             raise DataError(
@@ -143,24 +143,26 @@ class EncodedCorpus:
         bucket: Bucket | None = None,
         multiple: int = 1,
         shard: tuple[int, int] = (0, 1),
+        epoch: int = 0,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
 
         Rows of padding are added up to the size of the bucket, if one is given, and
-        until all shards together have a multiple of `multiple` rows.
+        until all shards together have a multiple of `multiple` rows. The noise of a
+        `NoisyCorpus` depends on `epoch`.
         """
         num_rows = bucket.batch_size if bucket else len(indices)
         num_rows = -(-num_rows // multiple) * multiple // shard[1]
         if bucket:
-            source_length, target_length = bucket.source_length, bucket.target_length
+            lengths = bucket.source_length, bucket.target_length
         else:
-            source_length = int(self.source_lengths[indices].max())
-            target_length = int(self.target_lengths[indices].max())
+            lengths = self.source_lengths[indices], self.target_lengths[indices]
+            lengths = [int(each.max()) for each in lengths]
         own = indices[shard[0] :: shard[1]]  # this worker's rows
         missing = ((0, num_rows - len(own)), (0, 0))
         source_ids, labels = (
-            np.pad(self.rows(*side), missing, constant_values=self.pad_id)
-            for side in (("source", own, source_length), ("target", own, target_length))
+            np.pad(ids, missing, constant_values=self.pad_id)
+            for ids in self._sides(own, lengths, epoch)
         )
         target_ids = np.full_like(labels, self.pad_id)
         # The end id is only a label, so the shift drops it from the decoder's input.
@@ -169,6 +171,13 @@ class EncodedCorpus:
         )
         target_ids[: len(own), 0] = self.start_id
         return source_ids, target_ids, labels
+
+    def _sides(self, indices, lengths, epoch):
+        """Returns the rows of both sides, padded to two lengths."""
+        return [
+            self.rows(side, indices, length)
+            for side, length in zip(SIDES, lengths, strict=True)
+        ]
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target ids of a row, int32, with end ids."""

@@ -78,7 +78,7 @@ class TrainingBatches(keras.utils.PyDataset):
         with self._lock:  # two threads would both shuffle an epoch
             indices, bucket = self._batches(epoch)[number]
         source_ids, target_ids, labels = self._corpus.padded_batch(
-            indices, self._plan[0][bucket], self._num_replicas
+            indices, self._plan[0][bucket], self._num_replicas, epoch=epoch
         )
         return {"source_ids": source_ids, "target_ids": target_ids}, labels
 

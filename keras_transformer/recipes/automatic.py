@@ -292,22 +292,22 @@ def measure_training_text(data) -> TextSize | None:
     try:
         if data.kind == "mixed":
             sizes = [measure_training_text(each) for each in data.train]
-            return None if None in sizes else mixture_size(data.train, sizes)
+            return None if None in sizes else mixture_size(data, sizes)
         if data.kind == "records":
             return _measure_records(data.train)
         if data.kind == "files":
-            return _measure(_texts_of_files(data.train))
+            return _with_noise(data, _measure(_texts_of_files(data.train)))
         if data.kind in PAIR_LINES:
-            return _measure(_texts_of_tables(data))
+            return _with_noise(data, _measure(_texts_of_tables(data)))
     except (OSError, ValueError):  # a file or one of its lines is invalid
         pass
     return None
 
 
-def mixture_size(corpora, sizes) -> TextSize:
-    """Returns the `TextSize` of an epoch, given the corpora of a mixture and theirs."""
+def mixture_size(data, sizes) -> TextSize:
+    """Returns the `TextSize` of an epoch, given a section `data` and its corpora's."""
     pairs = num_bytes = 0
-    for corpus, size in zip(corpora, sizes, strict=True):
+    for corpus, size in zip(data.train, sizes, strict=True):
         train = corpus.train if corpus.kind == "files" else None
         copies = 2 if getattr(train, "directions", None) == "both" else 1
         pairs += round(copies * corpus.weight * size.pairs)
@@ -315,7 +315,15 @@ def mixture_size(corpora, sizes) -> TextSize:
     # The corpora share characters and words.
     characters = max(size.characters for size in sizes)
     words = max(size.words for size in sizes)
-    return TextSize(pairs, num_bytes, characters, words)
+    return _with_noise(data, TextSize(pairs, num_bytes, characters, words))
+
+
+def _with_noise(data, size):
+    """Adds the noisy copies of an epoch to a `TextSize`."""
+    noise = getattr(data, "noise", None)
+    factor = 1 + (sum(noise.model_dump().values()) if noise else 0)
+    pairs, num_bytes = round(factor * size.pairs), round(factor * size.bytes)
+    return size._replace(pairs=pairs, bytes=num_bytes)
 
 
 def _measure(samples):

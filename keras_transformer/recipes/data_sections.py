@@ -56,6 +56,22 @@ class Section(BaseModel):
     )
 
 
+class NoiseSettings(Section):
+    """Noise of training text: an epoch also contains noisy copies of some pairs.
+
+    Each key is the share of the pairs of which an epoch contains such a copy. The
+    copies depend on the seed and the epoch and are not stored.
+    """
+
+    lowercase: Fraction = 0.0  # source in lowercase
+    capitals: Fraction = 0.0  # both sides in capitals
+    final_punctuation: Fraction = 0.0  # both sides without their last sign
+    typos: Fraction = 0.0  # wrong letters in the source
+    drop_words: Fraction = 0.0  # source without a tenth of its words
+    mask: Fraction = 0.0  # 15% of the source's subwords are unknown
+    join: Fraction = 0.0  # two pairs on a line
+
+
 class TextPair(Section):
     """Line-aligned text files of one split, plain or compressed."""
 
@@ -86,6 +102,7 @@ class FilesData(Section):
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class TsvData(Section):
@@ -98,6 +115,7 @@ class TsvData(Section):
     source: Column = 1  # number of the column, or its name in line 1
     target: Column = 2  # number of the column, or its name in line 1
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class CsvData(TsvData):
@@ -116,6 +134,7 @@ class JsonlData(Section):
     source: Text = "source"  # key of the source text, such as translation.en
     target: Text = "target"  # key of the target text, such as translation.de
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class TmxData(Section):
@@ -128,6 +147,7 @@ class TmxData(Section):
     source: Text  # code of the source language, such as en
     target: Text  # code of the target language, such as de
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 # The name of a dataset on the Hub is kept.
@@ -158,6 +178,7 @@ class HfData(Section):
     test: Text | None = "test"  # split that training does not read
     streaming: bool = False  # read the examples without storing the dataset
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class RecordsData(Section):
@@ -186,6 +207,7 @@ class TfdsData(Section):
     test: Text | None = "test"  # split that training does not read
     data_dir: _DataFolder | None = None  # folder for downloads
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class PhrasesData(Section):
@@ -198,6 +220,7 @@ class PhrasesData(Section):
     held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
     max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class TreePaths(Section):
@@ -275,15 +298,16 @@ class MixedData(Section):
     """Several corpora, each with a weight, a tag and validation text of its own.
 
     `kind` may be omitted if `train` is a list of sections. An entry of the list has the
-    keys of `data` for its own kind (default: `files`), except `max_length`, and in
-    addition `weight`, how often an epoch contains each of its pairs (default: 1), and
-    `tag`, a word that is put in front of its source texts. An entry of the kind `files`
-    may have `source` and `target` without `train`.
+    keys of `data` for its own kind (default: `files`), except `max_length` and `noise`,
+    and in addition `weight`, how often an epoch contains each of its pairs (default:
+    1), and `tag`, a word that is put in front of its source texts. An entry of the kind
+    `files` may have `source` and `target` without `train`.
     """
 
     kind: Literal["mixed"]
     train: Annotated[list[_Corpus], Field(min_length=1)]  # list of corpora
     max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
+    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
     @model_validator(mode="before")
     @classmethod
@@ -295,8 +319,8 @@ class MixedData(Section):
     @model_validator(mode="after")
     def _share_settings(self):
         for corpus in self.train:
-            if corpus.max_length not in (256, self.max_length):
-                raise ValueError("max_length must be set in data, for all corpora")
+            if corpus.noise or corpus.max_length not in (256, self.max_length):
+                raise ValueError("max_length and noise must be set for all corpora")
             corpus.max_length = self.max_length
         return self
 

@@ -95,10 +95,18 @@ def load_corpora(recipe, output, pairs):
     stage's text and, if there is validation data, `"validation"`.
     """
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
-    return tokenizer, {
-        name: pipelines.EncodedCorpus.load(output / "cache" / name, source.weights)
-        for name, (source, _) in _text_sources(recipe, pairs).items()
-    }
+    noise = getattr(recipe.data, "noise", None)
+    corpora = {}
+    for name, (source, text) in _text_sources(recipe, pairs).items():
+        arguments = output / "cache" / name, source.weights
+        if text is None or noise is None:
+            corpora[name] = pipelines.EncodedCorpus.load(*arguments)
+        else:
+            corpora[name] = pipelines.NoisyCorpus.load(
+                *(*arguments, noise.model_dump(), tokenizer),
+                *(recipe.training.seed, source.symbols(), recipe.data.max_length),
+            )
+    return tokenizer, corpora
 
 
 def training_pairs(pairs, text_options):
@@ -318,8 +326,8 @@ def _mix(corpora):
             name += str(number + 1)
         for split, pairs in _load_pairs(corpus).items():
             # A corpus that swaps its pairs also puts its tag in front of targets.
-            train = corpus.train if split == "train" else None
-            if getattr(train, "directions", "forward") == "both":
+            given = getattr(corpus, split, None)
+            if getattr(given, "directions", "forward") == "both":
                 pairs = pipelines.BothDirections(pairs)
             parts.setdefault(split, []).append((name, pairs, corpus))
     mixed = {}

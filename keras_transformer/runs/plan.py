@@ -82,6 +82,8 @@ def plan_training(recipe):
         pairs = f"{text.pairs:,} pairs"
         if recipe.data.kind == "mixed":
             pairs += f" per epoch of {len(recipe.data.train)} corpora"
+        if getattr(recipe.data, "noise", None):
+            pairs += ", with noisy copies"
         data = f"{pairs}, about {tokens:,} tokens per side"
     return {
         "machine": str(machine),
@@ -111,7 +113,7 @@ def _text_size(recipe):
         sizes = [
             _text_size(recipe.model_copy(update={"data": each})) for each in data.train
         ]
-        return None if None in sizes else mixture_size(data.train, sizes)
+        return None if None in sizes else mixture_size(data, sizes)
     if data.kind == "tfds":
         return None
     if data.kind == "hf":

@@ -1,0 +1,210 @@
+"""Noisy copies of training pairs, made anew in each epoch and never stored.
+
+A copy is the text of a pair with one kind of noise, split into subwords again. It
+depends only on the seed, the epoch and the pair.
+"""
+
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
+
+# Share of the words that a copy lacks, and of the subwords that it masks.
+_DROPPED = 0.1
+_MASKED = 0.15
+_TYPO_CHARACTERS = 60  # characters of text per typo
+# Candidates for the second of two joined pairs, and their maximum distance.
+_CANDIDATES = 10
+_MAX_DISTANCE = 1000
+_ENDS = ".!?…。！？"
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+def lower(source, target, draw):
+    """Writes the source in lowercase."""
+    return source.lower(), target
+
+
+def capitalize(source, target, draw):
+    """Writes both sides in capitals."""
+    return source.upper(), target.upper()
+
+
+def drop_final_punctuation(source, target, draw):
+    """Removes the last sign of both sides if it ends a sentence."""
+    if source[-1:] in _ENDS and target[-1:] in _ENDS:
+        return source[:-1].rstrip(), target[:-1].rstrip()
+    return source, target
+
+
+def add_typos(source, target, draw):
+    """Omits, swaps, doubles or replaces letters of the source."""
+    letters = list(source)
+    places = [place for place, each in enumerate(letters) if each.isalpha()]
+    count = min(len(places), max(1, len(letters) // _TYPO_CHARACTERS))
+    for place in draw.sample(places, count):
+        kind = draw.randrange(4)
+        if kind == 0:
+            letters[place] = ""
+        elif kind == 1:
+            letters[place : place + 2] = letters[place : place + 2][::-1]
+        elif kind == 2:
+            letters[place] *= 2
+        else:
+            letters[place] = draw.choice(_ALPHABET)
+    return "".join(letters), target
+
+
+def drop_words(source, target, draw):
+    """Removes words of the source at random."""
+    words = source.split(" ")
+    return " ".join(each for each in words if draw.random() >= _DROPPED), target
+
+
+# For each kind of noise its function, `None` if it changes ids, not texts, and the
+# greatest length of a copy, relative to the pair.
+KINDS = {
+    "lowercase": (lower, 1.3),
+    "capitals": (capitalize, 4.0),  # of which few are in a vocabulary
+    "final_punctuation": (drop_final_punctuation, 1.0),
+    "typos": (add_typos, 1.6),
+    "drop_words": (drop_words, 1.0),
+    "mask": (None, 1.0),
+    "join": (None, 2.5),
+}
+
+
+class NoisyCorpus(EncodedCorpus):
+    """`EncodedCorpus` whose epochs also contain noisy copies of pairs.
+
+    Row `k * n + i` of the `n` rows on disk is the copy of row `i` with the `k`-th kind
+    of noise. Its lengths are upper bounds, by which copies are batched. The pair itself
+    takes the place of a copy that exceeds them or lacks all text.
+
+    Args:
+        folder: The folder that `encode_corpus` wrote.
+        weights: As for `EncodedCorpus`.
+        noise: Dict of kinds, keys of `KINDS`, to the share of the pairs of which an
+            epoch contains such a copy.
+        tokenizer: The `Tokenizer` of the ids.
+        seed: Seed of the noise.
+        tags: Words in front of sources, which stay unchanged.
+        max_length: Maximum number of ids of a side, including the end id.
+    """
+
+    def __init__(
+        self, folder, weights, noise, tokenizer, seed=1, tags=(), max_length=256
+    ):
+        super().__init__(folder, weights)
+        self._seed, self._tokenizer = seed, tokenizer
+        self._tags = [int(tokenizer.tokenize([tag]).flat_values[0]) for tag in tags]
+        # Eagerly, the operations would take four times as long.
+        text, ids = (
+            tf.TensorSpec([None], tf.string),
+            tf.RaggedTensorSpec([None, None], tf.int32),
+        )
+        sides = tokenizer.source, tokenizer.target
+        self._tokenize = [tf.function(each.tokenize, [text]) for each in sides]
+        self._join = [tf.function(each.detokenize, [ids]) for each in sides]
+        self._kinds = [None, *filter(noise.get, KINDS)]
+        weights = np.ones(self.num_pairs) if self.weights is None else self.weights
+        shares = [noise.get(kind, 1.0) for kind in self._kinds]
+        self.weights = np.concatenate([weights * share for share in shares])
+        self.source_lengths, self.target_lengths = (
+            np.concatenate(
+                [lengths, *(_bounds(lengths, k, max_length) for k in self._kinds[1:])]
+            )
+            for lengths in (self.source_lengths, self.target_lengths)
+        )
+        self._num_rows, self.num_pairs = self.num_pairs, len(self.weights)
+
+    def numbers(self, indices):
+        return super().numbers(indices % getattr(self, "_num_rows", self.num_pairs))
+
+    def _sides(self, indices, lengths, epoch):
+        sides = super()._sides(indices % self._num_rows, lengths, epoch)
+        places = np.flatnonzero(indices >= self._num_rows)
+        copies = self._copies(indices[places].tolist(), epoch)
+        for place, copy in zip(places, copies, strict=True):
+            has_room = all(
+                len(ids) <= limits[indices[place]]
+                for ids, limits in zip(copy, self._limits, strict=True)
+            )
+            if has_room:
+                for side, ids in zip(sides, copy, strict=False):
+                    side[place] = self.pad_id
+                    side[place, : len(ids)] = ids
+                for groups in sides[2:]:
+                    groups[place] = 0
+        return sides
+
+    @property
+    def _limits(self):
+        return self.source_lengths, self.target_lengths
+
+    def _copies(self, indices, epoch):
+        """Returns the source and target ids, with end ids, of noisy copies."""
+        copies, changes = [], []
+        for place, index in enumerate(indices):
+            draw = random.Random(f"{self._seed} {epoch} {index}")
+            kind, row = self._kinds[index // self._num_rows], index % self._num_rows
+            tag, source, target = self._split(row)
+            if kind == "mask":
+                unknown = self._tokenizer.source.unknown_id
+                source[:-1] = [
+                    unknown if draw.random() < _MASKED else each for each in source[:-1]
+                ]
+            elif kind == "join":
+                for other in self._partners(index, draw):
+                    _, *ends = self._split(other)
+                    source, target = source[:-1] + ends[0], target[:-1] + ends[1]
+            else:
+                changes.append((place, KINDS[kind][0], draw))
+            copies.append((tag, source, target))
+        if changes:
+            texts = [copies[place][1:] for place, *_ in changes]
+            texts = map(self._decode, (0, 1), zip(*texts, strict=True))
+            texts = [
+                found if all(found := change(*pair, draw)) else pair
+                for (_, change, draw), *pair in zip(changes, *texts, strict=True)
+            ]
+            found = map(self._encode, (0, 1), zip(*texts, strict=True))
+            for (place, *_), *pair in zip(changes, *found, strict=True):
+                copies[place] = (copies[place][0], *pair)
+        return [(tag + source, target) for tag, source, target in copies]
+
+    def _split(self, row):
+        """Returns a row's tag, its other source ids and its target ids, as lists."""
+        source, target = (ids.tolist() for ids in self.pair(row))
+        length = int(source[0] in self._tags)
+        return source[:length], source[length:], target
+
+    def _partners(self, index, draw):
+        """Returns a list of a row to join to another row, empty if none fits."""
+        row = index % self._num_rows
+        for _ in range(_CANDIDATES):
+            other = (row + draw.randint(1, _MAX_DISTANCE)) % self._num_rows
+            has_room = all(
+                lengths[row] + lengths[other] <= lengths[index]
+                for lengths in self._limits
+            )
+            if has_room and self._split(other)[0] == self._split(row)[0]:
+                return [other]
+        return []
+
+    def _decode(self, side, rows):
+        ids, lengths = np.concatenate(rows).astype(np.int32), [*map(len, rows)]
+        ids = tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
+        return [text.decode() for text in self._join[side](ids).numpy()]
+
+    def _encode(self, side, texts):
+        rows = self._tokenize[side](tf.constant(texts)).to_list()
+        end_id = (self._tokenizer.source, self._tokenizer.target)[side].end_id
+        return [[*row, end_id] for row in rows]
+
+
+def _bounds(lengths, kind, max_length):
+    bounds = np.ceil(KINDS[kind][1] * lengths).astype(lengths.dtype) + 4
+    return np.minimum(bounds, max_length)
