@@ -84,7 +84,7 @@ def training_dataset(
         return batches.skip(resumed * (start_step % steps))
 
     dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
-    dataset = _ids_dataset(dataset, padded_batch)
+    dataset = _ids_dataset(dataset, padded_batch, corpus.input_names)
     return dataset.apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )
@@ -143,6 +143,7 @@ def evaluation_dataset(
     return _ids_dataset(
         tf.data.Dataset.range(len(batches)),
         lambda number: corpus.padded_batch(rows[batches[number]], None, num_replicas),
+        corpus.input_names,
     )
 
 
@@ -164,15 +165,16 @@ def _index_batches(order, buckets: list[Bucket], epoch) -> tf.data.Dataset:
     return batches.map(lambda indices, bucket: (indices, bucket[0], epoch))
 
 
-def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
+def _ids_dataset(dataset: tf.data.Dataset, padded_batch, names) -> tf.data.Dataset:
     """Converts elements to ids by a function that returns a `padded_batch`."""
 
     def load(*element):
-        ids = tf.numpy_function(padded_batch, element, [tf.int32] * 3)
-        source_ids, target_ids, labels = (
+        ids = tf.numpy_function(padded_batch, element, [tf.int32] * (len(names) + 1))
+        source_ids, target_ids, labels, *groups = (
             tf.ensure_shape(each, [None, None]) for each in ids
         )
-        return {"source_ids": source_ids, "target_ids": target_ids}, labels
+        inputs = source_ids, target_ids, *groups
+        return dict(zip(names, inputs, strict=True)), labels
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()

@@ -14,6 +14,9 @@ FACTS = "corpus.json"
 # File with the dropped pairs' positions among all pairs read, counted from 0.
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
+# Inputs for guided alignment: tokens of both sides are aligned if they have the same
+# number, which is 0 for tokens without alignment.
+GROUPS = ("source_groups", "target_groups")
 DROP_REASONS = {
     "invalid_utf8": "not UTF-8 on a side",
     "empty": "with an empty side",
@@ -61,6 +64,7 @@ class EncodedCorpus:
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
         has_only_copies: Whether all kept pairs have identical sides.
+        input_names: Names of the arrays that `padded_batch` returns, except the labels.
         dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
             `count` and `first`, a list of the first locations, such as "file:line" or
             "pair 7".
@@ -96,6 +100,14 @@ class EncodedCorpus:
             ids, offsets = side_files(side)
             self._ids[side] = self._load(ids, "u2", "i4")
             self._offsets[side] = self._load(offsets, "i8")
+        self._names = SIDES
+        if os.path.exists(os.path.join(folder, group_file("source"))):
+            for side, name in zip(SIDES, GROUPS, strict=True):
+                self._ids[name] = self._load(group_file(side), "u2")
+                if len(self._ids[name]) != len(self._ids[side]):
+                    raise ValueError(f"{group_file(side)} does not match {FACTS}")
+                self._offsets[name] = self._offsets[side]
+            self._names = (*SIDES, *GROUPS)
         self.source_lengths, self.target_lengths = map(self._lengths, SIDES)
         self._plans = {}
         self.weights = None
@@ -147,6 +159,9 @@ class EncodedCorpus:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
 
+        If the corpus has alignments, `GROUPS` follow, which belong to the source ids
+        and the labels.
+
         Rows of padding are added up to the size of the bucket, if one is given, and
         until all shards together have a multiple of `multiple` rows. The noise of a
         `NoisyCorpus` depends on `epoch`.
@@ -160,7 +175,7 @@ class EncodedCorpus:
             lengths = [int(each.max()) for each in lengths]
         own = indices[shard[0] :: shard[1]]  # this worker's rows
         missing = ((0, num_rows - len(own)), (0, 0))
-        source_ids, labels = (
+        source_ids, labels, *groups = (
             np.pad(ids, missing, constant_values=self.pad_id)
             for ids in self._sides(own, lengths, epoch)
         )
@@ -170,13 +185,18 @@ class EncodedCorpus:
             labels[:, 1:] != self.pad_id, labels[:, :-1], self.pad_id
         )
         target_ids[: len(own), 0] = self.start_id
-        return source_ids, target_ids, labels
+        return source_ids, target_ids, labels, *groups
+
+    @property
+    def input_names(self):
+        return ("source_ids", "target_ids", *self._names[2:])
 
     def _sides(self, indices, lengths, epoch):
-        """Returns the rows of both sides, padded to two lengths."""
+        """Returns the rows of both sides, and their groups, padded to two lengths."""
+        lengths = [*lengths, *lengths]
         return [
-            self.rows(side, indices, length)
-            for side, length in zip(SIDES, lengths, strict=True)
+            self.rows(name, indices, length)
+            for name, length in zip(self._names, lengths, strict=False)
         ]
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -243,6 +263,11 @@ def _is_increasing(array):
 def side_files(side: str) -> tuple[str, str]:
     """Returns the names of a side's files: flat ids, and the offsets of its rows."""
     return f"{side}_ids.npy", f"{side}_offsets.npy"
+
+
+def group_file(side: str) -> str:
+    """Returns the name of the file with the group of each id of a side."""
+    return f"{side}_groups.npy"
 
 
 def corpus_report(facts: dict) -> str:

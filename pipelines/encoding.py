@@ -19,6 +19,7 @@ from keras_transformer.pipelines.encoded_corpus import (
     SIDES,
     EncodedCorpus,
     corpus_report,
+    group_file,
     side_files,
 )
 from keras_transformer.pipelines.lines import encode_text
@@ -33,6 +34,7 @@ _CHUNK_PAIRS = 8192
 # Maximum number of dropped pairs per reason whose locations are stored.
 _MAX_LOCATIONS = 5
 _FILES = {FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))}
+_FILES |= {*map(group_file, SIDES)}
 
 
 def encode_corpus(
@@ -108,7 +110,10 @@ def encode_corpus(
             if id_chunks is None
             else _read_ids(id_chunks)
         )
-        facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
+        facts = _write_corpus(
+            *(encoded, pairs.alignments(), pairs.locate),
+            *(tokenizers, temporary, max_length),
+        )
         facts |= {"fingerprint": fingerprint, "segmentations": segmentations}
         (temporary / FACTS).write_text(json.dumps(facts, indent=1))
         if not facts["num_pairs"]:
@@ -193,6 +198,45 @@ def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
     return tf.stack(sampled, axis=1).merge_dims(0, 1)
 
 
+def _align_subwords(links, tokenizers, sides):
+    """Returns the groups of all subwords of a chunk's sides, two uint16 arrays.
+
+    `links` has the links of each pair between words. Words that are linked directly or
+    through others are a group, counted from 1 in each pair. If a tokenizer does not
+    keep a text's words apart, its pair has no groups.
+    """
+    segmentations = sides[0].nrows() // max(len(links), 1)
+    groups = [_group_words(each) for each in links for _ in range(segmentations)]
+    found = []
+    for number, (tokenizer, rows) in enumerate(zip(tokenizers, sides, strict=True)):
+        begins = np.array([each.startswith(b" ") for each in tokenizer.piece_bytes()])
+        ids = rows.flat_values.numpy()
+        words = np.cumsum(begins[ids])
+        starts, lengths = rows.row_starts().numpy(), rows.row_lengths().numpy()
+        numbers = np.zeros(len(ids), np.uint16)
+        for start, length, group in zip(starts, lengths, groups, strict=True):
+            row = words[start : start + length]
+            if length and group:
+                group = [group.get((number, word), 0) for word in range(length)]
+                numbers[start : start + length] = np.array(group)[row - row[0]]
+        found.append(numbers)
+    return found
+
+
+def _group_words(links):
+    """Returns the group of each linked word, (0 or 1 for its side, its index)."""
+    groups = {}
+    for number, (source, target) in enumerate(links, 1):
+        words = (0, source), (1, target)
+        joined = {groups[word] for word in words if word in groups}
+        groups |= dict.fromkeys(words, min(joined, default=number))
+        if len(joined) > 1:
+            for word in groups:
+                if groups[word] in joined:
+                    groups[word] = min(joined)
+    return groups
+
+
 def _read_ids(id_chunks):
     """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
@@ -200,7 +244,9 @@ def _read_ids(id_chunks):
         yield np.zeros(num_pairs, bool), np.full(num_pairs, "", object), sides
 
 
-def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
+def _write_corpus(
+    encoded, alignments, locate, tokenizers, folder, max_length: int
+) -> dict:
     """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = num_identical = 0
@@ -215,7 +261,10 @@ def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
             ids, offsets = side_files(side)
             dtype = np.uint16 if tokenizer.vocabulary_size <= 1 << 16 else np.int32
             files = create(ids, dtype), create(offsets, np.int64)
-            writers.append(_RowWriter(*files, tokenizer.end_id))
+            groups = None
+            if alignments is not None:
+                groups = create(group_file(side), np.uint16)
+            writers.append(_RowWriter(*files, tokenizer.end_id, groups))
         for identical, reasons, sides in encoded:
             for rows in sides:
                 lengths = rows.row_lengths().numpy().reshape(len(reasons), -1)
@@ -229,8 +278,12 @@ def _write_corpus(encoded, locate, tokenizers, folder, max_length: int) -> dict:
                 facts["count"] += 1
                 if len(facts["first"]) < _MAX_LOCATIONS:
                     facts["first"].append(locate(num_read + int(number) + 1))
-            for writer, rows in zip(writers, sides, strict=True):
-                writer.append(rows, reasons == "")
+            groups = (None, None)
+            if alignments is not None:
+                links = list(itertools.islice(alignments, len(reasons)))
+                groups = _align_subwords(links, tokenizers, sides)
+            for writer, rows, numbers in zip(writers, sides, groups, strict=True):
+                writer.append(rows, reasons == "", numbers)
             num_read += len(reasons)
             num_identical += int((identical & (reasons == "")).sum())
     hashes = "".join(writer.digest.hexdigest() for writer in writers)
@@ -251,18 +304,26 @@ class _RowWriter:
     The files are functions that append arrays (see `_npy_file`).
     """
 
-    def __init__(self, append_ids, append_offsets, end_id: int):
+    def __init__(self, append_ids, append_offsets, end_id: int, append_groups=None):
         self._append_ids, self._append_offsets = append_ids, append_offsets
+        self._append_groups = append_groups
         self._end_id, self._num_ids = end_id, 0
         append_offsets(np.zeros(1, np.int64))
         self.digest = hashlib.sha256()  # of all ids, including end ids
 
-    def append(self, rows: tf.RaggedTensor, is_kept: np.ndarray) -> None:
-        """Appends the rows of the pairs for which `is_kept`, a bool array, is true."""
+    def append(self, rows: tf.RaggedTensor, is_kept: np.ndarray, groups=None) -> None:
+        """Appends the rows of the pairs for which `is_kept`, a bool array, is true.
+
+        `groups` has the group of each id. An end id has the group 0.
+        """
         lengths = rows.row_lengths().numpy()
         is_kept = np.repeat(is_kept, len(lengths) // len(is_kept))
         ids = rows.flat_values.numpy()[np.repeat(is_kept, lengths)]
-        ids = np.insert(ids, np.cumsum(lengths[is_kept]), self._end_id)
+        ends = np.cumsum(lengths[is_kept])
+        ids = np.insert(ids, ends, self._end_id)
+        if groups is not None:
+            groups = groups[np.repeat(is_kept, lengths)]
+            self._append_groups(np.insert(groups, ends, 0))
         self._append_offsets(self._num_ids + np.cumsum(lengths[is_kept] + 1))
         self._append_ids(ids)
         self._num_ids += len(ids)

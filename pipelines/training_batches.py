@@ -77,10 +77,11 @@ class TrainingBatches(keras.utils.PyDataset):
         epoch, number = divmod(self._start_step + index, self.steps_per_epoch)
         with self._lock:  # two threads would both shuffle an epoch
             indices, bucket = self._batches(epoch)[number]
-        source_ids, target_ids, labels = self._corpus.padded_batch(
+        source_ids, target_ids, labels, *groups = self._corpus.padded_batch(
             indices, self._plan[0][bucket], self._num_replicas, epoch=epoch
         )
-        return {"source_ids": source_ids, "target_ids": target_ids}, labels
+        inputs = source_ids, target_ids, *groups
+        return dict(zip(self._corpus.input_names, inputs, strict=True)), labels
 
     def _batches_of(self, epoch):
         order = epoch_order(*self._plan, self._seed, epoch, self._corpus.weights)

@@ -92,6 +92,16 @@ class TrainingTextPair(TextPair):
     """`TextPair` with the directions in which to train on it."""
 
     directions: Literal["forward", "both"] = "forward"  # both: also swapped pairs
+    alignments: Paths | None = None  # word alignments, for training.guided_alignment
+
+    @model_validator(mode="after")
+    def _check_alignments(self):
+        if self.alignments and len(self.alignments) != len(self.source):
+            raise ValueError(
+                "source and alignments must have the same number of files. Received: "
+                f"{len(self.source)} source, {len(self.alignments)} alignments"
+            )
+        return self
 
 
 class FilesData(Section):

@@ -531,10 +531,16 @@ class Recipe(Section):
                 "data.kind: trees requires tokenizer.shared: true, since one "
                 "vocabulary contains words and symbols"
             )
-        if kind != "trees" and self.training.guided_alignment:
+        corpora = self.data.train if kind == "mixed" else [self.data]
+        has_alignments = any(
+            getattr(getattr(each, "train", None), "alignments", None)
+            for each in corpora
+        )
+        is_guided = kind == "trees" or has_alignments
+        if self.training.guided_alignment and not is_guided:
             raise ValueError(
-                "training.guided_alignment requires data.kind: trees. "
-                f"Received: data.kind: {kind}"
+                "training.guided_alignment requires data.kind: trees or "
+                f"data.train.alignments. Received: data.kind: {kind}"
             )
         if tokenizer.model and kind in ("records", "trees"):
             raise ValueError(f"tokenizer.model is not available with data.kind: {kind}")

@@ -27,7 +27,7 @@ def build_training_model(recipe, tokenizer, initial=None):
         global_clipnorm=settings.global_clipnorm,
         max_gradient_norm=settings.max_gradient_norm,
         parallel_parts=settings.parallel_parts,
-        guided_alignment=_guided_alignment(recipe, tokenizer),
+        guided_alignment=_guided_alignment(recipe, model, tokenizer),
     )
     # `change_options` creates the random generators that a stage needs. Checkpoints
     # store all of them, so all stages are set here. The first stage is set last, since
@@ -97,12 +97,19 @@ def _stage_schedule(settings, d_model):
     return training.LinearCooldown(schedule, settings.steps, cooldown)
 
 
-def _guided_alignment(recipe, tokenizer):
-    """Returns a parser's loss for a head that attends to the next word, or `None`."""
+def _guided_alignment(recipe, model, tokenizer):
+    """Returns the loss of `training.guided_alignment`, or `None`.
+
+    In a parser, a head attends to the next word. Otherwise, the mean of the last
+    layer's heads, which the alignments of translations use, follows those of the text.
+    """
     weight = recipe.training.guided_alignment
     if not weight:
         return None
-    # The schema allows this loss only for `data.kind: trees`, which has `data.words`.
+    if recipe.data.kind != "trees":
+        return training.GuidedAlignment(
+            training.same_groups, weight, layer=len(model.decoder.layers) - 1, head=None
+        )
     begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
     # After the last word, the head attends to the end id.
     begins[tokenizer.end_id] = True

@@ -306,7 +306,8 @@ def _load_pairs(data):
         if data.kind == "trees":
             weights = getattr(split, "weights", None)
             return TreeFiles(split.trees, weights, data.words)
-        return pipelines.TextFiles(split.source, split.target)
+        alignments = getattr(split, "alignments", None)
+        return pipelines.TextFiles(split.source, split.target, alignments)
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     pairs = {}

@@ -21,6 +21,7 @@ _NAMES = {
     "default_strategy": "replicas",
     "fix_order_of_sums": "devices",
     "next_words": "guided_alignment",
+    "same_groups": "guided_alignment",
 }
 
 __all__ = list(_NAMES)

@@ -3,6 +3,8 @@
 import numpy as np
 from keras import ops
 
+# Inputs that `same_groups` needs in addition to the ids.
+GROUPS = ("source_groups", "target_groups")
 # Keeps the logarithm finite if the attention scores of the aligned positions are 0.
 _EPSILON = 1e-6
 
@@ -25,14 +27,18 @@ class GuidedAlignment:
         weight: Factor of this loss when it is added to the cross-entropy.
         layer: Index of the decoder layer, from 0. If `None`, the last layer of the
             lower half.
-        head: Index of the head, from 0.
+        head: Index of the head, from 0. If `None`, the mean of all heads of the layer.
 
     Raises:
         ValueError: If `weight` or an index is below 0.
     """
 
     def __init__(self, aligned, weight=1.0, layer=None, head=0):
-        for name, value in (("weight", weight), ("layer", layer or 0), ("head", head)):
+        for name, value in (
+            ("weight", weight),
+            ("layer", layer or 0),
+            ("head", head or 0),
+        ):
             if value < 0:
                 raise ValueError(f"`{name}` must be at least 0. Received: {value}.")
         self.aligned = aligned
@@ -45,7 +51,7 @@ class GuidedAlignment:
         num_layers = len(transformer.decoder.layers)
         num_heads = transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
-        if layer >= num_layers or self.head >= num_heads:
+        if layer >= num_layers or (self.head or 0) >= num_heads:
             raise ValueError(
                 f"`layer` must be below {num_layers} and `head` below {num_heads}. "
                 f"Received: layer={layer}, head={self.head}."
@@ -62,11 +68,23 @@ class GuidedAlignment:
             weights: `[batch, target_length]`, float32, 0 for padding.
         """
         aligned = self.aligned(inputs)
-        scores = ops.where(aligned, scores[:, self.head], 0.0)
+        scores = ops.mean(scores, 1) if self.head is None else scores[:, self.head]
+        scores = ops.where(aligned, scores, 0.0)
         aligned_scores = ops.sum(scores, axis=-1)  # [batch, target_length]
         weights = weights * ops.cast(ops.any(aligned, axis=-1), "float32")
         log_scores = ops.log(aligned_scores + _EPSILON)
         return -self.weight * ops.sum(weights * log_scores)
+
+
+def same_groups(inputs):
+    """Aligns target positions with the source positions of the same group.
+
+    `inputs` has the ids, and `source_groups` and `target_groups` of their shapes, as in
+    the batches of an `EncodedCorpus` with alignments.
+    """
+    source, target = (inputs[name] for name in GROUPS)
+    is_same = ops.equal(target[:, :, None], source[:, None, :])
+    return ops.logical_and(is_same, target[:, :, None] > 0)
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):

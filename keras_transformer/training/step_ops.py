@@ -50,10 +50,11 @@ def jit_step(step, groups):
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
 
-def compile_step(step, groups, shapes):
+def compile_step(step, groups, names, shapes):
     """Compiles the result of `jit_step` for shapes of batches, side by side.
 
-    `shapes` are pairs of the shape of `source_ids` and that of the labels.
+    `names` are those of the inputs. `shapes` are pairs of the shape of the inputs of
+    the source and that of the labels.
     """
     import jax
 
@@ -68,7 +69,9 @@ def compile_step(step, groups, shapes):
     state = tuple(_values(each) for each in groups)
     lowered = []
     for source, target in shapes:
-        inputs = {"source_ids": ids(source), "target_ids": ids(target)}
+        inputs = {
+            name: ids(source if name.startswith("source") else target) for name in names
+        }
         lowered.append(step.lower(state, (inputs, ids(target))))
     # XLA does not hold the GIL.
     with concurrent.futures.ThreadPoolExecutor() as threads:

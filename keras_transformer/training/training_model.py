@@ -8,7 +8,11 @@ from keras import ops
 
 from keras_transformer.errors import require_backend
 from keras_transformer.training.consistency import Consistency, draw_token_factors
-from keras_transformer.training.guided_alignment import GuidedAlignment
+from keras_transformer.training.guided_alignment import (
+    GROUPS,
+    GuidedAlignment,
+    same_groups,
+)
 from keras_transformer.training.losses import replace_padding
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenMean
 from keras_transformer.training.projected_loss import projected_loss
@@ -285,7 +289,14 @@ class TrainingModel(keras.Model):
         """
         self.make_train_function()
         if self._jitted_step is not None:
-            compile_step(self._jitted_step, self._state_variables, shapes)
+            arguments = self._state_variables, self._input_names, shapes
+            compile_step(self._jitted_step, *arguments)
+
+    @property
+    def _input_names(self):
+        guided = self.options.guided_alignment
+        has_groups = guided is not None and guided.aligned is same_groups
+        return ("source_ids", "target_ids", *(GROUPS if has_groups else ()))
 
     @property
     def _state_variables(self):
@@ -345,7 +356,7 @@ class TrainingModel(keras.Model):
         """Returns a `_Batch`, and `[batch, target_length]` with 1 at tokens, else 0."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         self.transformer.check_inputs(inputs)
-        inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
+        inputs = {name: inputs[name] for name in self._input_names}
         labels, is_token = replace_padding(labels, self.transformer.pad_id)
         if weights is None:
             return _Batch(inputs, labels, is_token), is_token
@@ -432,6 +443,7 @@ class TrainingModel(keras.Model):
         layer.
         """
         guided, factors = self.options.guided_alignment, {}
+        inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         repeated = inputs
         if is_consistent:
             repeated = {

@@ -60,6 +60,14 @@ class Pairs:
         """Returns words that need their own ids in the vocabulary, none by default."""
         return []
 
+    def alignments(self) -> "Iterator[list[tuple[int, int]]] | None":
+        """Returns an iterator over the word alignments of the pairs, or `None`.
+
+        It yields the links of each pair: indices of a source and a target word, counted
+        from 0. Words are separated by white space.
+        """
+        return None
+
     def tokenizer(self) -> "Tokenizer | None":
         """Returns the tokenizer of encoded pairs, or `None` if the pairs are text."""
         return None
@@ -105,6 +113,12 @@ class BothDirections(Pairs):
 
     def symbols(self):
         return self._pairs.symbols()
+
+    def alignments(self):
+        found = self._pairs.alignments()
+        return found and (
+            each for links in found for each in (links, [(t, s) for s, t in links])
+        )
 
 
 # Methods that an iterable may define without inheriting from `Pairs`.

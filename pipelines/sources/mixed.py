@@ -75,5 +75,18 @@ class MixedPairs(Pairs):
     def sentences(self):
         return (text for pair in self.untagged for text in pair)
 
+    def alignments(self):
+        found = [each.alignments() for each in self._sources]
+        if found == [None] * len(found):
+            return None
+        return self._alignments(found)
+
+    def _alignments(self, found):
+        for pairs, links_of, tag in zip(self._sources, found, self._tags, strict=True):
+            if links_of is None:
+                yield from ([] for _ in pairs)
+            else:  # a tag is the first word of its source
+                yield from ([(s + bool(tag), t) for s, t in each] for each in links_of)
+
     def symbols(self):
         return list(dict.fromkeys(filter(None, self._tags)))

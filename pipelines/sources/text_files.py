@@ -1,6 +1,7 @@
 """Sources of sentence pairs: text files, plain or compressed."""
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,8 @@ class TextFiles(Pairs):
     Args:
         source: Path or list of paths of the source-language files.
         target: Path or list of paths of the target-language files, in the same order.
+        alignments: Path or list of paths of files with the word alignment of each pair
+            in Pharaoh's format, such as `0-0 1-2`, or `None`.
 
     Raises:
         DataError: If no files are given or the numbers of files differ. Iteration
@@ -45,9 +48,15 @@ class TextFiles(Pairs):
             the numbers of lines of two files differ.
     """
 
-    def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
+    def __init__(
+        self,
+        source: Path | Sequence[Path],
+        target: Path | Sequence[Path],
+        alignments: Path | Sequence[Path] | None = None,
+    ):
         self.source = as_paths(source)
         self.target = as_paths(target)
+        self._alignments = None if alignments is None else as_paths(alignments)
         self._num_lines = _LineCounts()
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
@@ -81,8 +90,40 @@ class TextFiles(Pairs):
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the content and the order of the files."""
-        sides = (self.source, self.target)
+        sides = (self.source, self.target, *filter(None, [self._alignments]))
         return ";".join(",".join(map(content_hash, paths)) for paths in sides)
+
+    def alignments(self):
+        if self._alignments is None:
+            return None
+        files = zip(self.source, self.target, self._alignments, strict=True)
+        return itertools.chain.from_iterable(
+            map(_read_alignments, *zip(*files, strict=True))
+        )
+
+
+def _read_alignments(source, target, path):
+    """Yields the links of each pair of two files."""
+    counts = count_lines(source), count_lines(path)
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{source} and {path} must have the same number of lines. "
+            f"Received: {counts[0]} and {counts[1]}."
+        )
+    files = (read_lines(each, errors="drop") for each in (source, target, path))
+    for number, (*texts, line) in enumerate(zip(*files, strict=True), 1):
+        sizes = [len((text or "").split()) for text in texts]
+        links = []
+        for link in (line or "").split():
+            match = re.fullmatch(r"(\d+)-(\d+)", link)
+            words = tuple(map(int, match.groups())) if match else ()
+            if not match or words[0] >= sizes[0] or words[1] >= sizes[1]:
+                raise DataError(
+                    f"{path}:{number}: {link} must be a link of the {sizes[0]} source "
+                    f"and {sizes[1]} target words, such as 0-0."
+                )
+            links.append(words)
+        yield links
 
 
 class PairLines(Pairs):

@@ -112,6 +112,37 @@ def test_train_step_adds_guided_alignment_loss(consistency):
     assert loss > plain + 0.1
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_mean_of_heads_follows_groups(parts):
+    """Groups are those of word alignments. The loss is computed from all heads."""
+    inputs, labels = batch(0)
+    rng = np.random.default_rng(8)
+    groups = {
+        name.replace("ids", "groups"): rng.integers(0, 3, ids.shape).astype("int32")
+        for name, ids in inputs.items()
+    }
+    transformer = tiny_transformer(num_layers=2)
+    guided = training.GuidedAlignment(training.same_groups, 0.6, layer=1, head=None)
+    model = training.TrainingModel(
+        transformer, guided_alignment=guided, gradient_accumulation_steps=parts
+    )
+    model.compile(keras.optimizers.SGD(0.5), run_eagerly=True)
+    scores = np.array(transformer.attention_scores(inputs)["cross"])[:, 1].mean(axis=1)
+    expected = 0.0
+    for row, place in np.argwhere(labels > 0):
+        group = groups["target_groups"][row, place]
+        if group:
+            is_aligned = groups["source_groups"][row] == group
+            found = scores[row, place][: len(is_aligned)][is_aligned].sum()
+            expected -= np.log(found + 1e-6) if is_aligned.any() else 0.0
+    plain = float(training.SmoothedCrossEntropy(0.1)(labels, transformer(inputs)))
+    dataset = tf.data.Dataset.from_tensors(({**inputs, **groups}, labels))
+    loss = model.fit(dataset, shuffle=False, verbose=0).history["loss"][0]
+    assert expected > 1
+    expected = plain + 0.6 * expected / np.count_nonzero(labels)
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.slow
 def test_guided_head_learns_the_alignment():
     rng = np.random.default_rng(5)
