@@ -6,6 +6,7 @@ model sees only text.
 """
 
 import contextlib
+import functools
 import html
 import operator
 import re
@@ -26,7 +27,7 @@ from keras_transformer.errors import DataError, ModelError
 
 SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(r"<keep>(.*?)</keep>", re.DOTALL)
-_TAG = re.compile(r"<[A-Za-z/!?]")
+_TAG = re.compile(r"<[A-Za-z/!?]|&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 _ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
@@ -120,15 +121,17 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
             f"`syntax` must be one of {SYNTAXES}. Received: syntax={syntax!r}."
         )
     warn = warn or getattr(translator, "warn", None)
+    known = getattr(translator, "characters", frozenset())
+    spans_of = functools.partial(find_spans, kinds=protect, known=known)
     marked = []
     for index, text in enumerate(texts):
         try:
-            marked.append(_parse(text, syntax, protect))
+            marked.append(_parse(text, syntax, "tags" in protect, spans_of))
         except DataError as error:
             raise DataError(f"line {first + index}: {error}") from None
     whole = {}
     if syntax == "text":
-        whole = _translate_whole(translator, texts, marked, n, protect)
+        whole = _translate_whole(translator, texts, marked, n, spans_of)
     for index in whole:
         marked[index] = _Marked("", [])
     plain = [each.text for each in marked]
@@ -165,7 +168,7 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
     return found
 
 
-def _translate_whole(translator, texts, marked, n, protect):
+def _translate_whole(translator, texts, marked, n, spans_of):
     """Returns the translations, by index, of texts with tags that keep all of them.
 
     Some models have learned to carry tags over, which they place best by themselves.
@@ -181,7 +184,7 @@ def _translate_whole(translator, texts, marked, n, protect):
     quiet, whole = without_warnings(translator), {}
     found = quiet.n_best([texts[index] for index in tagged], n)
     for index, translations in zip(tagged, found, strict=True):
-        text, spans = texts[index], find_spans(texts[index], protect)
+        text, spans = texts[index], spans_of(texts[index])
         kept = [
             each
             for each in translations
@@ -204,10 +207,10 @@ def _align(translator, *pairs):
     return [()] * len(pairs)
 
 
-def _parse(raw, syntax, protect):
-    """Returns the `_Marked` text of a str."""
-    if syntax == "text" and not ("tags" in protect and _TAG.search(raw)):
-        return _Marked(raw, find_spans(raw, protect))
+def _parse(raw, syntax, has_tags, spans_of):
+    """Returns the `_Marked` text of a str, with the `Span`s that `spans_of` finds."""
+    if syntax == "text" and not (has_tags and _TAG.search(raw)):
+        return _Marked(raw, spans_of(raw))
     parse = _markdown_events if syntax == "markdown" else _html_events
     events = []
     # Every second part is what <keep> and </keep> surround.
@@ -218,10 +221,10 @@ def _parse(raw, syntax, protect):
             raise DataError("<keep> and </keep> must surround each text that stays.")
         else:
             events += parse(part)
-    return _assemble(events, syntax, protect)
+    return _assemble(events, syntax, spans_of)
 
 
-def _assemble(events, syntax, protect):
+def _assemble(events, syntax, spans_of):
     """Builds the `_Marked` text of a list of `_Event`s."""
     text, lead, kept, breaks, forms, bare = "", "", [], [], {}, ""
     root, problem, recent = _Element(0, ""), "", []
@@ -281,7 +284,7 @@ def _assemble(events, syntax, protect):
     root.end = len(text)
     free = [
         span
-        for span in find_spans(text, protect)
+        for span in spans_of(text)
         if not any(one.start < span.end and span.start < one.end for one in kept)
     ]
     spans = sorted(kept + free)

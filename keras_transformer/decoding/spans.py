@@ -7,8 +7,10 @@ If that fails, what lies between the spans is translated by itself.
 """
 
 import copy
+import functools
 import itertools
 import re
+import unicodedata
 from typing import NamedTuple
 
 from keras_transformer.decoding.warnings import add_warning
@@ -30,6 +32,10 @@ _PATTERNS = {
     r"|\w*\d(?:[\w.,:/’'-]*\w)?",
 }
 KINDS = (*PROTECTED, "numbers", "code")
+# How the names of marks that all scripts share begin.
+_NO_SCRIPTS = {"", "COMBINING", "VARIATION"}
+# Signs that Unicode counts as punctuation, but that sentences need as little as `+`.
+_SIGNS = "%‰#@§¶†‡\\"
 # Words that translators know and keep, for texts without them.
 _NAMES = ("Tom", "Maria", "Paris", "London", "Peter", "Berlin", "Anna", "Rome")
 _FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
@@ -50,13 +56,56 @@ class Span(NamedTuple):
         return self.start + len(self.text)
 
 
-def find_spans(text, kinds):
-    """Returns the `Span`s of a text, in order. They do not overlap."""
+def find_spans(text, kinds, known=frozenset()):
+    """Returns the `Span`s of a text, in order. They do not overlap.
+
+    `known` are the characters that a model knows, or none if that is unknown. With
+    `"symbols"`, words and signs with other characters are spans, too.
+    """
     patterns = [f"(?P<{kind}>{_PATTERNS[kind]})" for kind in _PATTERNS if kind in kinds]
+    if "symbols" in kinds and known and not known.issuperset(text):
+        # Before figures, which may belong to a sign.
+        patterns.insert(-1, _rare_pattern(text, known))
+    patterns = [*filter(None, patterns)]
     if not patterns:
         return []
     found = re.finditer("|".join(patterns), text)
     return [Span(each.start(), each[0], each.lastgroup) for each in found]
+
+
+def _rare_pattern(text, known):
+    """Returns a pattern of the words and signs with characters that are not known.
+
+    Letters of known scripts are no such characters, nor is punctuation, because they
+    may be translated.
+    """
+    letters = signs = ""
+    for character in {*text} - known:
+        kind = unicodedata.category(character)[0]
+        if kind == "S" or character in _SIGNS:
+            signs += re.escape(character)
+        elif kind in "LMN" and _script(character) not in _scripts(known):
+            letters += re.escape(character)
+    found = []
+    if letters:
+        found.append(rf"\w*[{letters}]+(?:[^\w<>]{{0,2}}[{letters}]+)*\w*")
+    if signs:
+        number = r"\d(?:[\d.,]*\d)?"
+        sign = rf"[{signs}]+(?: ?{number}|\w+)?"
+        found.append(rf"(?:{number}[ \u00a0]?|\w+)?{sign}(?: ?{sign})*")
+    return f"(?P<rare>{'|'.join(found)})" if found else ""
+
+
+@functools.cache
+def _scripts(characters):
+    """Returns the scripts of the letters and digits among characters."""
+    kinds = ((unicodedata.category(each)[0], each) for each in characters)
+    return {_script(each) for kind, each in kinds if kind in "LN"} | _NO_SCRIPTS
+
+
+def _script(character):
+    """Returns the word with which Unicode's names of a script's letters begin."""
+    return unicodedata.name(character, "").partition(" ")[0]
 
 
 def keeps_spans(text, source, spans):
@@ -92,8 +141,8 @@ def translate_spans(translator, texts, spans, n=1):
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
         of `translator.n_best`. If a figure is lost, there is a warning.
     """
-    found = translator.n_best(texts, n)
     quiet = without_warnings(translator)
+    found = quiet.n_best(texts, n)
     left = [
         index
         for index, text in enumerate(texts)
@@ -123,7 +172,9 @@ def translate_spans(translator, texts, spans, n=1):
             if not keeps_spans(found[index][0].text, texts[index], [span]):
                 message = f"the translation changes {span.text!r}"
                 found[index] = add_warning(found[index], message)
-                translator.warn(index, message)
+    for index, (best, *_) in enumerate(found):
+        for warning in best.warnings:
+            translator.warn(index, warning)
     return found
 
 
@@ -159,6 +210,7 @@ def _swap(text, spans, attempt):
     pools = [pool[attempt:] for pool in pools]
     for span in spans:
         is_count = span.kind == "placeholders" and _COUNTS.fullmatch(span.text)
+        is_count = is_count or (span.kind == "rare" and re.search(r"\d", span.text))
         pool = pools[bool(is_count) or span.kind == "numbers"]
         standin = pool.pop(0) if pool else f"X{len(standins)}"
         standins[standin] = span.text
@@ -189,7 +241,7 @@ def _translate_between(translator, indices, found, texts, spans):
     of_gap = translator.n_best([gap.strip() for gap in gaps], 1) if gaps else []
     of_gap = dict(zip(gaps, of_gap, strict=True))
     for index, row in zip(indices, rows, strict=True):
-        score, joined = 0.0, ""
+        score, joined, warnings = 0.0, "", {}
         for gap, span in itertools.zip_longest(row, spans[index]):
             if gap in of_gap:
                 (best, *_) = of_gap[gap]
@@ -199,7 +251,9 @@ def _translate_between(translator, indices, found, texts, spans):
                 # What the model adds might look like a span.
                 if keeps_spans(new, gap, spans[index]):
                     score += best.score
+                    warnings |= dict.fromkeys(best.warnings)
                     lead = gap[: len(gap) - len(gap.lstrip())]
                     gap = lead + new + gap[len(gap.rstrip()) :]
             joined += gap + (span.text if span else "")
-        found[index] = [found[index][0]._replace(text=joined, score=score)]
+        changed = {"text": joined, "score": score, "warnings": (*warnings,)}
+        found[index] = [found[index][0]._replace(**changed)]

@@ -131,6 +131,12 @@ class Tokenizer(tf.Module):
         """
         raise NotImplementedError
 
+    def characters(self) -> frozenset[str]:
+        """Returns the characters of which subwords consist that are no single bytes."""
+        spelled = zip(self.pieces(), self.piece_bytes(), strict=True)
+        found = (each for piece, each in spelled if each[1:] or each == piece.encode())
+        return frozenset().union(*(each.decode("utf-8", "ignore") for each in found))
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
         os.makedirs(folder, exist_ok=True)

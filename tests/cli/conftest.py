@@ -57,15 +57,16 @@ class ReversingTranslator:
 
     def n_best(self, lines, n=1, **options):
         self.calls.append(options)
-        for index, line in enumerate(lines):
-            if len(line) > 20:
-                self.warn(index, "too long")
+        warnings = [("too long",) * (len(line) > 20) for line in lines]
+        for index, found in enumerate(warnings):
+            for warning in found:
+                self.warn(index, warning)
         return [
             [
-                Translation(line[:20][::-1] + "'" * rank, -rank - 0.25)
+                Translation(line[:20][::-1] + "'" * rank, -rank - 0.25, found)
                 for rank in range(n if line else 1)
             ]
-            for line in lines
+            for line, found in zip(lines, warnings, strict=True)
         ]
 
     def score(self, sources, targets):

@@ -214,11 +214,8 @@ def test_text_as_an_argument_gets_a_hint(
 def test_translate_replaces_line_ends_in_translations(
     run_command, model_path, translator, monkeypatch
 ):
-    monkeypatch.setattr(
-        translator,
-        "n_best",
-        lambda lines, n: [[SimpleNamespace(text="a\nb\rc", score=0.0)]] * len(lines),
-    )
+    found = SimpleNamespace(text="a\nb\rc", score=0.0, warnings=())
+    monkeypatch.setattr(translator, "n_best", lambda lines, n: [[found]] * len(lines))
     assert run_command("translate", model_path, stdin="x\ny").stdout == "a b c\n" * 2
 
 

@@ -3,12 +3,18 @@
 import html.parser
 import random
 import re
+import string
 
 import pytest
 
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding.markup import translate_marked
-from keras_transformer.decoding.spans import KINDS, find_spans, keeps_spans
+from keras_transformer.decoding.spans import (
+    KINDS,
+    PROTECTED,
+    find_spans,
+    keeps_spans,
+)
 from keras_transformer.errors import DataError
 
 
@@ -59,6 +65,22 @@ def test_spans_are_found(text, kinds, expected):
     found = find_spans(text, [kind for kind in KINDS if kind[0] in kinds])
     found = [span.text for span in found]
     assert (len(found) if isinstance(expected, int) else found) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The word 北京, 上海 (2) means x.", ["北京, 上海"]),
+        ("It is £10.50, 5 € or 20°C.", ["£10.50", "5 €", "20°C"]),
+        ("C++, 3 × 4 and 50% of #x.", ["C++", "3 × 4", "50%", "#x"]),
+        ("2½ m², 5µm", ["2½", "m²", "5µm"]),
+        ("At https://x.org/北京 or 👍", ["https://x.org/北京", "👍"]),
+        ("Dvořák, e\u0301té, QUÉ – “x” … (a; b)", []),
+    ],
+)
+def test_words_and_signs_that_a_model_does_not_know_are_spans(text, expected):
+    known = frozenset(string.ascii_lowercase + string.digits + " .,")
+    assert [each.text for each in find_spans(text, PROTECTED, known)] == expected
 
 
 @pytest.mark.parametrize(
@@ -205,3 +227,11 @@ def test_random_markup_stays_balanced():
         tags = re.compile("<[^>]*>")
         assert sorted(tags.findall(found)) == sorted(tags.findall(text))
         assert found.count("{n}") == text.count("{n}")
+
+
+def test_characters_that_a_model_does_not_know_are_kept():
+    translator = Copy(lambda line: re.sub(r"[^\x00-\x7f]+", "", line))
+    translator.characters = frozenset(string.ascii_letters)
+    texts = ["buy 北京 for £10 now", "caf\u00e9", "R&amp;D for 5&nbsp;&euro; and 北"]
+    expected = [texts[0], "caf", texts[2]]
+    assert translate_marked(translator, texts, "text") == expected

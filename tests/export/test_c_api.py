@@ -36,7 +36,8 @@ def expected(tiny_translator):
     texts = [text for text in TEXTS if "\t" not in text]
     # Translations of this random model contain line ends, so the whole output is
     # compared and not split into lines.
-    found = "".join(f"{text}\n" for text in tiny_translator.translate(texts, protect=()))
+    found = tiny_translator.translate(texts, protect=())
+    found = "".join(f"{text}\n" for text in found)
     assert len(found) > 20
     return texts, found
 

@@ -158,6 +158,11 @@ def test_pieces_and_their_bytes_spell_the_text(tokenizer):
             assert joined.decode().strip() == found.strip()
 
 
+def test_characters_of_bytes_are_not_in_the_vocabulary(tokenizer):
+    assert {*"abc"} < tokenizer.characters()
+    assert not {*"猫😀"} & tokenizer.characters()
+
+
 def test_bytes_that_form_no_character_are_not_written(lossless):
     """Python's decoder of UTF-8 finds the same characters in random bytes."""
     spellings = lossless.piece_bytes()
