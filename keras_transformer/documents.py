@@ -12,7 +12,6 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -163,57 +162,31 @@ _INLINE = re.compile(
 _UNTRANSLATED = {"script", "style", "pre", "textarea", "template", "svg", "math"}
 
 
-class _HtmlTags(HTMLParser):
-    """Collects (start, end, name, attributes) of tags, with `None` for end tags."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=False)
-        self.tags, self._text = [], text
-        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs, close=">"):
-        line, column = self.getpos()
-        start = self._lines[line - 1] + column
-        close = close if attrs is None else self.get_starttag_text()
-        end = self._text.find(close, start) + len(close)
-        # A tag that does not end extends to the end of the file.
-        end = end if end > start else len(self._text)
-        self.tags.append((start, end, tag, None if attrs is None else dict(attrs)))
-
-    def handle_endtag(self, tag):
-        self.handle_starttag(tag, None)
-
-    def handle_decl(self, decl):
-        self.handle_starttag("!", None)
-
-    def handle_comment(self, data):
-        self.handle_starttag("!", None, "-->")
-
-    handle_pi = unknown_decl = handle_decl
-
-
 def _html(text, path):
-    tags = _HtmlTags(text).tags
-    if not tags:
+    # Imported here because it loads Keras.
+    from keras_transformer.decoding.markup import TagParser, is_untranslated
+
+    found = TagParser(text).found
+    if all(kind == "text" for _, kind, *_ in found):
         raise DataError(f"{path}:1: must be HTML, but has no tag")
     begin, hidden, depth = 0, None, 0
-    for start, end, name, attributes in [*tags, (len(text), len(text), "!", None)]:
-        is_start = attributes is not None
+    found += [(len(text), "empty", "", {})] * 2
+    for (start, kind, name, attributes), (end, *_) in itertools.pairwise(found):
+        if kind == "text":
+            continue
         if hidden is None:
-            is_hidden = is_start and (
-                name in _UNTRANSLATED or attributes.get("translate") == "no"
+            if _INLINE.fullmatch(name):
+                continue
+            is_hidden = kind == "open" and (
+                name in _UNTRANSLATED or is_untranslated(attributes)
             )
             # In broken HTML, an element may not end. The parser knows of two kinds.
             if is_hidden and name not in ("script", "style"):
                 is_hidden = f"</{name}" in text[end:].lower()
-            if _INLINE.fullmatch(name) and not is_hidden:
-                continue
             yield from _html_text(text, begin, start)
             hidden = name if is_hidden else None
         if name == hidden:
-            depth += 1 if is_start else -1
+            depth += {"open": 1, "close": -1}.get(kind, 0)
             hidden = hidden if depth else None
         begin = end
 
@@ -247,8 +220,33 @@ def _markdown(text, path):
             # In a cell, the parser has removed the backslash before a bar.
             if min(spans)[0] >= 0:
                 end = spans[-1][1]
-                gaps = [(a, b) for (_, a), (b, _) in itertools.pairwise(spans)]
-                yield _wrapped(text, spans[0][0], end, gaps)
+                note = re.compile(r"\[\^[^\]\s]+\]:\s*").match(text, spans[0][0])
+                spans[0] = note.end() if note else spans[0][0], spans[0][1]
+                for part in _between_hard_breaks(token, spans, text):
+                    gaps = [(a, b) for (_, a), (b, _) in itertools.pairwise(part)]
+                    yield _wrapped(text, part[0][0], part[-1][1], gaps)
+
+
+def _between_hard_breaks(token, spans, text):
+    """Divides the lines of a paragraph, as (start, end), at its hard line breaks.
+
+    It is not divided at those inside of emphasis or links.
+    """
+    depth, breaks, parts = 0, [], [spans[:1]]
+    for child in token.children:
+        depth += child.nesting
+        if child.type.endswith("break"):
+            breaks.append((child.type == "hardbreak", depth == 0))
+    # Code and HTML may also extend over several lines.
+    if len(breaks) != len(spans) - 1:
+        return [spans]
+    for (is_hard, is_outer), span in zip(breaks, spans[1:], strict=True):
+        start, end = parts[-1][-1]
+        if is_hard and text[end - 1] == "\\":
+            parts[-1][-1] = start, end - 1
+        parts += [[]] * (is_hard and is_outer)
+        parts[-1] = [*parts[-1], span]
+    return parts
 
 
 _TIME = r"(?:\d+:)?\d\d:\d\d[.,]\d+"

@@ -39,6 +39,9 @@ class Replacing:
         texts = [pattern.sub(lambda one: one[1] or self._word, line) for line in lines]
         return [[Translation(text, 0.0)] for text in texts]
 
+    def warn(self, index, message):
+        pass
+
     def align(self, sources, targets):
         return [[(n, n) for n in range(len(each.split()))] for each in targets]
 
@@ -178,6 +181,23 @@ CASES = {
     # The only break is before a dash, which would begin a list.
     "list.md": ("a word b\n- c d", ["a word b", "c d"], "a Wort b\n- c d"),
     "dash.md": ("aa word\nb - c", ["aa word b - c"], "aa Wort\nb - c"),
+    "hard.md": (
+        "a word  \n> b\\\nc *d  \ne word*",
+        ["a word", "b", "c *d e word*"],
+        "a Wort  \n> b\\\nc *d  \ne Wort*",
+    ),
+    "note.md": ("[^1]: A[^2] word\nb", ["A[^2] word b"], "[^1]: A[^2] Wort\nb"),
+    "inline.html": (
+        '<p>a <b translate="no">words</b> word',
+        ['a <b translate="no">words</b> word'],
+        'a <b translate="no">words</b> Wort',
+    ),
+    "class.html": ("<p class=notranslate>word</p><p>word", ["word"], "</p><p>Wort"),
+    "plural.json": (
+        '["{n, plural, one {# word} other {# a}}"]',
+        ["{n, plural, one {# word} other {# a}}"],
+        '["{n, plural, one {# word} other {# a}}"]',
+    ),
     "broken.html": ("<p>a <b>word<p>b</i>", ["a <b>word", "b</i>"], "<b>Wort<p>b</i>"),
     "hidden.html": ("<pre>word<p>word", ["word", "word"], "<pre>Wort<p>Wort"),
     "old.po": ('msgid "a\\tword"\nmsgstr ""\n', ["a\tword"], 'msgstr "a\\tWort"'),

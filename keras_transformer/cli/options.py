@@ -41,12 +41,16 @@ def search(beam_size, length_penalty, patience):
     return {name: value for name, value in values.items() if value is not None}
 
 
-def require(is_valid, rule):
-    """Returns a callback of typer that refuses other values; `rule` is their name."""
+def require(is_valid, rule, split=lambda value: [value]):
+    """Returns a callback of typer that refuses other values; `rule` is their name.
+
+    `split` returns the parts of a value that are checked.
+    """
 
     def check(value):
-        if value is not None and not is_valid(value):
-            raise typer.BadParameter(f"{value}: must be {rule}")
+        for part in [] if value is None else split(value):
+            if not is_valid(part):
+                raise typer.BadParameter(f"{part}: must be {rule}")
         return value
 
     return check

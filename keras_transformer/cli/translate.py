@@ -70,8 +70,9 @@ def translate(
         Option(
             metavar="KINDS",
             callback=options.require(
-                lambda value: {*value.split(",")} <= SPANS,
+                SPANS.__contains__,
                 "one or more of " + ", ".join(sorted(SPANS)),
+                lambda value: value.split(","),
             ),
             help="Spans that outputs contain unchanged: urls, emails, placeholders, "
             "tags, symbols such as emoji, numbers, code, or none.",
@@ -205,6 +206,7 @@ def translate(
     job = _Job(
         *(translator, warnings, n_best, sampled, scores, alignments, as_json),
         [kind for kind in protect.split(",") if kind != "none"],
+        input_path or "standard input",
     )
 
     def write_all(write_line, num_done):
@@ -255,6 +257,7 @@ class _Job:
     has_alignments: bool
     as_json: bool
     protected: list  # kinds of spans, for beam search without prefixes
+    input_name: object  # of the file
 
     @property
     def is_numbered(self):
@@ -294,9 +297,14 @@ class _Job:
         for start, chunk in chunks:
             self.warnings.numbers = document.line_numbers[start:]
             found = n_best_marked(
-                self.translator, chunk, 1, document.syntax, self.protected
+                *(self.translator, chunk, 1, document.syntax, self.protected),
+                name=self._name,
             )
             yield from (best.text for best, *_ in found[max(num_done - start, 0) :])
+
+    def _name(self, index):
+        """Returns the file and the line of a text of the chunk."""
+        return f"{self.input_name}:{self.warnings.numbers[index]}"
 
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""
@@ -309,7 +317,7 @@ class _Job:
             count = self.num_candidates
             return n_best_marked(
                 *(self.translator, lines, count, "text", self.protected),
-                first=start + 1,
+                name=self._name,
             )
         import numpy as np
 

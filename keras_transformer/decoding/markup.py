@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from keras_transformer.decoding.spans import (
     KINDS,
+    PLURAL,
     PROTECTED,
     Span,
     find_spans,
@@ -26,7 +27,7 @@ from keras_transformer.decoding.warnings import add_warning
 from keras_transformer.errors import DataError, ModelError
 
 SYNTAXES = ("text", "html", "xliff", "markdown")
-_KEEP = re.compile(r"<keep>(.*?)</keep>", re.DOTALL)
+_KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _TAG = re.compile(r"<[A-Za-z/!?]|&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 _ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
@@ -34,6 +35,7 @@ _LINK_END = (
     r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
     r"(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^)]*\)))?\s*\)|\[[^\]]*\])?"
 )
+_FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta"}
 _VOID |= {"source", "track", "wbr", "x", "bx", "ex"}
@@ -80,19 +82,17 @@ class _Marked(NamedTuple):
     problem: str = ""  # of the tags
 
 
-def translate_marked(translator, texts, syntax="html", protect=PROTECTED, warn=None):
+def translate_marked(translator, texts, syntax="html", protect=PROTECTED):
     """Translates texts with inline markup.
 
     Args:
-        translator: `Translator`, or another object with `n_best` and, for markup,
-            `align`.
+        translator: `Translator`, or another object with `n_best`, `warn` and, for
+            markup, `align`.
         texts: List of str, each a sentence or a paragraph.
         syntax: `"html"`; `"xliff"`, the inline elements of XLIFF; `"markdown"`; or
             `"text"`, in which `protect` decides whether tags of HTML count.
         protect: Kinds of spans that stay as they are (see `decoding.spans.KINDS`).
             `<keep>` and `</keep>` surround others.
-        warn: Called with the index of a text and a message about its tags. Defaults to
-            `translator.warn`.
 
     Returns:
         List of str: the translations, with each tag as it was.
@@ -101,14 +101,14 @@ def translate_marked(translator, texts, syntax="html", protect=PROTECTED, warn=N
         ValueError: If `syntax` is unknown.
         DataError: If `<keep>` or `</keep>` lacks the other.
     """
-    found = n_best_marked(translator, texts, 1, syntax, protect, warn)
+    found = n_best_marked(translator, texts, 1, syntax, protect)
     return [best.text for best, *_ in found]
 
 
-def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
+def n_best_marked(translator, texts, n, syntax, protect, name=None):
     """Returns the `n` best translations of each text (see `translate_marked`).
 
-    `first` is the number of the first text in messages.
+    `name` is called with the index of a text, and returns how errors name it.
     """
     unknown = {protect} if isinstance(protect, str) else {*protect} - {*KINDS}
     if unknown:
@@ -120,7 +120,6 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
         raise ValueError(
             f"`syntax` must be one of {SYNTAXES}. Received: syntax={syntax!r}."
         )
-    warn = warn or getattr(translator, "warn", None)
     known = getattr(translator, "characters", frozenset())
     spans_of = functools.partial(find_spans, kinds=protect, known=known)
     marked = []
@@ -128,7 +127,8 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
         try:
             marked.append(_parse(text, syntax, "tags" in protect, spans_of))
         except DataError as error:
-            raise DataError(f"line {first + index}: {error}") from None
+            place = name(index) if name else f"line {index + 1}"
+            raise DataError(f"{place}: {error}") from None
     whole = {}
     if syntax == "text":
         whole = _translate_whole(translator, texts, marked, n, spans_of)
@@ -158,13 +158,11 @@ def n_best_marked(translator, texts, n, syntax, protect, warn=None, first=1):
         found[index][number] = found[index][number]._replace(text=new)
     for index, translations in whole.items():
         found[index] = translations
-        for warning in translations[0].warnings if warn else ():
-            warn(index, warning)
     for index, each in enumerate(marked):
         if each.problem:
             found[index] = add_warning(found[index], each.problem)
-            if warn:
-                warn(index, each.problem)
+        for warning in found[index][0].warnings:
+            translator.warn(index, warning)
     return found
 
 
@@ -213,10 +211,10 @@ def _parse(raw, syntax, has_tags, spans_of):
         return _Marked(raw, spans_of(raw))
     parse = _markdown_events if syntax == "markdown" else _html_events
     events = []
-    # Every second part is what <keep> and </keep> surround.
+    # Every third part is text, and one of the others what stays.
     for number, part in enumerate(_KEEP.split(raw)):
-        if number % 2:
-            events.append(_Event("keep", part, text=part))
+        if number % 3:
+            events += [] if part is None else [_Event("keep", part, text=part)]
         elif re.search("</?keep>", part):
             raise DataError("<keep> and </keep> must surround each text that stays.")
         else:
@@ -339,10 +337,11 @@ class _Placing:
                 place = low, high
             else:
                 place = self._trim(child, found) if found else self._gap(child, parent)
-            text = self.marked.text[child.start : child.end].strip()
-            if text in [span.text for span in self.marked.spans]:
-                at = self.target.find(text, low, high)
-                place = (at, at + len(text)) if at >= 0 else place
+            for first, last in self._around(child):
+                at = self.target.find(self.marked.text[first:last], low, high)
+                if at >= 0:
+                    place = at + child.start - first, at + child.end - first
+                    break
             free -= set(found)
             placed.append(
                 (*(min(max(each, low), high) for each in place), child, found)
@@ -364,6 +363,16 @@ class _Placing:
                 yield " " * (after and not is_apart)
             low = end
         yield low, high
+
+    def _around(self, element):
+        """Returns the spans around an element, and the word of which it is a part.
+
+        The translation may contain them unchanged.
+        """
+        start, end = element.start, element.end
+        around = [(span.start, span.end) for span in self.marked.spans]
+        around += [(a, b) for a, b in self.sources if a < start < b or a < end < b]
+        return [(a, b) for a, b in around if a <= start and end <= b]
 
     def _source_words(self, element):
         return [
@@ -432,13 +441,13 @@ class _Placing:
         return place, place
 
 
-class _Parser(HTMLParser):
-    """Finds where tags and text begin."""
+class TagParser(HTMLParser):
+    """Finds where tags and text begin: `found`, (start, kind, name, attributes)."""
 
     def __init__(self, raw):
         super().__init__(convert_charrefs=False)
         self._lines = [0, *(match.end() for match in re.finditer("\n", raw))]
-        self.found = []  # (offset, kind, name, attributes)
+        self.found = []
         self.feed(raw)
         self.close()
 
@@ -470,16 +479,22 @@ class _Parser(HTMLParser):
     handle_decl = handle_pi = unknown_decl = handle_comment
 
 
+def is_untranslated(attributes):
+    """Returns whether attributes of HTML exclude an element from translation."""
+    classes = (attributes.get("class") or "").split()
+    return attributes.get("translate") == "no" or "notranslate" in classes
+
+
 def _html_events(raw):
     """Returns the `_Event`s of HTML, or of XLIFF."""
-    found = _Parser(raw).found
+    found = TagParser(raw).found
     found.append((len(raw), "", "", {}))
     events, index = [], 0
     while index < len(found) - 1:
         start, kind, name, attributes = found[index]
         index += 1
         key = name
-        stays = attributes.get("translate") == "no" or name in _CODE
+        stays = is_untranslated(attributes) or name in _CODE
         stays = stays or attributes.get("mtype") == "protected"
         content = None
         if kind == "open" and (stays or name in _OPAQUE):
@@ -541,6 +556,11 @@ def _markdown_events(raw):
             events.append(_Event("close", closing, name))
         elif name == "html":
             events += _html_events(token.content)
+        elif token.type == "text":
+            parts = _FOOTNOTE.split(match[0])
+            for part, note in zip(parts[::2], [*parts[1::2], ""], strict=True):
+                events.append(_Event("text", part, text=part))
+                events += [_Event("empty", note)] if note else []
         elif match[0]:
             events.append(_Event(kind, match[0], name, token.content or " "))
     return events

@@ -17,13 +17,19 @@ from keras_transformer.decoding.warnings import add_warning
 
 # The default kinds.
 PROTECTED = ("urls", "emails", "placeholders", "tags", "symbols")
+# A message of ICU that depends on a number or a word, with up to three inner levels.
+_INNER = "[^{}]*"
+for _ in range(3):
+    _INNER = rf"(?:[^{{}}]|\{{{_INNER}\}})*"
+PLURAL = rf"\{{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,{_INNER}\}}"
 # Of kinds that overlap, the first one counts.
 _PATTERNS = {
     "code": r"`[^`\n]+`|(?<![\w/])/\w[\w.-]*(?:/[\w.-]*\w)+|\b\w+(?:_\w+)+\b(?:\(\))?"
     r"|\b[A-Za-z_]\w*\(\)|(?<![\w-])--[a-z][\w-]*",
     "urls": r"(?:\b(?:https?|ftp)://|\bwww\.)[^\s<>\"“”«»]*[^\s<>\"“”«».,;:!?)\]}'’…]",
     "emails": r"\b[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
-    "placeholders": r"%%|\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}"
+    "placeholders": rf"{PLURAL}|"
+    r"%%|\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}"
     r"|%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfgGcrsa@](?!\w)",
     # Emoji with their modifiers, arrows, and signs such as a note or a check mark.
     "symbols": "(?:[\u00a9\u00ae\u2190-\u2bff\U0001f000-\U0001faff]"
@@ -34,6 +40,7 @@ _PATTERNS = {
 KINDS = (*PROTECTED, "numbers", "code")
 # How the names of marks that all scripts share begin.
 _NO_SCRIPTS = {"", "COMBINING", "VARIATION"}
+_DINGBAT = re.compile("[\u2600-\u2bff\U0001f000-\U0001faff]")
 # Signs that Unicode counts as punctuation, but that sentences need as little as `+`.
 _SIGNS = "%‰#@§¶†‡\\"
 # Words that translators know and keep, for texts without them.
@@ -41,6 +48,7 @@ _NAMES = ("Tom", "Maria", "Paris", "London", "Peter", "Berlin", "Anna", "Rome")
 _FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
 # Placeholders that stand for a number.
 _COUNTS = re.compile(r"%.*[diu]|.*(?:count|num|total|size|amount)\w*\}*|\{+n\}+", re.I)
+_LETTER = re.compile(r"[^\W\d_]")
 _ENDS = ".!?…。！？"
 
 
@@ -65,16 +73,16 @@ def find_spans(text, kinds, known=frozenset()):
     patterns = [f"(?P<{kind}>{_PATTERNS[kind]})" for kind in _PATTERNS if kind in kinds]
     if "symbols" in kinds and known and not known.issuperset(text):
         # Before figures, which may belong to a sign.
-        patterns.insert(-1, _rare_pattern(text, known))
-    patterns = [*filter(None, patterns)]
+        place = len(patterns) - ("numbers" in kinds)
+        patterns[place:place] = _rare_patterns(text, known)
     if not patterns:
         return []
     found = re.finditer("|".join(patterns), text)
     return [Span(each.start(), each[0], each.lastgroup) for each in found]
 
 
-def _rare_pattern(text, known):
-    """Returns a pattern of the words and signs with characters that are not known.
+def _rare_patterns(text, known):
+    """Yields patterns of the words and signs with characters that are not known.
 
     Letters of known scripts are no such characters, nor is punctuation, because they
     may be translated.
@@ -82,18 +90,17 @@ def _rare_pattern(text, known):
     letters = signs = ""
     for character in {*text} - known:
         kind = unicodedata.category(character)[0]
-        if kind == "S" or character in _SIGNS:
+        # Emoji and dingbats do not belong to the words and figures beside them.
+        if (kind == "S" and not _DINGBAT.match(character)) or character in _SIGNS:
             signs += re.escape(character)
         elif kind in "LMN" and _script(character) not in _scripts(known):
             letters += re.escape(character)
-    found = []
     if letters:
-        found.append(rf"\w*[{letters}]+(?:[^\w<>]{{0,2}}[{letters}]+)*\w*")
+        yield rf"(?P<word>\w*[{letters}]+(?:[^\w<>]{{0,2}}[{letters}]+)*\w*)"
     if signs:
         number = r"\d(?:[\d.,]*\d)?"
         sign = rf"[{signs}]+(?: ?{number}|\w+)?"
-        found.append(rf"(?:{number}[ \u00a0]?|\w+)?{sign}(?: ?{sign})*")
-    return f"(?P<rare>{'|'.join(found)})" if found else ""
+        yield rf"(?P<sign>(?:{number}[ \u00a0]?|\w+)?{sign}(?: ?{sign})*)"
 
 
 @functools.cache
@@ -131,18 +138,22 @@ def translate_spans(translator, texts, spans, n=1):
     """Returns the `n` best translations of texts that contain their spans.
 
     Args:
-        translator: `Translator`, or another object with `n_best` and `warn`. Only a
-            `Translator` can require stand-ins.
+        translator: `Translator`, or another object with `n_best`. Only a `Translator`
+            can require stand-ins. `warn` is not called.
         texts: List of str.
         spans: For each text, a list of its `Span`s.
         n: Number of translations.
 
     Returns:
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
-        of `translator.n_best`. If a figure is lost, there is a warning.
+        of `translator.n_best`. If a figure is lost, it has a warning.
     """
     quiet = without_warnings(translator)
-    found = quiet.n_best(texts, n)
+    is_bare = [_is_bare(*each) for each in zip(texts, spans, strict=True)]
+    lines = ["" if bare else text for text, bare in zip(texts, is_bare, strict=True)]
+    found = quiet.n_best(lines, n)
+    for index in itertools.compress(range(len(texts)), is_bare):
+        found[index] = [found[index][0]._replace(text=texts[index])]
     left = [
         index
         for index, text in enumerate(texts)
@@ -172,10 +183,14 @@ def translate_spans(translator, texts, spans, n=1):
             if not keeps_spans(found[index][0].text, texts[index], [span]):
                 message = f"the translation changes {span.text!r}"
                 found[index] = add_warning(found[index], message)
-    for index, (best, *_) in enumerate(found):
-        for warning in best.warnings:
-            translator.warn(index, warning)
     return found
+
+
+def _is_bare(text, spans):
+    """Returns whether a text has spans, but no letter besides them."""
+    for span in reversed(spans):
+        text = text[: span.start] + text[span.end :]
+    return bool(spans) and not _LETTER.search(text)
 
 
 def without_warnings(translator):
@@ -210,7 +225,7 @@ def _swap(text, spans, attempt):
     pools = [pool[attempt:] for pool in pools]
     for span in spans:
         is_count = span.kind == "placeholders" and _COUNTS.fullmatch(span.text)
-        is_count = is_count or (span.kind == "rare" and re.search(r"\d", span.text))
+        is_count = is_count or (span.kind == "sign" and re.search(r"\d", span.text))
         pool = pools[bool(is_count) or span.kind == "numbers"]
         standin = pool.pop(0) if pool else f"X{len(standins)}"
         standins[standin] = span.text
@@ -237,7 +252,7 @@ def _translate_between(translator, indices, found, texts, spans):
         ends = [0, *(span.end for span in spans[index])]
         starts = [*(span.start for span in spans[index]), len(texts[index])]
         rows.append([texts[index][i:j] for i, j in zip(ends, starts, strict=True)])
-    gaps = [gap for row in rows for gap in row if re.search(r"[^\W\d_]", gap)]
+    gaps = [gap for row in rows for gap in row if _LETTER.search(gap)]
     of_gap = translator.n_best([gap.strip() for gap in gaps], 1) if gaps else []
     of_gap = dict(zip(gaps, of_gap, strict=True))
     for index, row in zip(indices, rows, strict=True):

@@ -30,6 +30,9 @@ def test_documents_are_translated(page, tmp_path, model_path, run_command):
     )
     result = run_command("translate", model_path, "--input", page, code=0)
     assert result.stdout == output.read_text()
+    page.write_text("<p>a text\n<p>a <keep>text")
+    result = run_command("translate", model_path, "--input", page, code=2)
+    assert result.stderr.startswith(f"error: {page}:2: <keep> and </keep> must")
 
 
 def test_interrupted_documents_are_continued(

@@ -111,8 +111,9 @@ def test_spans_stay_unless_protection_is_off(run_command, folders):
     result = run_command("translate", folders[0], "--protect", "urls,tag", stdin=line)
     assert (
         result.exit_code == 2
-        and "urls,tag: must be one or more of code" in result.stderr
+        and "--protect': tag: must be one or more of code" in result.stderr
     )
     result = run_command("translate", folders[0], stdin=f"\n{line} <keep>")
     assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr.startswith("error: line 2: <keep> and </keep> must surround")
+    expected = "error: standard input:2: <keep> and </keep> must surround"
+    assert result.stderr.startswith(expected)

@@ -74,7 +74,7 @@ def test_spans_are_found(text, kinds, expected):
         ("It is £10.50, 5 € or 20°C.", ["£10.50", "5 €", "20°C"]),
         ("C++, 3 × 4 and 50% of #x.", ["C++", "3 × 4", "50%", "#x"]),
         ("2½ m², 5µm", ["2½", "m²", "5µm"]),
-        ("At https://x.org/北京 or 👍", ["https://x.org/北京", "👍"]),
+        ("At https://x.org/北京 or so👍🏽", ["https://x.org/北京", "👍🏽"]),
         ("Dvořák, e\u0301té, QUÉ – “x” … (a; b)", []),
     ],
 )
@@ -115,7 +115,9 @@ MARKED = {
         "  <p> padded </p>\n": None,
         "H<sub>2</sub>O <!-- c --> <code>a b</code> &lt;": None,
         "<keep>a <b> &amp;</keep> is kept": None,
+        "a<i>b</i> <b>c</b><u>d</u><x/>e": "<b>c</b><u>d</u><x/>e a<i>b</i>",
         "wrapped <b>text\n of</b> lines": "lines <b>of text</b> wrapped",
+        "a <i class='x notranslate'>b c</i> d": "d <i class='x notranslate'>b c</i> a",
         "": None,
     },
     "xliff": {
@@ -133,10 +135,17 @@ MARKED = {
         ),
         "\\* &amp; <b>html</b> ![alt text](img.png) <http://x.org>": None,
         "``a ` b`` and [text][1]  \nnext line": None,
+        "one[^1] *two[^a]* three": "three *two[^a]* one[^1]",
     },
     "text": {
         "a & b <b>c d</b> e": "e <b>d c</b> b & a",
         "x < y and\ta<b  c": "c  and\ta<b y < x",
+        "x {n, plural, =0 {} one {# {y} z} other {# z}} y": (
+            "y {n, plural, =0 {} one {# {y} z} other {# z}} x"
+        ),
+        "<i>x</i> {n, select, a {<b>a</b> b} other {c d}} y": (
+            "y {n, select, a {<b>a</b> b} other {c d}} <i>x</i>"
+        ),
     },
 }
 
@@ -149,6 +158,12 @@ def test_tags_surround_the_aligned_words(syntax, text):
     expected = MARKED[syntax][text]
     if expected is not None:
         assert translate_marked(Reverse(), [text], syntax) == [expected]
+
+
+def test_what_has_only_spans_is_not_translated():
+    shout = Copy(lambda line: line and line.upper() + "!")
+    texts = ["https://x.org, %s", "<b>{a}</b>", "1 {n, plural, other {x}}"]
+    assert translate_marked(shout, [*texts, "so"], "text") == [*texts, "SO!"]
 
 
 def test_lost_spans_are_put_back():
