@@ -1,6 +1,5 @@
 """Translation, scoring, and alignment of text."""
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -60,7 +59,7 @@ from keras_transformer.decoding.warnings import (
     is_cut_off,
     mean_log_probs,
 )
-from keras_transformer.errors import NOT_FINITE, DataError, ModelError
+from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.numerics.seeds import FixedSeed
 
 # Maximum number of logits that are computed at a time in scoring, 128 MiB in float32.
@@ -407,11 +406,8 @@ class Translator:
 
     @functools.cached_property
     def characters(self):
-        """The characters of the source's vocabulary, or none if they are unknown."""
-        # Some tokenizers of KerasHub do not spell their subwords.
-        with contextlib.suppress(DataError):
-            return self.tokenizer.characters()
-        return frozenset()
+        """The characters of the source's vocabulary (see `find_spans`)."""
+        return self.tokenizer.characters()
 
     @functools.cached_property
     def _prefix_ends(self):

@@ -45,15 +45,28 @@ def mean_log_probs(sequences, scores, search, pad_id):
     return np.asarray(scores)[:, 0] * penalties / lengths
 
 
-def output_warnings(texts, outputs):
+def export_warnings(outputs, low_score):
+    """Returns a list of warnings, but not of loops, about each text of an export.
+
+    `outputs` are those of one of its signatures that translate.
+    """
+    low = -np.inf if low_score is None else low_score
+    # Older exports and those of other programs lack some outputs.
+    none = np.zeros(len(outputs["translations"]))
+    rows = outputs.get("truncated", none), outputs.get("mean_log_probs", none)
+    return [
+        [TRUNCATED] * int(is_cut) + [LOW_SCORE.format(mean, low)] * int(mean < low)
+        for is_cut, mean in zip(*rows, strict=True)
+    ]
+
+
+def output_warnings(texts, outputs, low_score):
     """Returns a list of warnings about the best translation of each text of an export.
 
-    `texts` are bytes, and `outputs` are those of one of its signatures that translate.
+    `texts` are bytes. The others are the arguments of `export_warnings`.
     """
     best = np.reshape(outputs["translations"], (len(texts), -1))[:, 0]
-    # Exports of other programs may not report truncated texts.
-    truncated = outputs.get("truncated", [False] * len(texts))
-    found = [[TRUNCATED] * int(is_cut) for is_cut in truncated]
+    found = export_warnings(outputs, low_score)
     for text, translation, warnings in zip(texts, best, found, strict=True):
         sides = (each.decode("utf-8", "replace") for each in (text, translation))
         loop = find_loop(*sides)

@@ -15,12 +15,12 @@ from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.translator import translations_of
-from keras_transformer.decoding.warnings import TRUNCATED, add_warnings
+from keras_transformer.decoding.warnings import add_warnings, export_warnings
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.export.load import (
     foreign_error,
-    limit_batch_size,
     load_saved_model,
+    read_limits,
 )
 
 
@@ -42,13 +42,15 @@ class ExportedTranslator:
     """
 
     batch_size = 64
+    low_score = None
+    characters = frozenset()
     data = None  # an export does not contain the recipe
 
     def __init__(self, path, allow_unsafe=False, parallel_parts=1, warn=None):
         self.path = path
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
-        self.batch_size = limit_batch_size(path, self.batch_size)
+        self._set_limits(read_limits(path))
         # The loaded object owns the variables. Signatures work only while it exists.
         self._loaded = load_saved_model(path, allow_unsafe)
         serve = self._loaded.signatures["serving_default"]
@@ -56,16 +58,24 @@ class ExportedTranslator:
             if name not in serve.structured_outputs:
                 raise foreign_error(path, f"no output {name}")
 
+    def _set_limits(self, limits):
+        """Reads `ExportLimits`, or `None`."""
+        if limits is not None:
+            self.batch_size = min(self.batch_size, limits.max_batch_size)
+            self.low_score = limits.low_score
+            self.characters = frozenset(limits.characters)
+
     @classmethod
-    def of_signatures(cls, signatures, path, batch_size):
+    def of_signatures(cls, signatures, path, batch_size, limits=None):
         """Returns a translator with other functions than those of a file.
 
-        `signatures` maps names to functions that return tensors or arrays. Warnings are
-        not logged, but only added to translations.
+        `signatures` maps names to functions that return tensors or arrays, and `limits`
+        are `ExportLimits`. Warnings are not logged, but only added to translations.
         """
         translator = cls.__new__(cls)
         translator._loaded = types.SimpleNamespace(signatures=signatures)
         translator.path, translator.batch_size = path, batch_size
+        translator._set_limits(limits)
         translator.parallel_parts, translator.warn = 1, lambda index, text: None
         return translator
 
@@ -109,7 +119,7 @@ class ExportedTranslator:
             counts = outputs.get("counts", np.ones(len(texts), int))
             return zip(
                 translations_of(texts, scores, counts),
-                [[TRUNCATED] * int(each) for each in outputs["truncated"]],
+                export_warnings(outputs, self.low_score),
                 strict=True,
             )
 

@@ -17,11 +17,13 @@ _Limit = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class ExportLimits(BaseModel):
-    """Content of `limits.json`."""
+    """Content of `limits.json`. Older exports lack those that have defaults."""
 
     max_batch_size: _Limit  # rows
     max_source_length: _Limit  # subwords, including the end id
     end_id: int = Field(ge=0, lt=2**31)  # of a source, for warm-up requests
+    low_score: float | None = None  # attribute of `Translator`
+    characters: str = ""  # of the source's vocabulary
 
 
 def read_limits(path):
@@ -30,12 +32,6 @@ def read_limits(path):
     if not os.path.lexists(path):
         return None
     return read_json(path, ExportLimits, error=ModelError)
-
-
-def limit_batch_size(path, batch_size):
-    """Returns `batch_size`, or the maximum batch size of the export if smaller."""
-    limits = read_limits(path)
-    return min(batch_size, limits.max_batch_size) if limits else batch_size
 
 
 def load_saved_model(path, allow_unsafe=False):

@@ -62,6 +62,7 @@ def export_saved_model(
     parallel_parts=1,
     jit_compile=False,
     warmup_requests=True,
+    low_score=None,
 ):
     """Writes `folder/VERSION/`, a SavedModel with the tokenizer and beam search.
 
@@ -104,6 +105,8 @@ def export_saved_model(
             TF-Serving, whose builds lack XLA.
         warmup_requests: Whether to write warm-up requests for TF-Serving, which needs
             the package tensorflow-serving-api.
+        low_score: Attribute of `Translator`, for warnings of `ExportedTranslator` and
+            of a server.
 
     Returns:
         Path of the new version's folder.
@@ -162,6 +165,8 @@ def export_saved_model(
         max_batch_size=max_batch_size,
         max_source_length=signatures.max_source_length,
         end_id=tokenizer.end_id,
+        low_score=low_score,
+        characters="".join(sorted(tokenizer.characters())),
     )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, texts, limits, warmup_requests)
@@ -239,6 +244,7 @@ def export_translator(
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
         warmup_requests=warmup_requests,
+        low_score=translator.low_score,
     )
 
 

@@ -57,6 +57,7 @@ class Signatures:
         self._model = model
         self._tokenizer = tokenizer
         self._target_tokenizer = target_of(tokenizer)
+        self._penalty = search.penalty
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
         self._text_options = TextOptions.of(tokenizer, search)
@@ -153,6 +154,7 @@ class Signatures:
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
             "truncated": found["truncated"],
+            "mean_log_probs": found["mean_log_probs"],
         }
 
     def translate_n_best(self, inputs):
@@ -184,7 +186,8 @@ class Signatures:
         `translate_n_best`.
         """
         segments = self._segments(texts)
-        *found, is_cut = self._translate_segments(segments.ids, n_best, num_places)
+        found = self._translate_segments(segments.ids, n_best, num_places)
+        *found, is_cut, means = found
         is_cut = tf.math.unsorted_segment_max(
             tf.cast(is_cut, tf.int32), segments.text_index, tf.size(texts)
         )
@@ -195,6 +198,9 @@ class Signatures:
             "scores": scores,
             "counts": counts,
             "truncated": segments.truncated | (is_cut > 0),
+            "mean_log_probs": tf.math.unsorted_segment_min(
+                means, segments.text_index, tf.size(segments.truncated)
+            ),
         }
 
     def _translate_segments(self, ids, n_best, num_places):
@@ -202,14 +208,15 @@ class Signatures:
 
         Takes RaggedTensor int32 `[segments, (length)]`. Returns translations and their
         scores, string and float32 `[segments, num_places]`, the number found, int32
-        `[segments]`, and whether they have no end id, bool `[segments]`.
+        `[segments]`, whether they have no end id, bool `[segments]`, and the mean
+        log-probability per subword of the best one, float32 `[segments]`.
         """
         places = tf.where(ids.row_lengths() > 0)
         ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)
         rows = tf.concat([tf.gather(ids, places[:, 0]), ends], axis=1)
         num_rows = tf.size(places)
 
-        def search_some(start, texts, scores, is_cut):
+        def search_some(start, texts, scores, is_cut, means):
             chosen = rows[start : start + self._max_batch_size]
             sequences, new_scores = self._search_ids(
                 chosen.to_tensor(self._tokenizer.pad_id), n_best
@@ -217,6 +224,9 @@ class Signatures:
             sequences = sequences[:, :num_places]
             new_scores = new_scores[:, :num_places]
             length = tf.shape(sequences)[2]
+            is_token = sequences[:, 0] != self._target_tokenizer.pad_id
+            sizes = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), axis=1), 1)
+            new_means = new_scores[:, 0] * self._penalty(sizes) / sizes
             has_end = tf.reduce_any(
                 sequences[:, 0] == self._target_tokenizer.end_id, axis=1
             )
@@ -229,15 +239,16 @@ class Signatures:
                 tf.concat([texts, written], axis=0),
                 tf.concat([scores, new_scores], axis=0),
                 tf.concat([is_cut, ~has_end], axis=0),
+                tf.concat([means, new_means], axis=0),
             )
 
-        lists = tf.TensorShape([None, None])
+        lists, row = tf.TensorShape([None, None]), tf.TensorShape([None])
         none = tf.zeros([0, num_places])
-        _, texts, scores, is_cut = tf.while_loop(
+        _, texts, scores, is_cut, means = tf.while_loop(
             lambda start, *_: start < num_rows,
             search_some,
-            (0, tf.fill([0, num_places], ""), none, tf.zeros([0], bool)),
-            shape_invariants=(tf.TensorShape([]), lists, lists, tf.TensorShape([None])),
+            (0, tf.fill([0, num_places], ""), none, tf.zeros([0], bool), tf.zeros([0])),
+            shape_invariants=(tf.TensorShape([]), lists, lists, row, row),
             parallel_iterations=1,
         )
         # Unused places come last. The first place is used even if nothing was found.
@@ -252,6 +263,7 @@ class Signatures:
             tf.tensor_scatter_nd_update(tf.zeros([size, num_places]), places, scores),
             tf.tensor_scatter_nd_update(tf.ones([size], tf.int32), places, counts),
             tf.tensor_scatter_nd_update(tf.zeros([size], bool), places, is_cut),
+            tf.tensor_scatter_nd_update(tf.zeros([size]), places, means),
         )
 
     def translate_ids(self, source_ids):

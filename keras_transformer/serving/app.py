@@ -124,7 +124,7 @@ def _add_model_routes(app, name, limits):
         key = (model, parsed.signature)
         future = batcher.submit(key, parsed.columns, timeout)
         outputs = await _wait_for(future, request, timeout)
-        content = await asyncio.to_thread(_format, outputs, parsed)
+        content = await asyncio.to_thread(_format, outputs, parsed, model.limits)
         return Response(content, media_type=_JSON)
 
     @app.get(path)
@@ -216,12 +216,13 @@ def _add_middleware(app, name, monitoring, hosts):
         return _error_response(_path_error(request, error, name), monitoring)
 
 
-def _format(outputs, request):
+def _format(outputs, request, limits):
     """Returns the body of a response, which has `warnings` if there are any."""
     if "translations" in outputs:
         from keras_transformer.decoding.warnings import output_warnings
 
-        found = output_warnings(request.columns["inputs"], outputs)
+        low_score = limits and limits.low_score
+        found = output_warnings(request.columns["inputs"], outputs, low_score)
         outputs = outputs | ({"warnings": found} if any(found) else {})
     return format_response(outputs, request.by_row)
 

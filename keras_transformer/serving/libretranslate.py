@@ -64,7 +64,9 @@ def _served_translator(model, batcher, limits):
 
     signatures = {name: functools.partial(run, name) for name in model.inputs}
     batch_size = min(limits.max_batch_size, limits.queue_size)
-    return ExportedTranslator.of_signatures(signatures, model.name, batch_size)
+    return ExportedTranslator.of_signatures(
+        signatures, model.name, batch_size, model.limits
+    )
 
 
 def add_routes(app, limits, languages, read_body):

@@ -59,7 +59,7 @@ function showMessage(message) {
 
 function clear() {
   state.choice += 1;
-  for (const id of ["attention-card", "n-best-card", "tree-card", "cut"]) by(id).hidden = true;
+  for (const id of ["attention-card", "n-best-card", "tree-card", "warnings"]) by(id).hidden = true;
   for (const id of ["copy", "several", "stale"]) by(id).hidden = true;
   state.typed = null;
   by("best").textContent = "The translation appears here.";
@@ -120,7 +120,7 @@ async function translate() {
       const found = await candidates(filled[0]);
       if (run !== state.run) return;
       Object.assign(state, { around: typed.split(filled[0]), line: null, text: filled[0], ranked: found.ranked });
-      by("cut").hidden = !found.truncated;
+      showWarnings([found.warnings]);
       by("several").hidden = true;
       listRanked();
       choose(0);
@@ -137,7 +137,7 @@ async function translate() {
 }
 
 // Shows one translation per line. Blank lines, and white space around lines, stay as they are.
-function showLines(lines, { translations, truncated = [] }) {
+function showLines(lines, { translations, warnings = [] }) {
   let next = 0;
   const shown = lines.map(line => line.trim() && lineButton(line.trim(), translations[next++]));
   const rows = lines.map((line, n) => {
@@ -148,8 +148,15 @@ function showLines(lines, { translations, truncated = [] }) {
   by("best").classList.remove("empty");
   by("copy").hidden = false;
   moveByArrows(by("best"), shown.filter(Boolean));
-  by("cut").hidden = !truncated.some(Boolean);
+  showWarnings(warnings);
   by("several").hidden = false;
+}
+
+// Shows each warning about any of several texts once.
+function showWarnings(warnings) {
+  const shown = [...new Set(warnings.flat())];
+  by("warnings").textContent = shown.map(each => `Warning: ${each}.`).join(" ");
+  by("warnings").hidden = !shown.length;
 }
 
 // A button would keep its text from being selected.
@@ -186,14 +193,14 @@ async function chooseLine(line, text) {
 async function candidates(text) {
   if (!has("translate_n_best")) {
     const found = await predict("serving_default", { inputs: [text] });
-    const { translations: [text], scores: [score], truncated: [truncated] = [false] } = found;
-    return { ranked: [{ text, score }], truncated };
+    const { translations: [text], scores: [score], warnings: [warnings] = [[]] } = found;
+    return { ranked: [{ text, score }], warnings };
   }
   const found = await predict("translate_n_best", { inputs: [text] });
   // Exports made before release 0.1 lack some outputs.
-  const { translations: [texts], scores: [scores], counts: [count] = [1], truncated: [truncated] = [false] } = found;
+  const { translations: [texts], scores: [scores], counts: [count] = [1], warnings: [warnings] = [[]] } = found;
   const ranked = texts.slice(0, count).map((each, n) => ({ text: each, score: scores[n] }));
-  return { ranked, truncated };
+  return { ranked, warnings };
 }
 
 function listRanked() {

@@ -34,6 +34,7 @@ class ServedModel:
         version: int.
         inputs: Mapping of each signature's name to its inputs, a mapping of names to
             `Input`.
+        limits: `ExportLimits`, or `None` for an export of another program.
         metadata: TF-Serving's description of the signatures, as JSON values.
         max_batch_size: Maximum rows per batch, or `None` if unknown.
 
@@ -63,8 +64,8 @@ class ServedModel:
                 "because it is part of URLs. Choose another name with --name"
             )
         # A SavedModel that is not an export of this package has no limits.
-        self._limits = read_limits(path)
-        self.max_batch_size = self._limits and self._limits.max_batch_size
+        self.limits = read_limits(path)
+        self.max_batch_size = self.limits and self.limits.max_batch_size
         self._allow_unsafe = allow_unsafe
         # Taken before loading, so that later changes of the file are noticed.
         self._identity = _identity(path)
@@ -149,7 +150,7 @@ class ServedModel:
     def _estimate_length(self, column):
         """Returns the length of the longest row, in ids or in words of a text."""
         # Exports truncate longer rows.
-        limit = self._limits and self._limits.max_source_length
+        limit = self.limits and self.limits.max_source_length
         if isinstance(column[0], list):
             return min(len(column[0]), limit or len(column[0]))
         length = max(len(text.split()) for text in column)
@@ -164,9 +165,9 @@ class ServedModel:
             kinds = {*inputs.values()}
             if kinds == {Input("string", 1)}:
                 yield signature, dict.fromkeys(inputs, _WARM_UP_TEXTS)
-            elif kinds == {Input("int32", 2)} and self._limits:
+            elif kinds == {Input("int32", 2)} and self.limits:
                 for length in (3, *(_COMPILED_LENGTHS if self._is_compiled else ())):
-                    row = [4] * (length - 1) + [self._limits.end_id]
+                    row = [4] * (length - 1) + [self.limits.end_id]
                     yield signature, {name: [row] for name in inputs}
 
     def run(self, signature, columns):

@@ -132,8 +132,14 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def characters(self) -> frozenset[str]:
-        """Returns the characters of which subwords consist that are no single bytes."""
-        spelled = zip(self.pieces(), self.piece_bytes(), strict=True)
+        """Returns the characters of which subwords consist that are no single bytes.
+
+        There are none if the bytes of the subwords are unknown.
+        """
+        try:
+            spelled = zip(self.pieces(), self.piece_bytes(), strict=True)
+        except DataError:
+            return frozenset()
         found = (each for piece, each in spelled if each[1:] or each == piece.encode())
         return frozenset().union(*(each.decode("utf-8", "ignore") for each in found))
 

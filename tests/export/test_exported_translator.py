@@ -63,6 +63,20 @@ def test_n_best_matches_the_translator(exported, translator, monkeypatch):
     assert exported.n_best([]) == exported.translate([]) == []
 
 
+def test_unlikely_translations_have_warnings(exported, translator, monkeypatch):
+    assert exported.characters == translator.characters
+    for each in (exported, translator):
+        monkeypatch.setattr(each, "low_score", 0.0)
+    found, expected = (
+        [
+            [text for text in best.warnings if "per subword" in text]
+            for best, *_ in each.n_best([*TEXTS, "", "ab\ncd"], 2)
+        ]
+        for each in (exported, translator)
+    )
+    assert found == expected and len([*filter(None, found)]) > 3
+
+
 def test_scores_match_the_translator(exported, translator):
     found, expected = (each.score(TEXTS, TARGETS) for each in (exported, translator))
     for one, other in zip(found, expected, strict=True):

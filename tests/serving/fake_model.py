@@ -47,6 +47,7 @@ class FakeModel:
     metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
 
     max_batch_size = None
+    limits = None
     newer = None
 
     def __init__(self, seconds=0.0, attend=True, warm_up=()):

@@ -285,7 +285,7 @@ def test_page_rejects_long_texts(open_page):
     shoot(page, "long")
     assert requests == []
     translate(page, "word " * 25)  # truncated by the fake model
-    expect(page.locator("#cut")).to_be_visible()
+    expect(page.locator("#warnings")).to_be_visible()
 
 
 def test_page_escapes_text(open_page):

@@ -124,7 +124,7 @@ def test_page_works_with_exports_that_lack_outputs(open_page):
     translate(page, "a b")
     expect(page.locator("#best")).to_have_text("b a")
     expect(page.locator("#n-best li")).to_have_count(1)
-    expect(page.locator("#cut")).to_be_hidden()
+    expect(page.locator("#warnings")).to_be_hidden()
     expect(page.locator("#attention-card")).to_be_visible()
     expect(page.get_by_role("alert")).to_be_hidden()
 

@@ -73,7 +73,7 @@ def test_server_runs_every_signature(port):
     pair = {"inputs": ["ein Hund"], "targets": ["läuft"]}
     ids = {"source_ids": [[7, 9, 3]]}
     for name, inputs, outputs in (
-        ("translate_n_best", {"inputs": ["ein Hund"]}, 4),
+        ("translate_n_best", {"inputs": ["ein Hund"]}, 5),
         ("score", pair, 3),
         ("attend", pair, 4),
         ("translate_ids", ids, 2),
