@@ -14,6 +14,7 @@ import unicodedata
 from typing import NamedTuple
 
 from keras_transformer.decoding.warnings import add_warning
+from keras_transformer.errors import ModelError
 
 # The default kinds.
 PROTECTED = ("urls", "emails", "placeholders", "tags", "symbols")
@@ -166,10 +167,11 @@ def translate_spans(translator, texts, spans, n=1):
         lines, standins = zip(*swapped, strict=True)
         # A search that is free places a stand-in best, but may lose it.
         required = list(map(list, standins)) if attempt else None
-        if hasattr(translator, "search"):
-            again = quiet.n_best(list(lines), required=required)
-        else:
-            again = quiet.n_best(list(lines), 1)
+        options = {"required": required} if hasattr(translator, "search") else {"n": 1}
+        try:
+            again = quiet.n_best(list(lines), **options)
+        except ModelError:  # the vocabulary cannot spell a stand-in
+            break
         for index, candidates, names in zip(left, again, standins, strict=True):
             candidates = [_restore(each, names) for each in candidates]
             found[index] = [*filter(None, candidates), found[index][0]]

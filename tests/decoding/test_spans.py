@@ -15,7 +15,7 @@ from keras_transformer.decoding.spans import (
     find_spans,
     keeps_spans,
 )
-from keras_transformer.errors import DataError
+from keras_transformer.errors import DataError, ModelError
 
 
 class Copy:
@@ -33,6 +33,17 @@ class Copy:
 
     def warn(self, index, message):
         self.warnings.append((index, message))
+
+
+class Unspelled(Copy):
+    """Has a search that cannot require anything."""
+
+    search = None
+
+    def n_best(self, lines, n=1, required=None):
+        if required:
+            raise ModelError("the model cannot generate the required phrase")
+        return super().n_best(lines, n)
 
 
 class Reverse(Copy):
@@ -172,6 +183,11 @@ def test_lost_spans_are_put_back():
     loses = Copy(lambda line: re.sub(r"\S*[/{%]\S*|Foo", "", line).upper() + ".")
     expected = "SEE https://x.org/a, Foo  Bar OR {n} OF %s"
     assert translate_marked(loses, [text.replace(",", "")], "text") == [
+        expected.replace(",", "")
+    ]
+    # Also if the model could not generate a name or a number.
+    unspelled = Unspelled(loses.change)
+    assert translate_marked(unspelled, [text.replace(",", "")], "text") == [
         expected.replace(",", "")
     ]
     doubles = Copy(lambda line: f"{line} {line}" if "@" in line else line)
