@@ -69,7 +69,8 @@ def beam_search(
         max_length: Maximum number of tokens to generate, including the end id: one
             number for all sentences, or `[batch]`. A sentence whose maximum is 0 gets
             the empty sequence, with score 0.
-        search: `BeamSearch`; its `extra_length` is not used here.
+        search: `BeamSearch`; its `extra_length` and `max_length_ratio`, and the
+            settings of `SteeredDecoder`, are not used here.
         ids: `SpecialIds`. Of these, only the end id is generated. Log-probabilities
             are still relative to the model's whole vocabulary.
         n_best: Number of best hypotheses to find per sentence, at most `beam_size`. An
@@ -138,8 +139,9 @@ def beam_search(
         )
         if required_ids is not None:
             best = _add_required(state.progress, may_follow, logits, *best)
+        added = decoder.added_scores and decoder.added_scores(cache)
         state, parents = _expand_beams(
-            state, *best, index, search, ids.end, n_best, may_follow
+            state, *best, index, search, ids.end, n_best, may_follow, added
         )
         if beam_size > 1:
             cache = decoder.reorder(cache, parents)
@@ -246,15 +248,23 @@ def _add_required(progress, may_follow, logits, log_probs, tokens):
 
 
 def _expand_beams(
-    state, log_probs, tokens, index, search, end_id, n_best, may_follow=None
+    state,
+    log_probs,
+    tokens,
+    index,
+    search,
+    end_id,
+    n_best,
+    may_follow=None,
+    added=None,
 ):
     """Expands every sentence's beam by one token.
 
     `state` has hypotheses of `index` tokens. `log_probs` and `tokens`, both `[batch *
     beam_size, k]`, are from `_best_tokens`. `may_follow` are the `open_places` of
-    required phrases. Returns the state with hypotheses of `index
-    + 1` tokens, and the row of the old hypothesis that each of them extends, int32
-    `[batch * beam_size]`.
+    required phrases, and `added` are the `added_scores` of `StepDecoder`, or `None`.
+    Returns the state with hypotheses of `index + 1` tokens, and the row of the old
+    hypothesis that each of them extends, int32 `[batch * beam_size]`.
     """
     beam_size = search.beam_size
     # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
@@ -272,8 +282,11 @@ def _expand_beams(
     length = index + 1
     best_log_probs = new_log_probs[:, 0]
     finished = ops.logical_and(new_tokens[:, 0] == end_id, best_log_probs > NEG_INF)
+    scores = best_log_probs / search.penalty(length)
+    if added is not None:
+        scores = scores + ops.take(added, parents[:, 0], axis=0)
     finished_sequences, finished_scores = _update_finished(
-        state, sequences, best_log_probs, finished, length, search
+        state, sequences, scores, finished, length
     )
     # NaN, which comes from logits that are not finite, remains in a sum.
     total = ops.sum(ops.reshape(log_probs, (ops.shape(state.done)[0], -1)), axis=1)
@@ -360,11 +373,11 @@ def _allocate(state, candidates, tokens, end_id, index, may_follow):
     return ops.take_along_axis(candidates, places, axis=2), places
 
 
-def _update_finished(state, sequences, log_probs, finished, length, search):
+def _update_finished(state, sequences, scores, finished, length):
     """Merges newly finished hypotheses into the best finished ones.
 
     Of the `sequences`, int32 `[batch, n, buffer_length]`, the first `beam_size` may
-    finish. They have `length` tokens. `log_probs` and `finished` are `[batch,
+    finish. They have `length` tokens. `scores` and `finished` are `[batch,
     beam_size]`. Returns new `finished_sequences` and `finished_scores`.
     """
     num_results = state.finished_scores.shape[1]
@@ -374,9 +387,7 @@ def _update_finished(state, sequences, log_probs, finished, length, search):
     none_now = ops.logical_not(ops.any(finished, axis=1))
     none_finished = ops.logical_and(none_before, none_now)
     cut_off = ops.logical_and(at_limit, none_finished)[:, None]
-    scores = ops.where(
-        ops.logical_or(finished, cut_off), log_probs / search.penalty(length), NEG_INF
-    )
+    scores = ops.where(ops.logical_or(finished, cut_off), scores, NEG_INF)
     scores = ops.concatenate([state.finished_scores, scores], axis=1)
     best_scores, kept = ops.top_k(scores, num_results)
     batch = ops.arange(ops.shape(state.done)[0], dtype="int32")[:, None]

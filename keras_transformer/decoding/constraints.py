@@ -140,6 +140,13 @@ class ConstrainedDecoder:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
+    @property
+    def added_scores(self):
+        """Function that returns the coverage penalty, or `None` (see `StepDecoder`)."""
+        if self._decoder.added_scores is None:
+            return None
+        return lambda cache: self._decoder.added_scores(cache["inner"])
+
     def _allowed_ids(self, states, is_last):
         """Returns which ids are allowed in each state, bool `[n, vocabulary + 1]`."""
         num_masks, num_ids = self._automaton.allowed.shape

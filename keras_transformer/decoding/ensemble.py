@@ -56,6 +56,7 @@ class EnsembleDecoder:
     """Decoder of an `Ensemble`, made of the `IncrementalDecoder` of each model."""
 
     returns_log_probs = False
+    added_scores = None
 
     def __init__(self, decoders):
         self._decoders = decoders
@@ -66,10 +67,10 @@ class EnsembleDecoder:
         pairs = [decoder.begin(source_ids, *sizes) for decoder in self._decoders]
         return tuple(zip(*pairs, strict=True))
 
-    def step(self, ids, cache, context, index):
+    def step(self, ids, cache, context, index, *attention):
         """Returns logits `[rows, num_outputs]` and the updated caches."""
         pairs = [
-            decoder.step(ids, *own, index)
+            decoder.step(ids, *own, index, *attention)
             for decoder, *own in zip(self._decoders, cache, context, strict=True)
         ]
         logits, caches = zip(*pairs, strict=True)

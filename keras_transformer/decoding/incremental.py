@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.decoding import cache as kv_cache
+from keras_transformer.decoding.alignment import NUM_LAYERS
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.numerics.matrices import (
     pack_kernel,
     packed_matmul,
     swap_middle_axes,
 )
-from keras_transformer.numerics.softmax import mask_to_bias, weighted_values
+from keras_transformer.numerics.softmax import (
+    mask_to_bias,
+    masked_softmax,
+    weighted_values,
+)
 
 
 class Context(NamedTuple):
@@ -117,6 +122,7 @@ class IncrementalDecoder:
 
     # `step` returns unnormalized logits, which beam search and sampling normalize.
     returns_log_probs = False
+    added_scores = None
     reorder = staticmethod(kv_cache.reorder)
 
     def __init__(self, model, weights=None, encode=None):
@@ -152,18 +158,20 @@ class IncrementalDecoder:
         )
         return cache, Context(layers, mask_to_bias(source_mask))
 
-    def step(self, ids, cache, context, index):
+    def step(self, ids, cache, context, index, attention=None):
         """Decodes the tokens at position `index`, int32 `[batch * beam_size, 1]`.
 
         Returns the logits of the next tokens, float32 `[batch * beam_size,
-        num_outputs]`, and the extended cache.
+        num_outputs]`, and the extended cache. If `attention` is a list, the mean
+        attention to the source (see `alignment_scores`), float32 `[batch, beam_size,
+        source_length]`, is appended to it.
         """
         model, beam_size = self.model, cache.beam_size
         # `place` is the position in a cache of fixed capacity.
         cache, place = kv_cache.extend(cache, index, model.attention_window)
         # All layers share one slot layout and therefore the mask biases.
         biases, source_biases = cache.biases(), [context.bias[:, None, None]]
-        caches = []
+        caches, cross_scores = [], []
 
         def decode(layer, x, kernels, layer_cache, source):
             def attend_self(y):
@@ -177,6 +185,9 @@ class IncrementalDecoder:
                 attention = layer.cross_attention
                 query = _dense(attention.query_dense, y, kernels.cross_query)
                 query = _split_heads(query, beam_size, attention.num_heads)
+                if needs_scores:
+                    logits = attention.attention_logits(query, source[0])
+                    cross_scores.append(masked_softmax(logits + source_biases[0]))
                 y = _attend(attention, query, [source], source_biases)
                 return _dense(attention.output_dense, y, kernels.cross_output)
 
@@ -186,6 +197,7 @@ class IncrementalDecoder:
 
             return layer.transform(x, attend_self, attend_cross, feed_forward)
 
+        needs_scores = attention is not None
         x = model.embed_target(ids, start_index=index, training=False)
         x = ops.reshape(x, (-1, x.shape[-1]))
         parts = self.weights.layers, cache.layers, context.layers
@@ -193,6 +205,9 @@ class IncrementalDecoder:
             x = decode(layer, x, *own)
         if model.decoder.final_norm is not None:
             x = model.decoder.final_norm(x)
+        if needs_scores:
+            last = ops.stack(cross_scores[-NUM_LAYERS:], axis=1)
+            attention.append(ops.mean(last, axis=(1, 2)))
         return self._logits(x), cache._replace(layers=tuple(caches))
 
     def _logits(self, x):

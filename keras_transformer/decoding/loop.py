@@ -29,12 +29,16 @@ class StepDecoder(NamedTuple):
         returns_log_probs: Whether `step` returns log-probabilities, which are not
             normalized again. Ids with log-probability minus infinity are never
             generated.
+        added_scores: Function `cache -> scores`, or `None`. The scores, float32 `[batch
+            * beam_size]`, at most 0, are added to those of hypotheses that end with the
+            next token.
     """
 
     step: Any
     reorder: Any = None
     compact: Any = None
     returns_log_probs: bool = False
+    added_scores: Any = None
 
     @classmethod
     def of(cls, decoder):
@@ -45,13 +49,13 @@ class StepDecoder(NamedTuple):
         return decoder
 
 
-def next_logits(decoder, last_ids, cache, context, index):
+def next_logits(decoder, last_ids, cache, context, index, *attention):
     """Returns logits, float32 `[rows, vocabulary]`, and the cache after a step.
 
     `last_ids` are the last tokens of all rows, in any shape.
     """
     last_ids = ops.reshape(last_ids, (-1, 1))
-    logits, cache = decoder.step(last_ids, cache, context, index)
+    logits, cache = decoder.step(last_ids, cache, context, index, *attention)
     logits = ops.cast(logits, "float32")
     return ops.reshape(logits, (-1, logits.shape[-1])), cache
 

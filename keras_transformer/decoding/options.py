@@ -30,6 +30,13 @@ def power(length, alpha):
 LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
 SEGMENTATIONS = "auto", "sentence", "line"
 CASES = "auto", "keep"
+# Settings that `SteeredDecoder` applies, with their defaults.
+STEERING = {
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "coverage_penalty": 0.0,
+    "min_length": 0,
+}
 
 
 class SpecialIds(NamedTuple):
@@ -89,6 +96,18 @@ class BeamSearch:
             the first letter of a translation is a capital if that of its source is.
             This requires a model that was trained with capitals. `"keep"` changes
             no letters.
+        no_repeat_ngram_size: Length of the shortest sequences of subwords that no
+            translation repeats. If 0, translations may repeat all.
+        repetition_penalty: Divisor of the positive logits, and factor of the negative
+            ones, of subwords that a hypothesis contains already (Keskar et al., 2019).
+            Values above 1 make repetitions rarer.
+        coverage_penalty: Weight beta of the coverage penalty, at least 0. It lowers the
+            scores of translations that hardly attend to parts of the source (Wu et
+            al., 2016, section 7).
+        min_length: Minimum number of subwords of a translation, without the end id and
+            a forced prefix.
+        max_length_ratio: Maximum number of tokens per token of the source, both
+            including the end id. If `None`, only `extra_length` limits translations.
 
     Raises:
         ValueError: If a value is out of range.
@@ -101,14 +120,20 @@ class BeamSearch:
     extra_length: int = 50
     segmentation: str = "auto"
     case: str = "auto"
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    coverage_penalty: float = 0.0
+    min_length: int = 0
+    max_length_ratio: float | None = None
 
     def __post_init__(self):
         check_at_least("beam_size", self.beam_size, 1)
-        check_at_least("extra_length", self.extra_length, 0)
-        if self.patience is not None and not self.patience > 0:
-            raise ValueError(
-                f"`patience` must be above 0. Received: patience={self.patience}."
-            )
+        for name in ("extra_length", "no_repeat_ngram_size", "min_length"):
+            check_at_least(name, getattr(self, name), 0)
+        for name in ("patience", "repetition_penalty", "max_length_ratio"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"`{name}` must be above 0. Received: {name}={value}.")
         for name, values in (
             ("length_penalty_kind", sorted(LENGTH_PENALTIES)),
             ("segmentation", SEGMENTATIONS),
@@ -119,13 +144,22 @@ class BeamSearch:
                     f"`{name}` must be one of {list(values)}. "
                     f"Received: {name}={getattr(self, name)!r}."
                 )
-        # A negative one would reward short hypotheses and invalidate the bound that
-        # stops the search.
-        if not 0 <= self.length_penalty < math.inf:
-            raise ValueError(
-                "`length_penalty` must be at least 0 and finite. "
-                f"Received: length_penalty={self.length_penalty}."
-            )
+        # Negative ones would reward short hypotheses, or little coverage, and
+        # invalidate the bound that stops the search.
+        for name in ("length_penalty", "coverage_penalty"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"`{name}` must be at least 0 and finite. "
+                    f"Received: {name}={getattr(self, name)}."
+                )
+
+    def steering(self):
+        """Returns the settings for `SteeredDecoder` that are not off, as a dict."""
+        return {
+            name: getattr(self, name)
+            for name, default in STEERING.items()
+            if getattr(self, name) != default
+        }
 
     def penalty(self, length):
         """Returns the length penalty of hypotheses of `length` tokens, float32."""

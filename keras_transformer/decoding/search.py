@@ -13,6 +13,7 @@ from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_w
 from keras_transformer.decoding.loop import has_dynamic_shapes
 from keras_transformer.decoding.options import BeamSearch, Sampling, SpecialIds
 from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.steering import SteeredDecoder
 
 
 def translate_ids(
@@ -42,8 +43,8 @@ def translate_ids(
             What follows the first end id is ignored. A row that contains only the end
             id or padding gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
-            than its source. Lengths include the end id but not the prefix and the
-            required phrases.
+            than its source, and `max_length_ratio` times as many. Lengths include the
+            end id but not the prefix and the required phrases.
         ids: `SpecialIds`, with the padding id of the model.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
@@ -68,13 +69,11 @@ def translate_ids(
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
-    sizes = search.beam_size, search.extra_length
     constraints = prefix_ids, automaton, prefix_ends, token_ranks
     return beam_search(
         **_begin(
-            *(model, source_ids, sizes, ids, constraints, drop_finished),
-            decoder,
-            required_ids,
+            *(model, source_ids, search, search.beam_size, ids, constraints),
+            *(drop_finished, decoder, required_ids),
         ),
         search=search,
         n_best=n_best,
@@ -115,10 +114,12 @@ def sample_ids(
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
-    sizes = sampling.num_samples, sampling.extra_length
     constraints = prefix_ids, automaton, prefix_ends, token_ranks
     return sample(
-        **_begin(model, source_ids, sizes, ids, constraints, drop_finished),
+        **_begin(
+            *(model, source_ids, sampling, sampling.num_samples, ids, constraints),
+            drop_finished,
+        ),
         sampling=sampling,
         vocabulary_size=vocabulary_size,
         seed=seed,
@@ -140,7 +141,8 @@ def _decoder_of(model, drop_finished):
 def _begin(
     model,
     source_ids,
-    sizes,
+    settings,
+    beam_size,
     ids,
     constraints,
     drop_finished,
@@ -149,15 +151,16 @@ def _begin(
 ):
     """Encodes sources and returns the arguments that beam search and sampling share.
 
-    `sizes` are the number of hypotheses per sentence and `extra_length`, and
-    `constraints` are the last arguments of `ConstrainedDecoder`.
+    `settings` are a `BeamSearch` or a `Sampling`, `beam_size` is the number of
+    hypotheses per sentence, and `constraints` are the last arguments of
+    `ConstrainedDecoder`.
     """
     if getattr(model, "pad_id", ids.pad) != ids.pad:
         raise ValueError(
             "`ids.pad` must be the padding id of the model. Received: "
             f"ids.pad={ids.pad}, model.pad_id={model.pad_id}."
         )
-    beam_size, extra_length = sizes
+    extra_length = settings.extra_length
     prefix_ids, automaton, *_ = constraints
     drop_finished = has_dynamic_shapes(drop_finished)
     decoder = decoder or _decoder_of(model, drop_finished)
@@ -165,6 +168,9 @@ def _begin(
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length
+    if ratio := getattr(settings, "max_length_ratio", None):
+        longest = ops.ceil(ratio * ops.cast(lengths, "float32"))
+        max_length = ops.minimum(max_length, ops.cast(longest, "int32"))
     buffer_length = source_length + extra_length
     for given in (prefix_ids, required_ids):
         if given is not None:
@@ -178,6 +184,11 @@ def _begin(
     # dynamic shapes.
     capacity = None if drop_finished else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)
+    if isinstance(settings, BeamSearch) and settings.steering():
+        decoder = SteeredDecoder(decoder, settings, beam_size, ids)
+        cache, context = decoder.wrap(
+            cache, context, source_ids, buffer_length, prefix_ids
+        )
     if prefix_ids is not None or automaton is not None:
         decoder = ConstrainedDecoder(decoder, beam_size, max_length, ids, *constraints)
         cache, context = decoder.wrap(cache, context, batch_size)

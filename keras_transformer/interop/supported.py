@@ -87,6 +87,9 @@ def common_notes(translator, library):
             "keras_transformer divides them by the length penalty "
             f"{kind} with alpha {alpha:g}."
         )
+    if given := search.steering():
+        given = ", ".join(f"{name}={value:g}" for name, value in given.items())
+        notes.append(f"The export does not contain the search settings {given}.")
     if translator.tokenizer.kind == "bpe":
         notes.append(
             "Texts that contain U+2581 or U+F8FE are tokenized differently than in "

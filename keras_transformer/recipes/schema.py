@@ -419,6 +419,11 @@ class DecodingSettings(Section):
     extra_length: Annotated[int, Field(ge=0, lt=2**30)] = 50
     segmentation: Literal["auto", "sentence", "line"] = "auto"
     case: Literal["auto", "keep"] = "auto"
+    no_repeat_ngram_size: NonNegativeInt = 0
+    repetition_penalty: PositiveFloat = 1.0
+    coverage_penalty: NonNegativeFloat = 0.0
+    min_length: NonNegativeInt = 0
+    max_length_ratio: PositiveFloat | None = None
 
 
 class Recipe(Section):

@@ -125,6 +125,15 @@ greedy = BeamSearch(1, extra_length=3)
 again = compile_(lambda ids: translate_ids(twice, ids, greedy)[0])
 assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 
+# A compiled search applies the settings against repetitions and omissions.
+steering = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length": 4}
+steered = BeamSearch(2, extra_length=3, coverage_penalty=0.1, **steering)
+sequences = compile_(lambda ids: translate_ids(model, ids, steered)[0])(source_ids)
+for row in ops.convert_to_numpy(sequences)[:, 0]:
+    ids = strip(row)
+    pairs = list(itertools.pairwise(ids))
+    assert END not in ids[:4] and len({*pairs}) == len(pairs)
+
 # Translations must begin with the prefixes and avoid phrases made of tokens of `found`.
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
 spellings = [(number,) for number in range(11)]

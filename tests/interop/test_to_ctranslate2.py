@@ -324,3 +324,38 @@ def test_models_that_ctranslate2_cannot_run_are_refused(tmp_path, changes, messa
     model, tokenizer = make_model(num_layers=1, **changes)
     with pytest.raises(ExportError, match=message):
         export_ctranslate2(model, tokenizer, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "ours"),
+    [
+        (1, {"no_repeat_ngram_size": 2}),
+        (3, {"repetition_penalty": 1.4, "min_length": 9}),
+        (3, {"no_repeat_ngram_size": 3, "repetition_penalty": 1.2, "min_length": 6}),
+    ],
+    ids=str,
+)
+def test_ctranslate2_steers_the_search_alike(plain, tmp_path, beam_size, ours):
+    model, tokenizer = plain
+    rows = split(tokenizer, SENTENCES[:3])
+    search = kt.BeamSearch(beam_size, 0.0, extra_length=9, **ours)
+    ids = SpecialIds.of(tokenizer)
+    sequences, scores = translate_ids(
+        model, source_ids_of(tokenizer, rows), search, ids
+    )
+    theirs = {"min_decoding_length": ours.get("min_length", 0), **ours}
+    theirs.pop("min_length", None)
+    translator = open_ctranslate2(export_ctranslate2(*plain, tmp_path / "model"))
+    for tokens, sequence, score in zip(rows, sequences, scores, strict=True):
+        (result,) = translator.translate_batch(
+            [tokens],
+            **theirs,
+            beam_size=beam_size,
+            length_penalty=0,
+            max_decoding_length=len(tokens) + 1 + 9,
+            return_scores=True,
+        )
+        (found,) = ids_of(tokenizer, result.hypotheses)
+        expected = [int(i) for i in sequence[0] if i not in (ids.pad, ids.end)]
+        assert found == expected
+        np.testing.assert_allclose(result.scores[0], score[0], rtol=1e-4)
