@@ -78,6 +78,7 @@ def evaluate(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
+    decoding: options.Decoding = (),
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     allow_unsafe: options.AllowUnsafe = False,
@@ -104,7 +105,7 @@ def evaluate(
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
     _check_scoring_options(metrics, tokenize, lowercase)
-    search = options.search(beam_size, length_penalty, patience)
+    search = options.search(beam_size, length_penalty, patience, decoding)
     is_translating = output is not None or metrics != [Metric.perplexity]
     if search and not is_translating:
         raise UserError(

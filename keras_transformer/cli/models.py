@@ -116,6 +116,7 @@ def export(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
+    decoding: options.Decoding = (),
     tokenizer_ops: Annotated[
         Literal["text", "core"],
         Option(help="Tokenizer operations: tensorflow-text or core TensorFlow."),
@@ -184,10 +185,10 @@ def export(
         if format not in _FORMATS_OF[name]:
             formats = " or ".join(_FORMATS_OF[name])
             raise UserError(f"`{name}` needs --format {formats}")
-    search = options.search(beam_size, length_penalty, patience)
+    search = options.search(beam_size, length_penalty, patience, decoding)
     if search and format == "ctranslate2":
         raise UserError(
-            "--beam-size, --length-penalty and --patience are arguments of "
+            "--beam-size, --length-penalty, --patience and --decoding are arguments of "
             "CTranslate2's translate_batch; pass them there"
         )
     if scores is not None:

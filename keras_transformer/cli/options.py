@@ -34,11 +34,23 @@ def with_flags(message: str, command) -> str:
     return re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), message)
 
 
-def search(beam_size, length_penalty, patience):
+def search(beam_size, length_penalty, patience, decoding):
     """Returns the given ones of the search options, by their names in `BeamSearch`."""
     values = {"beam_size": beam_size, "length_penalty": length_penalty}
     values["patience"] = patience
-    return {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None}
+    if decoding:
+        from keras_transformer.recipes.load import read_decoding
+
+        given = read_decoding(decoding) | given
+    return given
+
+
+def complete_decoding_keys(incomplete: str):
+    """Completes --decoding with the keys of the section, each followed by `=`."""
+    keys = complete_recipe_keys(incomplete)
+    section = "decoding."
+    return [key.removeprefix(section) for key in keys if key.startswith(section)]
 
 
 def require(is_valid, rule, split=lambda value: [value]):
@@ -133,6 +145,16 @@ Patience = Annotated[
         callback=above_0,
         help="Stop when patience x beam size hypotheses have finished (default: the "
         "model's setting, else search until no better hypothesis is possible).",
+    ),
+]
+Decoding = Annotated[
+    list[str],
+    Option(
+        "--decoding",
+        metavar="KEY=VALUE",
+        autocompletion=complete_decoding_keys,
+        help="Set a key of the recipe's section decoding, such as "
+        "no_repeat_ngram_size=3. Repeatable.",
     ),
 ]
 OtherModels = Annotated[

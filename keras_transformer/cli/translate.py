@@ -39,6 +39,7 @@ def translate(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
+    decoding: options.Decoding = (),
     n_best: Annotated[
         int, Option(min=1, help="Translations per line, best first.")
     ] = 1,
@@ -161,7 +162,7 @@ def translate(
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     sampled["seed"] = seed
     sampled = {name: value for name, value in sampled.items() if value is not None}
-    search = options.search(beam_size, length_penalty, patience)
+    search = options.search(beam_size, length_penalty, patience, decoding)
     parts = {"parallel_parts": parallel_parts} if parallel_parts > 1 else {}
     if unsuited := [*search, *parts] if sampling else [*sampled]:
         reason = "cannot be used with" if sampling else "needs"
@@ -444,6 +445,7 @@ def parse(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
+    decoding: options.Decoding = (),
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     allow_unsafe: options.AllowUnsafe = False,
@@ -465,7 +467,7 @@ def parse(
     console.require_files(input_path)
     require_output(output, input_path)
     tokenize = penn_tokenizer() if split_words else str
-    search = options.search(beam_size, length_penalty, patience)
+    search = options.search(beam_size, length_penalty, patience, decoding)
     warnings = console.LineWarnings()
     parses = []
     with open_output(output) as write_line:

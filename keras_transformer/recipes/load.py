@@ -13,7 +13,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.recipes.automatic import TEXT_KINDS, resolve
 from keras_transformer.recipes.data_sections import absolute_path, data_kind
 from keras_transformer.recipes.keys import error_message, name_hint
-from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.schema import DecodingSettings, Recipe
 from keras_transformer.recipes.yaml_values import dump_yaml, read_yaml
 from keras_transformer.untrusted import read_text
 
@@ -223,18 +223,34 @@ def _add_template(values: dict, stored) -> None:
             values[section] = added | given
 
 
-def _apply_override(values: dict, override: str) -> None:
+def _apply_override(values: dict, override: str, option="--set") -> None:
     """Sets the key of an override `"dotted.key=value"`."""
     key, separator, text = override.partition("=")
     key = key.strip()
     names = key.split(".")
     if not separator or not all(names):
-        raise RecipeError(f"--set {override}: must have the form dotted.key=value")
+        raise RecipeError(f"{option} {override}: must have the form dotted.key=value")
     try:
         value = read_yaml(text)
     except RecipeError as error:
-        raise RecipeError(f"--set {key}, {error}") from None
+        raise RecipeError(f"{option} {key}, {error}") from None
     _set_key(values, key, value)
+
+
+def read_decoding(overrides):
+    """Returns keys of the section `decoding` from strings `"key=value"`, as a dict.
+
+    Raises:
+        RecipeError: If a key is unknown or a value is out of range.
+    """
+    values = {}
+    for override in overrides:
+        _apply_override(values, override, "--decoding")
+    try:
+        checked = DecodingSettings.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"--decoding: {error_message(error, values)}") from None
+    return {name: getattr(checked, name) for name in values}
 
 
 def _set_key(values: dict, key: str, value) -> None:

@@ -37,11 +37,13 @@ def test_search_options_change_the_search(run, translator, name):
     run(name, "--length-penalty", 0.25)
     run(name, "--length-penalty", 0)
     run(name, "--patience", 1.5)
+    run(name, "--decoding", "min_length=3", "--decoding", "max_length_ratio=2")
     assert translator.searches == [
         {"beam_size": 7},
         {"length_penalty": 0.25},
         {"length_penalty": 0.0},
         {"patience": 1.5},
+        {"min_length": 3, "max_length_ratio": 2.0},
     ]
 
 
@@ -64,3 +66,17 @@ def test_ensemble_has_all_models_in_the_given_order(run, translator, tmp_path, n
         [source.path for source in each["ensemble"]] for each in translator.opened
     ]
     assert opened == [[], paths]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("min_lenght=3", "unknown key min_lenght"),
+        ("repetition_penalty=0", "repetition_penalty must be greater than 0"),
+        ("coverage_penalty", "must have the form dotted.key=value"),
+    ],
+)
+def test_settings_of_decoding_are_checked(run_command, model_path, setting, message):
+    result = run_command("translate", model_path, "--decoding", setting, code=2)
+    assert result.stderr.startswith("error: --decoding") and message in result.stderr
+    assert result.stderr.count("\n") == 1
