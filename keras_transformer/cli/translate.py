@@ -66,6 +66,14 @@ def translate(
         pathlib.Path | None,
         Option(metavar="F", help="File with one forbidden phrase per line."),
     ] = None,
+    glossary: Annotated[
+        pathlib.Path | None,
+        Option(
+            metavar="F",
+            help="File of terms: source phrase, tab, and target phrases separated by "
+            "|, of which outputs must contain one.",
+        ),
+    ] = None,
     protect: Annotated[
         str,
         Option(
@@ -150,7 +158,7 @@ def translate(
       --sampling --top-k 10 --resume
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
-    console.require_exists(prefix_file, forbid_file)
+    console.require_exists(prefix_file, forbid_file, glossary)
     console.require_files(input_path)
     require_one_stdin(input_path, prefix_file, forbid_file)
     if beam_size is not None and n_best > beam_size:
@@ -167,9 +175,11 @@ def translate(
     if unsuited := [*search, *parts] if sampling else [*sampled]:
         reason = "cannot be used with" if sampling else "needs"
         raise UserError(f"`{unsuited[0]}`: {reason} --sampling")
+    if glossary is not None and sampling:
+        raise UserError("`glossary`: cannot be used with --sampling")
     if segmentation is not None:
         search["segmentation"] = segmentation
-    require_output(output, prefix_file, forbid_file, input_path)
+    require_output(output, prefix_file, forbid_file, glossary, input_path)
     if resume:
         output = _resumable_output(input_path, output)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
@@ -193,12 +203,18 @@ def translate(
         "align": alignments,
     }
     warnings = console.LineWarnings()
+    changes = {**search, "forbidden": forbidden} if forbidden else search
+    if glossary is not None:
+        console.load_tensorflow()
+        from keras_transformer.decoding.glossary import read_glossary
+
+        changes = {**changes, "glossary": read_glossary(glossary)}
     translator = console.open_translator(
         model,
         [need for need in needs if needs[need]],
         ensemble,
         parallel_parts,
-        {**search, "forbidden": forbidden} if forbidden else search,
+        changes,
         warnings,
         allow_unsafe,
         adapters,
@@ -230,6 +246,10 @@ def translate(
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
+    if glossary is not None:
+        from keras_transformer.pipelines.lines import content_hash
+
+        extra["glossary"] = content_hash(glossary)
     record = _record(job, {**search, **extra}, input_path, prefix_file)
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")

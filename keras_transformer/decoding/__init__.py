@@ -4,6 +4,7 @@ from keras_transformer.decoding.alignment import alignment_scores, format_pharao
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase, forbidden_transitions
+from keras_transformer.decoding.glossary import Term, read_glossary
 from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import (
     LENGTH_PENALTIES,
@@ -25,12 +26,14 @@ __all__ = [
     "Phrase",
     "Sampling",
     "SpecialIds",
+    "Term",
     "Translation",
     "Translator",
     "alignment_scores",
     "beam_search",
     "forbidden_transitions",
     "format_pharaoh",
+    "read_glossary",
     "required_row",
     "sample",
     "sample_ids",

@@ -39,6 +39,7 @@ from keras_transformer.decoding.batches import (
 from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
 from keras_transformer.decoding.ensemble import Ensemble, build_models
 from keras_transformer.decoding.forbidden import build_text_automaton
+from keras_transformer.decoding.glossary import Glossary, find_unmet
 from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import (
     BeamSearch,
@@ -54,7 +55,6 @@ from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.warnings import (
     CUT_OFF,
     LOW_SCORE,
-    add_warning,
     add_warnings,
     is_cut_off,
     mean_log_probs,
@@ -100,6 +100,9 @@ class Translator:
             If `None`, 4096, or fewer if there are more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. If a phrase ends
             with `*`, its last word stands for all words that begin with it.
+        glossary: List of `Term` (see `read_glossary`). For each occurrence of a term in
+            a text, its translation must contain one of the term's target phrases.
+            `sample` does not use it.
         parallel_parts: Number of batches that are translated or scored in parallel, one
             thread each. For CPUs, with TensorFlow only.
         warn: Called with the index of a text, from 0, and each warning of its best
@@ -117,6 +120,7 @@ class Translator:
     Raises:
         ValueError: If the tokenizer and the model do not match, a size is out of range,
             or a forbidden phrase contains no word.
+        ModelError: If the model cannot generate a target phrase of the glossary.
         TypeError: If `search` is not a `BeamSearch`.
     """
 
@@ -134,6 +138,7 @@ class Translator:
         max_source_length=256,
         batch_tokens=None,
         forbidden=(),
+        glossary=(),
         parallel_parts=1,
         warn=None,
     ):
@@ -153,6 +158,7 @@ class Translator:
         self.parallel_parts = parallel_parts
         self.warn = warn or log_warning
         self._forbid(forbidden)
+        self._use_glossary(glossary)
         self._compiled = {}  # compiled functions by their settings
 
     def __getstate__(self):
@@ -172,11 +178,12 @@ class Translator:
             f"{parameters:,} parameters, {tokenizers}, {self.search})"
         )
 
-    def with_search(self, forbidden=None, **changes):
+    def with_search(self, forbidden=None, glossary=None, **changes):
         """Returns a copy with changed search settings and the same model.
 
         Args:
             forbidden: Phrases that no translation contains. If `None`, unchanged.
+            glossary: List of `Term`. If `None`, unchanged.
             **changes: Fields of `BeamSearch`.
 
         Raises:
@@ -186,7 +193,7 @@ class Translator:
         names = [field.name for field in dataclasses.fields(BeamSearch)]
         if unknown := [name for name in changes if name not in names]:
             raise TypeError(
-                f"`with_search` takes `forbidden` and {', '.join(names)}. "
+                f"`with_search` takes `forbidden`, `glossary` and {', '.join(names)}. "
                 f"Received: {', '.join(unknown)}."
             )
         other = copy.copy(self)
@@ -194,6 +201,8 @@ class Translator:
         other.search = dataclasses.replace(self.search, **changes)
         if forbidden is not None:
             other._forbid(forbidden)
+        if glossary is not None:
+            other._use_glossary(glossary)
         return other
 
     def translate(self, lines, protect=PROTECTED):
@@ -258,18 +267,9 @@ class Translator:
         if required is not None:
             lines = check_texts(lines)
             required = _check_required(lines, required)
-        found = self._run(
+        return self._run(
             translate_ids, lines, num_places, prefixes, required=required, **options
         )
-        for index, phrases in enumerate(required or ()):
-            for phrase in phrases:
-                if lines[index].strip() and not any(
-                    each.strip() in found[index][0].text for each in phrase
-                ):
-                    message = f"the translation lacks {phrase[0]!r}"
-                    found[index] = add_warning(found[index], message)
-                    self.warn(index, message)
-        return found
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
         """Draws translations at random.
@@ -422,6 +422,24 @@ class Translator:
             raise ModelError(str(error)) from None
         self.forbidden, self._automaton = phrases, automaton
 
+    def _use_glossary(self, terms):
+        terms = list(terms)
+        targets = [[[each] for each in term.targets] for term in terms]
+        encode = functools.partial(
+            encode_required, self.target_tokenizer, model=self.model
+        )
+        try:
+            encoded = encode(targets)
+        except ModelError:
+            for term, phrases in zip(terms, targets, strict=True):
+                try:
+                    encode([phrases])
+                except ModelError as error:
+                    raise ModelError(f"{term.place}: {error}") from None
+            raise
+        self.glossary, self._glossary = terms, Glossary(terms)
+        self._term_ids = [[ids for (ids,) in phrases] for phrases in encoded]
+
     def _call(self, function, inputs, forbidden=(), **options):
         """Calls a function of the model and of arrays, `inputs`, compiled.
 
@@ -525,9 +543,10 @@ class Translator:
         rows = [row for segments in groups for row in segments.ids.to_list()]
         if prefixes is not None:
             prefixes = _prefixes_of_segments(groups, prefixes)
-        required_rows = [[]] * len(rows)
-        if required is not None:
-            required_rows = self._required_of_segments(groups, required)
+        required_rows, needed = [[]] * len(rows), []
+        if seed is None and (required is not None or self.glossary):
+            required = [[]] * len(lines) if required is None else required
+            required_rows, needed = self._required_of_segments(groups, required)
         target = self.target_tokenizer
         options["ids"] = SpecialIds.of(target, self.tokenizer)
         options["vocabulary_size"] = target.vocabulary_size
@@ -586,6 +605,10 @@ class Translator:
             for index, mean in lowest.items():
                 if mean < self.low_score:
                     warnings[index].append(LOW_SCORE.format(mean, self.low_score))
+        for index, pairs in enumerate(needed):
+            phrases, messages = [phrase for phrase, _ in pairs], dict(pairs)
+            unmet = find_unmet(phrases, joined[index][0].text)
+            warnings[index] += [messages[phrase] for phrase in unmet]
         is_text = self.data is None or self.data.kind != "trees"
         return add_warnings(lines, joined, warnings, self.warn, is_text)
 
@@ -593,9 +616,11 @@ class Translator:
         """Returns the ids that describe each segment's phrases (see `required_row`).
 
         A phrase belongs to the first segment whose source contains it, or if none does,
-        to the first one.
+        to the first one. Those of the glossary belong to the segments with their terms.
+        Also returns, for each text, its phrases and the warnings if it lacks them.
         """
         encoded = encode_required(self.target_tokenizer, required, self.model)
+        needed = []
         rows, num_texts = [], 0
         for segments in groups:
             ids = segments.ids.to_tensor(self.tokenizer.pad_id)
@@ -607,15 +632,22 @@ class Translator:
             for text in range(len(segments.lengths)):
                 places = np.flatnonzero((of_text == text) & ~is_blank)
                 index = num_texts + text
+                needed.append([])
                 for phrase, ids in zip(required[index], encoded[index], strict=True):
                     for place in places[:1]:
                         inside = (
                             k for k in places if any(x in sources[k] for x in phrase)
                         )
                         found[next(inside, place)].append(ids)
+                        message = f"the translation lacks {phrase[0]!r}"
+                        needed[index].append((tuple(phrase), message))
+                for place in places:
+                    for term in self._glossary.find(sources[place]):
+                        found[place].append(self._term_ids[term])
+                        needed[index].append(self.glossary[term].requirement())
             rows += map(required_row, found)
             num_texts += len(segments.lengths)
-        return rows
+        return rows, needed
 
 
 def _check_required(lines, required):

@@ -66,7 +66,11 @@ def check_exportable(model):
 
 
 def reject_forbidden_phrases(translator):
-    """Raises `ExportError` if a `Translator` has forbidden phrases."""
+    """Raises `ExportError` if a `Translator` has forbidden phrases or a glossary."""
+    if translator.glossary:
+        raise ExportError(
+            "a glossary cannot be exported. Export the translator without it"
+        )
     if translator.forbidden:
         raise ExportError(
             "forbidden phrases cannot be exported. Export the translator without them. "

@@ -7,6 +7,7 @@ import tiny_export
 import keras_transformer as kt
 from keras_transformer import opening as models
 from keras_transformer import pipelines
+from keras_transformer.decoding import read_glossary
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
@@ -86,6 +87,35 @@ def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
     assert min(one.log_prob for one in scores) < pair.log_prob
     assert pair.num_tokens == scores[0].num_tokens
     assert opened.fingerprint() != singles[0].fingerprint()
+
+
+def test_glossary_gives_the_results_of_the_library(translate, folders, tmp_path):
+    opened = models.open_model(folders[0])
+    path = tmp_path / "terms.tsv"
+    path.write_text("Hund\tKatze|Katzen\n")
+    steered = opened.with_search(glossary=read_glossary(path))
+    expected = steered.translate(SOURCES)
+    assert lines(translate("--glossary", path)) == expected
+    assert all("Katze" in expected[index] for index in (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--glossary", "x", "--sampling"], "--glossary: cannot be used with --samp"),
+        (["--glossary", "none.tsv"], "none.tsv"),
+        (["--glossary", "bad.tsv"], "bad.tsv: line 2: must have a source phrase"),
+    ],
+)
+def test_wrong_glossaries_are_one_line(
+    translate, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"x": "a\tb\n", "bad": "a\tb\n\tc\n"}.items():
+        (tmp_path / (name if name == "x" else f"{name}.tsv")).write_text(text)
+    result = translate("--output", "out", *options)
+    assert result.exit_code == 2 and message in result.stderr
+    assert result.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_spans_stay_unless_protection_is_off(run_command, folders):

@@ -277,7 +277,7 @@ def test_compiled_functions_of_equal_code_cause_no_warning(caplog):
 
 
 def test_with_search_names_what_it_takes(translator):
-    with pytest.raises(TypeError, match=r"takes `forbidden` and beam_size,.*: beam\."):
+    with pytest.raises(TypeError, match=r"takes `forbidden`, `glossary` .*: beam\."):
         translator.with_search(beam=8)
 
 

@@ -1,0 +1,125 @@
+"""Glossaries: their files, where terms occur, and translations that contain them."""
+
+import pytest
+from characters import Characters, characters_model
+from small_transformers import built
+
+from keras_transformer.decoding import BeamSearch, Term, Translator, read_glossary
+from keras_transformer.decoding.glossary import Glossary, find_unmet
+from keras_transformer.errors import DataError, ModelError
+
+
+def test_glossary_is_read_from_a_file(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_bytes(
+        b"\xef\xbb\xbfbike\tFahrrad | Rad\r\n\nPolish\tpolnisch\tcase\n"
+        b"gear\tGang\t inside, case \nway out\tAusgang\t\n"
+    )
+    place = f"{path}: line "
+    assert read_glossary(path) == [
+        Term("bike", ("Fahrrad", "Rad"), place=f"{place}1"),
+        Term("Polish", ("polnisch",), match_case=True, place=f"{place}3"),
+        Term("gear", ("Gang",), True, False, f"{place}4"),
+        Term("way out", ("Ausgang",), place=f"{place}5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"bike", "must have a source phrase, a tab"),
+        (b"bike\t", "must have a source phrase, a tab"),
+        (b"\tRad", "must have a source phrase, a tab"),
+        (b"bike\tRad|\tcase", "must have a source phrase, a tab"),
+        (b"bike\tRad\tcase\tx", "must have a source phrase, a tab"),
+        (b"bike\tRad\tcaze", "flags must be case or inside. Received: 'caze'"),
+        (b"bike\tR\xe4der", "is not UTF-8"),
+    ],
+)
+def test_bad_rows_name_file_and_line(tmp_path, line, message):
+    path = tmp_path / "terms.tsv"
+    path.write_bytes(b"gear\tGang\n" + line)
+    with pytest.raises(DataError) as error:
+        read_glossary(path)
+    assert str(error.value).startswith(f"{path}: line 2: {message}")
+
+
+@pytest.mark.parametrize(
+    ("phrases", "text", "found"),
+    [
+        (["bike", "bikes"], "Bikes, bike and BIKE.", ["bikes", "bike", "bike"]),
+        (["a b", "b c d"], "a b c d", ["b c d"]),
+        (["a b", "a", "b c d"], "a b c d", ["b c d", "a"]),
+        (["new york", "new"], "a new New York", ["new york", "new"]),
+        (["b b"], "b b b b b", ["b b", "b b"]),
+        (["rad"], "Fahrrad, Rades, (rad)", ["rad"]),
+        (["rad+inside"], "Fahrrad, Rades", ["rad+inside"] * 2),
+        (["Polish+case", "polish"], "Polish polish", ["Polish+case", "polish"]),
+        (["C++"], "C++ or C+++", ["C++", "C++"]),
+        (["é"], "é e", ["é"]),
+        ([], "anything", []),
+    ],
+)
+def test_longest_terms_are_found_first(phrases, text, found):
+    terms = []
+    for phrase in phrases:
+        source, _, flag = phrase.partition("+") if phrase != "C++" else (phrase, 0, "")
+        terms.append(Term(source, ("x",), flag == "case", flag != "inside"))
+    assert [phrases[index] for index in Glossary(terms).find(text)] == found
+
+
+@pytest.mark.parametrize(
+    ("phrases", "text", "unmet"),
+    [
+        ([("Rad", "Fahrrad")], "Ein FAHRRAD.", []),
+        ([("Rad", "Fahrrad")] * 2, "Fahrrad", [("Rad", "Fahrrad")]),
+        ([("Rad",), ("Hund",), ("Rad",)], "Rad, Rad", [("Hund",)]),
+        ([("a.b",)], "acb", [("a.b",)]),
+    ],
+)
+def test_unmet_phrases_are_counted(phrases, text, unmet):
+    assert find_unmet(phrases, text) == unmet
+
+
+def test_translations_contain_the_terms_of_their_sources():
+    warned = []
+    model = characters_model()
+    plain = Translator(
+        *(model, Characters()),
+        search=BeamSearch(3, extra_length=4),
+        warn=lambda *warning: warned.append(warning),
+    )
+    lines = ["bad cafe.", "abc", "gag\nbad cafe. fed! bad cab.", "a!b", ""]
+    expected = plain.n_best(lines, 2)
+    terms = [Term("bad", ("gg", "ee")), Term("bad cab", ("cabbage",))]
+    found = plain.with_search(glossary=terms).n_best(lines, 2)
+    for index in (1, 3, 4):
+        assert found[index] == expected[index]
+    for best in found[0]:
+        assert "gg" in best.text or "ee" in best.text
+    _, second = found[2][0].text.split("\n")
+    assert "cabbage" in second and find_unmet([("gg", "ee")], second) == []
+    # The same translator without a glossary, and a required phrase besides the terms.
+    assert (
+        plain.with_search(glossary=terms).with_search(glossary=()).n_best(lines, 2)
+        == expected
+    )
+    both = plain.with_search(glossary=terms).n_best(lines[:1], required=[["fff"]])
+    assert "fff" in both[0][0].text and "lacks" not in str(both[0][0].warnings)
+    with pytest.raises(ModelError, match=r"terms\.tsv: line 3: .*'xyz'"):
+        place = "terms.tsv: line 3"
+        plain.with_search(glossary=[*terms, Term("a", ("b", "xyz"), place=place)])
+
+
+def test_terms_beyond_the_maximum_length_are_reported():
+    sizes = {"positions": "learned", "max_length": 6}
+    model, warned = built(Characters.vocabulary_size, 1, 24, 40, **sizes), []
+    translator = Translator(
+        *(model, Characters()),
+        search=BeamSearch(2),
+        glossary=[Term("abc", ("abcdefga", "bcdefgab"))],
+        warn=lambda *warning: warned.append(warning),
+    )
+    ((best,),) = translator.n_best(["abc"], 1)
+    message = "the translation lacks 'abcdefga' or 'bcdefgab' for 'abc'"
+    assert message in best.warnings and (0, message) in warned
