@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from typer import Argument, Option
@@ -117,6 +118,29 @@ def translate(
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
     ] = None,
+    mbr: Annotated[
+        Literal["chrf", "bleu"] | None,
+        Option(
+            help="Choose the translation that is most similar to all candidates "
+            "(minimum Bayes risk)."
+        ),
+    ] = None,
+    rerank: Annotated[
+        pathlib.Path | None,
+        Option(
+            metavar="MODEL",
+            help="Choose by the score of the source, given the translation, in this "
+            "model of the other direction.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Number of candidates of --mbr and --rerank (default: the beam size; "
+            "with --sampling: 16).",
+        ),
+    ] = None,
     segmentation: Annotated[
         Literal["sentence", "line", "auto"] | None,
         Option(
@@ -175,6 +199,10 @@ def translate(
     if unsuited := [*search, *parts] if sampling else [*sampled]:
         reason = "cannot be used with" if sampling else "needs"
         raise UserError(f"`{unsuited[0]}`: {reason} --sampling")
+    if mbr is not None and rerank is not None:
+        raise UserError("--mbr and --rerank: give only one of them")
+    if candidates is not None and mbr is None and rerank is None:
+        raise UserError("`candidates`: needs --mbr or --rerank")
     if glossary is not None and sampling:
         raise UserError("`glossary`: cannot be used with --sampling")
     if segmentation is not None:
@@ -187,6 +215,7 @@ def translate(
     if input_path is not None and is_document(input_path):
         given = {"n_best": n_best > 1, "scores": scores, "alignments": alignments}
         given |= {"sampling": sampling, "as_json": as_json, "prefix": prefix}
+        given |= {"mbr": mbr, "rerank": rerank}
         given["prefix_file"] = prefix_file
         if unsuited := [name for name, value in given.items() if value]:
             raise UserError(f"`{unsuited[0]}`: cannot be used with {input_path.suffix}")
@@ -225,6 +254,21 @@ def translate(
         [kind for kind in protect.split(",") if kind != "none"],
         input_path or "standard input",
     )
+    if mbr is not None or rerank is not None:
+        from keras_transformer.evaluation import reranking
+
+        job.num_searched = candidates or (16 if sampling else None)
+        if mbr is not None:
+            job.choose = lambda lines, ranked: reranking.rank_by_utility(
+                ranked, reranking.UTILITIES[mbr]
+            )
+        else:
+            reverse = console.open_translator(
+                rerank, parallel_parts=parallel_parts, allow_unsafe=allow_unsafe
+            )
+            job.choose = lambda lines, ranked: reranking.rank_by_reverse_model(
+                lines, ranked, reverse
+            )
 
     def write_all(write_line, num_done):
         if document is not None:
@@ -246,6 +290,9 @@ def translate(
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
+    if job.choose is not None:
+        extra |= {"mbr": mbr, "candidates": job.num_searched}
+        extra["rerank"] = rerank and reverse.fingerprint()
     if glossary is not None:
         from keras_transformer.pipelines.lines import content_hash
 
@@ -279,6 +326,8 @@ class _Job:
     as_json: bool
     protected: list  # kinds of spans, for beam search without prefixes
     input_name: object  # of the file
+    num_searched: int | None = None  # for `choose`; `None`: the beam size
+    choose: Callable | None = None  # sorts candidates, from lines and their lists
 
     @property
     def is_numbered(self):
@@ -296,7 +345,11 @@ class _Job:
         chunks = in_chunks(pairs, size, "translating", self.warnings, total, skip=skip)
         for start, chunk in chunks:
             lines, prefixes = map(list, zip(*chunk, strict=True))
-            ranked = self._candidates(start, lines, prefixes)
+            count = self.num_candidates if self.choose is None else self.num_searched
+            ranked = self._candidates(start, lines, prefixes, count)
+            if self.choose is not None:
+                chosen = self.choose(lines, ranked)
+                ranked = [each[: self.num_candidates] for each in chosen]
             yield from self._format(
                 [
                     (number, line, candidate)
@@ -327,15 +380,14 @@ class _Job:
         """Returns the file and the line of a text of the chunk."""
         return f"{self.input_name}:{self.warnings.numbers[index]}"
 
-    def _candidates(self, start, lines, prefixes):
+    def _candidates(self, start, lines, prefixes, count):
         """Returns the translations of each line of a chunk, best first."""
         given = {} if None in prefixes else {"prefixes": prefixes}
         if self.sampling_options is None:
             if given or not self.protected:
-                return self.translator.n_best(lines, self.num_candidates, **given)
+                return self.translator.n_best(lines, count, **given)
             from keras_transformer.decoding.markup import n_best_marked
 
-            count = self.num_candidates
             return n_best_marked(
                 *(self.translator, lines, count, "text", self.protected),
                 name=self._name,
@@ -349,7 +401,7 @@ class _Job:
         seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
         options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
-        sampling = Sampling(self.num_candidates, **options, extra_length=extra_length)
+        sampling = Sampling(count, **options, extra_length=extra_length)
         return self.translator.sample(lines, sampling, **given)
 
     def _format(self, found):

@@ -5,6 +5,12 @@ from keras_transformer.evaluation.compound_split import (
     compound_split_tokens,
 )
 from keras_transformer.evaluation.perplexity import PairScorer, perplexity
+from keras_transformer.evaluation.reranking import (
+    UTILITIES,
+    minimum_bayes_risk,
+    rank_by_reverse_model,
+    rank_by_utility,
+)
 from keras_transformer.evaluation.scores import Result, bleu, chrf, ter
 from keras_transformer.evaluation.significance import (
     Comparison,
@@ -17,6 +23,7 @@ from keras_transformer.evaluation.significance import (
 )
 
 __all__ = [
+    "UTILITIES",
     "Comparison",
     "PairScorer",
     "Result",
@@ -29,7 +36,10 @@ __all__ = [
     "compare_systems",
     "compound_split_bleu",
     "compound_split_tokens",
+    "minimum_bayes_risk",
     "perplexity",
+    "rank_by_reverse_model",
+    "rank_by_utility",
     "spread",
     "ter",
 ]

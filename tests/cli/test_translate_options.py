@@ -8,6 +8,11 @@ import keras_transformer as kt
 from keras_transformer import opening as models
 from keras_transformer import pipelines
 from keras_transformer.decoding import read_glossary
+from keras_transformer.evaluation import (
+    UTILITIES,
+    rank_by_reverse_model,
+    rank_by_utility,
+)
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
@@ -89,7 +94,9 @@ def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
     assert opened.fingerprint() != singles[0].fingerprint()
 
 
-def test_glossary_gives_the_results_of_the_library(translate, folders, tmp_path):
+def test_glossary_and_choice_give_the_results_of_the_library(
+    translate, folders, tmp_path
+):
     opened = models.open_model(folders[0])
     path = tmp_path / "terms.tsv"
     path.write_text("Hund\tKatze|Katzen\n")
@@ -97,19 +104,32 @@ def test_glossary_gives_the_results_of_the_library(translate, folders, tmp_path)
     expected = steered.translate(SOURCES)
     assert lines(translate("--glossary", path)) == expected
     assert all("Katze" in expected[index] for index in (0, 2))
+    ranked = opened.n_best(SOURCES)
+    by_utility = rank_by_utility(ranked, UTILITIES["chrf"])
+    assert lines(translate("--mbr", "chrf")) == [each[0].text for each in by_utility]
+    reverse = models.open_model(folders[1])
+    scored = rank_by_reverse_model(SOURCES, ranked, reverse)
+    found = lines(translate("--rerank", folders[1], "--n-best", 2, "--scores"))
+    assert found == [
+        f"{number}\t{each.score:.4f}\t{each.text}"
+        for number, row in enumerate(scored, 1)
+        for each in row[:2]
+    ]
+    sampled = lines(translate("--sampling", "--mbr", "bleu", "--candidates", 3))
+    assert len(sampled) == len(SOURCES)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--glossary", "x", "--sampling"], "--glossary: cannot be used with --samp"),
+        (["--candidates", "3"], "--candidates: needs --mbr or --rerank"),
+        (["--mbr", "bleu", "--rerank", "x"], "--mbr and --rerank: give only one"),
         (["--glossary", "none.tsv"], "none.tsv"),
         (["--glossary", "bad.tsv"], "bad.tsv: line 2: must have a source phrase"),
     ],
 )
-def test_wrong_glossaries_are_one_line(
-    translate, tmp_path, monkeypatch, options, message
-):
+def test_wrong_choices_are_one_line(translate, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     for name, text in {"x": "a\tb\n", "bad": "a\tb\n\tc\n"}.items():
         (tmp_path / (name if name == "x" else f"{name}.tsv")).write_text(text)
