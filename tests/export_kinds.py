@@ -65,6 +65,7 @@ KINDS = {
         "max_length_ratio": 2.0,
         "jit_compile": True,
     },
+    "constrained": {"constraints": True},
     "no_penalty": {"length_penalty": 0.0, "extra_length": 0},
     "learned": {"model": {"positions": "learned", "max_length": 60}},
     "pre": {"model": {"normalization": "pre"}},
@@ -113,6 +114,7 @@ def write_export(
     parallel_parts=1,
     jit_compile=False,
     text=None,
+    constraints=False,
     **search,
 ):
     """Writes a tiny export and returns its path.
@@ -127,6 +129,7 @@ def write_export(
         parallel_parts: Argument of `export_saved_model`.
         jit_compile: Argument of `export_saved_model`.
         text: `TextSettings` of the tokenizer, or `None`.
+        constraints: Argument of `export_saved_model`.
         search: Arguments of `BeamSearch`.
     """
     kind = "bpe" if tokenizer == "core" else tokenizer
@@ -157,6 +160,7 @@ def write_export(
             max_source_length=40,
             parallel_parts=parallel_parts,
             jit_compile=jit_compile,
+            constraints=constraints,
         )
     finally:
         matrices.MIN_PIECE_SIZE = original

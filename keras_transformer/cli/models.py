@@ -90,6 +90,7 @@ _FORMATS_OF = {
     "tokenizer_ops": ("saved_model",),
     "parallel_parts": ("saved_model",),
     "jit_compile": ("saved_model",),
+    "constraints": ("saved_model",),
 }
 
 
@@ -138,6 +139,13 @@ def export(
             help="Compile beam search with XLA for requests of a single text.",
         ),
     ] = False,
+    constraints: Annotated[
+        bool,
+        Option(
+            "--constraints",
+            help="Add a signature that takes prefixes and required phrases.",
+        ),
+    ] = False,
     scores: Annotated[
         pathlib.Path | None,
         Option(help="Output of `evaluate --json`, to include in MODEL_CARD.md."),
@@ -179,6 +187,7 @@ def export(
         "tokenizer_ops": tokenizer_ops if tokenizer_ops != "text" else None,
         "parallel_parts": parallel_parts if parallel_parts != 1 else None,
         "jit_compile": jit_compile or None,
+        "constraints": constraints or None,
     }
     given = {name: each for name, each in given.items() if each is not None}
     for name in given:

@@ -61,6 +61,7 @@ def export_saved_model(
     max_batch_size=1024,
     parallel_parts=1,
     jit_compile=False,
+    constraints=False,
     warmup_requests=True,
     low_score=None,
 ):
@@ -103,6 +104,9 @@ def export_saved_model(
             padded length triggers the compilation of a program. Kernels are stored
             packed; unpacking takes 10 ms per batch for a base model. Do not use with
             TF-Serving, whose builds lack XLA.
+        constraints: Whether to add the signature `translate_constrained`, which takes
+            prefixes and required phrases. Its search makes the graph about twice as
+            large.
         warmup_requests: Whether to write warm-up requests for TF-Serving, which needs
             the package tensorflow-serving-api.
         low_score: Attribute of `Translator`, for warnings of `ExportedTranslator` and
@@ -137,6 +141,7 @@ def export_saved_model(
         max_batch_size,
         parallel_parts,
         jit_compile,
+        constraints,
     )
     # Keras's ExportArchive would trace each function twice.
     functions = {
@@ -193,6 +198,7 @@ def export_translator(
     tokenizer_ops="text",
     parallel_parts=1,
     jit_compile=False,
+    constraints=False,
     warmup_requests=True,
 ):
     """Exports an opened model with its search settings and a model card.
@@ -207,6 +213,8 @@ def export_translator(
         parallel_parts: Number of parts of a batch that are translated in parallel (see
             `export_saved_model`).
         jit_compile: Whether to compile the search with XLA for single short texts (see
+            `export_saved_model`).
+        constraints: Whether to add the signature `translate_constrained` (see
             `export_saved_model`).
         warmup_requests: Whether to write warm-up requests for TF-Serving (see
             `export_saved_model`).
@@ -243,6 +251,7 @@ def export_translator(
         texts=texts,
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
+        constraints=constraints,
         warmup_requests=warmup_requests,
         low_score=translator.low_score,
     )

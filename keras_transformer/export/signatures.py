@@ -9,6 +9,7 @@ from keras_transformer.decoding.alignment import (
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.required import ALTERNATIVE, PHRASE, THEN
 from keras_transformer.decoding.scoring import sequence_log_probs
 from keras_transformer.decoding.search import cut_at_end, translate_ids
 from keras_transformer.decoding.text import (
@@ -53,8 +54,11 @@ class Signatures:
         max_batch_size=1024,
         parallel_parts=1,
         jit_compile=False,
+        constraints=False,
     ):
         self._model = model
+        self._search = search
+        self._has_constraints = constraints
         self._tokenizer = tokenizer
         self._target_tokenizer = target_of(tokenizer)
         self._penalty = search.penalty
@@ -147,6 +151,10 @@ class Signatures:
         yield "score", self.score, [texts, targets]
         yield "encode", self.encode, [rows]
         yield "attend", self.attend, [texts, targets]
+        if self._has_constraints:
+            names = "inputs", "prefixes", "required"
+            specs = [tf.TensorSpec([None], tf.string, name=name) for name in names]
+            yield "translate_constrained", self.translate_constrained, specs
 
     def translate(self, inputs):
         found = self._translate(self._check_batch_size(inputs), 1, 1)
@@ -156,6 +164,58 @@ class Signatures:
             "truncated": found["truncated"],
             "mean_log_probs": found["mean_log_probs"],
         }
+
+    def translate_constrained(self, inputs, prefixes, required):
+        source_ids, prefix_ids, _, truncated = self._pairs(inputs, prefixes)
+        with tf.control_dependencies([self._check_paired(inputs, required)]):
+            required_ids = self._required_rows(required)
+        kernels = self.kernels
+        weights = kernels.unpacked() if kernels.replaces_layers else None
+        weights = weights or arrange_weights(self._model)
+        sequences, scores = translate_ids(
+            self._model,
+            source_ids,
+            self._search,
+            SpecialIds.of(self._target_tokenizer, self._tokenizer),
+            # The first column has the start id.
+            prefix_ids=prefix_ids[:, 1:],
+            vocabulary_size=self._target_tokenizer.vocabulary_size,
+            decoder=IncrementalDecoder(self._model, weights, self._encode),
+            is_checked=True,
+            required_ids=required_ids,
+        )
+        is_end = sequences[:, 0] == self._target_tokenizer.end_id
+        return {
+            "translations": self._target_tokenizer.detokenize(sequences[:, 0]),
+            "scores": scores[:, 0],
+            "truncated": truncated | ~(tf.reduce_any(is_end, 1) | (scores[:, 0] == 0)),
+        }
+
+    def _required_rows(self, required):
+        """Returns the rows of `required_row` for texts of a phrase per line.
+
+        A phrase is a list of alternatives between bars.
+        """
+        lines = tf.strings.split(_cut_texts(required, self._max_bytes), "\n")
+        phrases, text_of = lines.flat_values, lines.value_rowids()
+        used = tf.where(~tf.strings.regex_full_match(phrases, r"[\s|]*"))[:, 0]
+        phrases, text_of = tf.gather(phrases, used), tf.gather(text_of, used)
+        alternatives = tf.strings.split(phrases, "|")
+        phrase_of = alternatives.value_rowids()
+        ids = self._target_tokenizer.tokenize(alternatives.flat_values)
+        # A phrase that is given twice must occur twice.
+        repeats = (phrases[1:] == phrases[:-1]) & (text_of[1:] == text_of[:-1])
+        marks = tf.where(tf.concat([repeats, [False]], 0), THEN, PHRASE)
+        ends = phrase_of != tf.concat([phrase_of[1:], [-1]], 0)
+        marks = tf.where(ends, tf.gather(marks, phrase_of), ALTERNATIVE)
+        rows = tf.concat([ids, marks[:, None]], axis=1)
+        text_of = tf.gather(tf.gather(text_of, phrase_of), rows.value_rowids())
+        rows = tf.RaggedTensor.from_value_rowids(
+            rows.flat_values, text_of, tf.size(required, tf.int64), validate=False
+        )
+        pad_id = self._target_tokenizer.pad_id
+        rows = rows[:, : self.max_target_length].to_tensor(pad_id)
+        return tf.pad(rows, [[0, 0], [0, 1]], constant_values=pad_id)
 
     def translate_n_best(self, inputs):
         inputs = self._check_batch_size(inputs)
@@ -344,11 +404,7 @@ class Signatures:
         with the end id, all int32 `[batch, length]`. Also whether a side was truncated,
         bool `[batch]`.
         """
-        paired = tf.debugging.assert_equal(
-            tf.size(inputs),
-            tf.size(targets),
-            "inputs and targets must have the same length",
-        )
+        paired = self._check_paired(inputs, targets)
         inputs, targets = map(self._check_batch_size, (inputs, targets))
         with tf.control_dependencies([paired]):
             # A tokenizer may collapse text, so the rest of a text that is cut here may
@@ -373,6 +429,13 @@ class Signatures:
             target_ids.to_tensor(target.pad_id),
             labels.to_tensor(target.pad_id),
             truncated,
+        )
+
+    def _check_paired(self, inputs, targets):
+        return tf.debugging.assert_equal(
+            tf.size(inputs),
+            tf.size(targets),
+            "inputs and targets must have the same length",
         )
 
     def _check_batch_size(self, rows):

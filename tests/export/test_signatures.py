@@ -374,3 +374,37 @@ def test_texts_of_many_segments_are_whole(signatures):
     one = signatures["serving_default"](inputs=tf.constant(["Der Hund."]))
     (one,) = texts_of(one["translations"])
     assert sentences == " ".join([one] * 300)
+
+
+def test_constrained_signature_matches_translator(tiny_model, translator, tmp_path):
+    model, tokenizer = tiny_model
+    texts = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze"]
+    prefixes = ["ein Hund", "", "", "die"]
+    phrases = [[["Katze", "noch"]], [], [["Hund"], ["Hund"], ["und noch"]], []]
+    required = ["\n".join("|".join(each) for each in row) for row in phrases]
+    with only_signatures("serving_default", "translate_constrained"):
+        path = export_saved_model(
+            *(model, tokenizer, tmp_path / "constrained"), **SEARCH, constraints=True
+        )
+    signatures = tf.saved_model.load(path).signatures
+    rows = {"inputs": texts, "prefixes": prefixes, "required": required}
+    rows = {name: tf.constant(each) for name, each in rows.items()}
+    found = signatures["translate_constrained"](**rows)
+    # In the signature, the last word of a prefix does not go on.
+    spaced = [f"{each} " if each else "" for each in prefixes]
+    expected = translator.n_best(texts, 1, spaced, phrases)
+    assert texts_of(found["translations"]) == [best.text for (best,) in expected]
+    np.testing.assert_allclose(
+        found["scores"], [best.score for (best,) in expected], rtol=1e-4, atol=1e-5
+    )
+    assert texts_of(found["translations"])[2].count("Hund") >= 2
+    # Without constraints, the result is the usual one.
+    rows |= dict.fromkeys(("prefixes", "required"), tf.constant([""] * len(texts)))
+    free = signatures["translate_constrained"](**rows)
+    plain = signatures["serving_default"](inputs=rows["inputs"])
+    assert texts_of(free["translations"]) == texts_of(plain["translations"])
+    np.testing.assert_array_equal(free["truncated"], plain["truncated"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same length"):
+        signatures["translate_constrained"](
+            **{**rows, "required": tf.constant(["a", "b"])}
+        )
