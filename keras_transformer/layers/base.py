@@ -1,6 +1,34 @@
 """What all layers build on: `Dense`, and layers inside other layers."""
 
+import contextlib
+import contextvars
+
 import keras
+
+_zero_matrices = contextvars.ContextVar("zero_matrices", default=False)
+
+
+@contextlib.contextmanager
+def zero_matrices():
+    """Builds layers with zeros in large matrices, whose values are loaded afterward.
+
+    Random numbers for a whole model take longer than loading it. Only layers that this
+    thread builds are affected.
+    """
+    token = _zero_matrices.set(True)
+    try:
+        yield
+    finally:
+        _zero_matrices.reset(token)
+
+
+class MatrixLayer:
+    """Mixin of layers with large matrices, for `zero_matrices`."""
+
+    def add_weight(self, *args, **kwargs):
+        if _zero_matrices.get():
+            kwargs["initializer"] = "zeros"
+        return super().add_weight(*args, **kwargs)
 
 
 def child_layer(parent, layer_class, name, *args, **kwargs):
@@ -43,7 +71,7 @@ def inner_layers(parent, prefix="", seen=None):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(keras.layers.Dense):
+class Dense(MatrixLayer, keras.layers.Dense):
     """`keras.layers.Dense` that can be saved and loaded after `quantize("int8")`.
 
     Arguments, weights and results match `keras.layers.Dense`. A layer that contains

@@ -5,11 +5,12 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import MatrixLayer
 from keras_transformer.layers.masks import padding_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Embedding):
+class TokenEmbedding(MatrixLayer, keras.layers.Embedding):
     """Embedding whose weight matrix also projects vectors to logits.
 
     Embeddings are multiplied by `sqrt(d_model)`. Logits are float32 under any dtype

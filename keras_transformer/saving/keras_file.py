@@ -231,7 +231,7 @@ def load_stored(path, stored, model_class=None, **changes):
     with contextlib.nullcontext() if changes else _refuse(path):
         model = (model_class or Transformer).from_config({**stored.settings, **changes})
     with _refuse(path):
-        model.build(INPUT_SHAPES)
+        model.build_for_loading(INPUT_SHAPES)
         check_size(model.count_params(), stored.num_parameters)
         model.load_weights(stored.weights)
     return model

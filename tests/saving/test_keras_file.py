@@ -22,9 +22,11 @@ from keras_transformer import pipelines
 from keras_transformer.arguments import count_parameters
 from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
+from keras_transformer.layers.base import zero_matrices
 from keras_transformer.opening import open_model
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import (
+    INPUT_SHAPES,
     read,
     store_fingerprint,
 )
@@ -248,3 +250,18 @@ def test_file_with_more_layers_than_the_settings_is_refused(tmp_path):
     message = "has weights of 43 layers, but the model has only 22"
     with pytest.raises(ModelError, match=message):
         read(tmp_path / "mixed.keras")
+
+
+def test_large_file_opens(tmp_path):
+    """100 MB. Also, only models that are about to be loaded start without values."""
+    model = kt.Transformer(45_000, 1, d_model=512, d_ff=512)
+    model.build(INPUT_SHAPES)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    assert path.stat().st_size > 100e6
+    loaded = read(path)
+    for ours, stored in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(ours, stored)
+    with zero_matrices():
+        assert not np.any(kt.layers.FeedForward(3)(np.ones((1, 1, 2))))
+    assert np.any(kt.layers.FeedForward(30)(np.ones((1, 1, 2))))
