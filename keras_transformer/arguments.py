@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-POSITIONS = ("sinusoidal", "learned")
+POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
+# Positions that only self-attention uses, so nothing is added to the embeddings.
+ATTENTION_POSITIONS = ("relative", "rotary")
 POSITION_RATES = ("paper", "tensor2tensor")
 NORM_PLACES = ("post", "pre")
 # Projections of attentions and feed-forward networks that may have adapters.
@@ -116,6 +118,7 @@ class ModelArguments:
     attention_dropout: _Fraction = 0.0
     positions: Literal[POSITIONS] = "sinusoidal"
     max_length: PositiveInt | None = None
+    max_distance: PositiveInt = 16
     normalization: Literal[NORM_PLACES] = "post"
     activation: Annotated[str, Field(min_length=1)] = "relu"
     attention_window: PositiveInt | None = None
@@ -169,6 +172,10 @@ def count_parameters(arguments):
     num_layers = given["num_layers"]
     num_decoder_layers = variations.num_decoder_layers or num_layers
     count = num_layers * (attention + feed_forward + 2 * norm)
+    if given["positions"] == "relative":
+        vectors = 2 * given["max_distance"] + 1
+        dims = given["key_dim"] + given["value_dim"]
+        count += (num_layers + num_decoder_layers) * vectors * dims
     count += num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
     # Encoder and decoder can each begin and end with another layer normalization.
     has_final_norm = given["normalization"] == "pre"

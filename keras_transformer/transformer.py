@@ -56,9 +56,13 @@ class Transformer(keras.Model):
         dropout: Dropout rate of sublayer outputs and of the sums of embeddings and
             positions.
         attention_dropout: Dropout rate of attention scores (0 in the paper).
-        positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
+        positions: `"sinusoidal"` or `"learned"` (Table 3, row E), added to the
+            embeddings. Or `"relative"` (Shaw et al., 2018) or `"rotary"` (Su et al.,
+            2021), in self-attention only (see `MultiHeadAttention`).
         max_length: Number of learned positions. Only for `positions="learned"`, which
             requires it.
+        max_distance: Distance from which on all relative positions are equal. Only for
+            `positions="relative"`.
         normalization: `"post"` (the paper) or `"pre"`.
         activation: Activation of the feed-forward networks, as in Keras's `Dense`.
         attention_window: Number of positions that self-attention attends to, r of
@@ -76,7 +80,9 @@ class Transformer(keras.Model):
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
             If `dropout` is outside [0, 1], or `attention_dropout` outside [0, 1). If
             `positions`, `normalization`, `activation` or `score_mode` is unknown. If
-            `positions` is `"learned"` and `max_length` is `None`. If `key_dim` or
+            `positions` is `"learned"` and `max_length` is `None`. If `positions` is
+            `"relative"` and `score_mode` is `"additive"`, or `positions` is `"rotary"`
+            and `key_dim` is odd. If `key_dim` or
             `value_dim` is `None` and `num_heads` does not divide `d_model`. If a
             variation is out of range.
         TypeError: If `variations` has an unknown field.
@@ -102,6 +108,7 @@ class Transformer(keras.Model):
         pad_id=0,
         output_size=None,
         variations=None,
+        max_distance=16,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -118,6 +125,7 @@ class Transformer(keras.Model):
         self.attention_dropout = attention_dropout
         self.positions = positions
         self.max_length = max_length
+        self.max_distance = max_distance
         self.normalization = normalization
         self.activation = get_activation(activation)
         self.attention_window = attention_window

@@ -1,9 +1,11 @@
 """The paper's formulas in plain NumPy, in float64, for one sentence without padding.
 
-The formulas follow the text of sections 3.1 to 3.5. The weights come from the argument
-`layer`, `stack` or `model`. The only mask is the causal one: tests compare
-each row of a padded batch with the result for its tokens alone. Epsilons, positions and
-embeddings of other toolkits come from a dict of `variations`, not from the model.
+The formulas follow the text of sections 3.1 to 3.5. Relative positions follow the code
+of tensor2tensor, and rotary ones the complex numbers of Su et al. (2021). The weights
+come from the argument `layer`, `stack` or `model`. The only mask is the causal one:
+tests compare each row of a padded batch with the result for its tokens alone. Epsilons,
+positions and embeddings of other toolkits come from a dict of `variations`, not from
+the model.
 """
 
 import math
@@ -22,14 +24,35 @@ def softmax(row):
     return powers / powers.sum()
 
 
-def attention(query, key, value, causal=False):
-    """Equation 1 for one head, query by query: `[queries, d_v]`."""
+def attention(query, key, value, causal=False, tables=None):
+    """Equation 1 for one head, query by query: `[queries, d_v]`.
+
+    `tables` are vectors of the distances -k to k, added to the keys and values.
+    """
     output = np.zeros((len(query), value.shape[1]))
     for i, vector in enumerate(query):
         visible = i + 1 if causal else len(key)
-        logits = key[:visible] @ vector / math.sqrt(key.shape[1])
-        output[i] = softmax(logits) @ value[:visible]
+        keys, values = key[:visible], value[:visible]
+        if tables is not None:
+            last = len(tables[0]) // 2
+            distances = [max(-last, min(last, j - i)) for j in range(visible)]
+            keys, values = (
+                part + np.stack([table[distance + last] for distance in distances])
+                for part, table in zip((keys, values), tables, strict=True)
+            )
+        logits = keys @ vector / math.sqrt(key.shape[1])
+        output[i] = softmax(logits) @ values
     return output
+
+
+def rotate(x):
+    """Multiplies pairs of components, as complex numbers, by `e^(i pos theta)`."""
+    numbers = x[:, 0::2] + 1j * x[:, 1::2]
+    for position, row in enumerate(numbers):
+        for pair in range(len(row)):
+            theta = 10000 ** (-2 * pair / x.shape[1])
+            row[pair] *= np.exp(1j * position * theta)
+    return np.stack([numbers.real, numbers.imag], axis=-1).reshape(x.shape)
 
 
 def multi_head_attention(layer, query, value, causal=False):
@@ -47,14 +70,15 @@ def multi_head_attention(layer, query, value, causal=False):
             width = projected.shape[1] // layer.num_heads
             return projected[:, head * width : (head + 1) * width]  # noqa: B023
 
-        heads.append(
-            attention(
-                columns(layer.query_dense, query),
-                columns(layer.key_dense, value),
-                columns(layer.value_dense, value),
-                causal,
-            )
-        )
+        queries = columns(layer.query_dense, query)
+        keys = columns(layer.key_dense, value)
+        if layer.positions == "rotary":
+            queries, keys = rotate(queries), rotate(keys)
+        tables = None
+        if layer.positions == "relative":
+            tables = array(layer.relative_keys), array(layer.relative_values)
+        values = columns(layer.value_dense, value)
+        heads.append(attention(queries, keys, values, causal, tables))
     return project(layer.output_dense, np.concatenate(heads, axis=1))
 
 
@@ -143,7 +167,7 @@ def embed(model, side, ids, variations=None):
     layer = getattr(model, f"{side}_positions")
     if layer.kind == "learned":
         vectors = vectors + array(layer.positions)[: len(ids)]
-    else:
+    elif layer.kind == "sinusoidal":
         is_other = variations.get("position_rates") == "tensor2tensor"
         vectors = vectors + positional_encoding(
             len(ids),

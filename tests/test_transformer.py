@@ -26,6 +26,8 @@ OPTIONS = {
     "one width": {"value_dim": 7},
     "pre-norm": {"normalization": "pre"},
     "learned": {"positions": "learned", "max_length": 13},
+    "relative": {"positions": "relative", "max_distance": 2, "value_dim": 3},
+    "rotary": {"positions": "rotary"},
     "activation": {"activation": "gelu"},
     "dropouts": {"dropout": 0.3, "attention_dropout": 0.2},
     "padding": {"pad_id": 7},
@@ -48,7 +50,8 @@ def assert_close(logits, others, tolerance=1e-4):
 
 
 @pytest.mark.parametrize(
-    "option", ["defaults", "widths", "one width", "pre-norm", "learned"]
+    "option",
+    ["defaults", "widths", "one width", "pre-norm", "learned", "relative", "rotary"],
 )
 def test_transformer_matches_the_paper_in_numpy(option):
     model = shared_model(**OPTIONS[option])
@@ -220,6 +223,12 @@ def test_dropout_applies_in_training_only():
         ({"vocabulary_size": 0}, "`vocabulary_size` must be at least 1. Received: 0"),
         ({"positions": "none"}, "`positions` must be .* Received: 'none'"),
         ({"positions": "learned"}, "`max_length` of at least 1. Received: None"),
+        (
+            {"positions": "relative", "score_mode": "additive"},
+            "Relative positions need `score_mode` .* Received: 'additive'",
+        ),
+        ({"positions": "rotary", "key_dim": 3}, "even `key_dim`. Received: 3"),
+        ({"max_distance": 0}, "`max_distance` must be at least 1. Received: 0"),
         ({"normalization": "none"}, "`normalization` must be .* Received: 'none'"),
         ({"activation": "none"}, "activation function .*none"),
         ({"score_mode": "none"}, "`score_mode` must be .* Received: 'none'"),

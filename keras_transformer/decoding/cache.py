@@ -73,6 +73,9 @@ class Cache(NamedTuple):
     # bool [batch, beam_size, slots], whether a hypothesis attends to a slot. If
     # `sees_all`, it is empty, [batch, 1, 0].
     ancestors: Any
+    # int32 [batch, 1, slots], the positions of the slots of a growing cache, if the
+    # decoder needs their distances, or else ().
+    positions: Any = ()
 
     @property
     def beam_size(self):
@@ -83,6 +86,11 @@ class Cache(NamedTuple):
     def is_buffer(self):
         """True if the capacity is fixed."""
         return isinstance(self.layers[0], Buffer)
+
+    @property
+    def has_positions(self):
+        """True if `positions` is an array."""
+        return not isinstance(self.positions, tuple)
 
     @property
     def sees_all(self):
@@ -96,15 +104,40 @@ class Cache(NamedTuple):
         bias = mask_to_bias(self.ancestors)[:, None]
         if self.is_buffer:
             return [bias]
+        return self._split(bias)
+
+    def distances(self, index, place):
+        """Returns distances from `index`, int32 `[batch or 1, 1, slots]`, per part.
+
+        `place` comes from `extend`.
+        """
+        if not self.is_buffer:
+            return self._split(self.positions - index)
+        num_slots = ops.shape(self.ancestors)[2]
+        places = ops.arange(num_slots, dtype="int32") // self.beam_size
+        # A ring buffer overwrites the oldest position.
+        distances = -((place - places) % (num_slots // self.beam_size))
+        return [distances[None, None]]
+
+    def _split(self, x):
+        """Splits the last axis into the main and the recent part of a growing cache."""
         num_main = ops.shape(self.layers[0].key)[2]
-        return [bias[..., :num_main], bias[..., num_main:]]
+        return [x[..., :num_main], x[..., num_main:]]
 
 
-def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=None):
+def empty_cache(
+    attentions,
+    batch_size,
+    beam_size=1,
+    max_length=None,
+    window=None,
+    has_distances=False,
+):
     """Returns a cache without positions for the `MultiHeadAttention` of each layer.
 
     `max_length` is the capacity of a `Buffer` cache, in positions. If it is `None`, the
     cache grows at every step. Self-attention attends to `window` positions, or to all.
+    Only with `has_distances`, `Cache.distances` can be called.
     """
     if max_length is not None and window is not None:
         minimum = min if isinstance(max_length, int) else ops.minimum
@@ -121,7 +154,10 @@ def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=Non
         return Growing(key, value, key, value)
 
     ancestors = ops.zeros((batch_size, beam_size, slots), dtype="bool")
-    return Cache(tuple(map(empty_layer, attentions)), ancestors)
+    positions = ()
+    if has_distances and max_length is None:
+        positions = ops.zeros((batch_size, 1, 0), dtype="int32")
+    return Cache(tuple(map(empty_layer, attentions)), ancestors, positions)
 
 
 def extend(cache, index, window=None):
@@ -136,9 +172,13 @@ def extend(cache, index, window=None):
         # Backends index slots in int32, so the count is limited.
         count = min((window - 1) * cache.beam_size, 2**31 - 1)
         cache = _newest(cache, count)
+    batch, beam_size, _ = ops.shape(cache.ancestors)
+    if cache.has_positions:
+        new = ops.broadcast_to(ops.cast(index, "int32"), (batch, 1, beam_size))
+        positions = ops.concatenate([cache.positions, new], axis=2)
+        cache = cache._replace(positions=positions)
     if cache.sees_all:
         return cache, index
-    batch, beam_size, _ = ops.shape(cache.ancestors)
     hypotheses = ops.arange(beam_size, dtype="int32")
     own = hypotheses[:, None] == hypotheses
     own = ops.broadcast_to(own, (batch, beam_size, beam_size))
@@ -177,7 +217,8 @@ def _newest(cache, count):
         )
         for layer in cache.layers
     )
-    return Cache(layers, newest(cache.ancestors))
+    positions = newest(cache.positions) if cache.has_positions else ()
+    return Cache(layers, newest(cache.ancestors), positions)
 
 
 def reorder(cache, parents):
@@ -220,8 +261,12 @@ def compact(cache, window=None):
     )
     if slots is None:
         return cache._replace(layers=layers)
-    ancestors = gather_slots(cache.ancestors[..., None], slots)[..., 0]
-    return Cache(layers, ancestors)
+
+    def gather(x):
+        return gather_slots(x[..., None], slots)[..., 0]
+
+    positions = gather(cache.positions) if cache.has_positions else ()
+    return Cache(layers, gather(cache.ancestors), positions)
 
 
 def reachable_slots(ancestors):

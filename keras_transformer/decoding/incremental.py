@@ -14,6 +14,7 @@ from keras import ops
 from keras_transformer.decoding import cache as kv_cache
 from keras_transformer.decoding.alignment import NUM_LAYERS
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.positional_encoding import rotate
 from keras_transformer.numerics.matrices import (
     pack_kernel,
     packed_matmul,
@@ -155,6 +156,7 @@ class IncrementalDecoder:
             beam_size,
             max_length,
             model.attention_window,
+            has_distances=model.positions == "relative",
         )
         return cache, Context(layers, mask_to_bias(source_mask))
 
@@ -171,14 +173,23 @@ class IncrementalDecoder:
         cache, place = kv_cache.extend(cache, index, model.attention_window)
         # All layers share one slot layout and therefore the mask biases.
         biases, source_biases = cache.biases(), [context.bias[:, None, None]]
+        distances = None
+        if model.positions == "relative":
+            distances = cache.distances(index, place)
         caches, cross_scores = [], []
 
         def decode(layer, x, kernels, layer_cache, source):
             def attend_self(y):
                 attention = layer.self_attention
                 query, key, value = _project(attention, y, beam_size, kernels.qkv)
+                if attention.positions == "rotary":
+                    here = ops.reshape(index, (1,))
+                    query, key = rotate(query, here), rotate(key, here)
                 caches.append(layer_cache.append(key, value, place))
-                y = _attend(attention, query, caches[-1].parts(), biases)
+                parts = caches[-1].parts()
+                if distances is not None:
+                    parts = _add_relative(attention, parts, distances)
+                y = _attend(attention, query, parts, biases)
                 return _dense(attention.output_dense, y, kernels.attention_output)
 
             def attend_cross(y):
@@ -257,6 +268,16 @@ def _attend(attention, query, parts, biases):
         logits.append(part if bias is None else part + bias)
     x = swap_middle_axes(weighted_values(logits, [value for _, value in parts]))
     return ops.reshape(x, (-1, x.shape[2] * x.shape[3]))
+
+
+def _add_relative(attention, parts, distances):
+    """Adds the vectors of distances to the keys and values of all heads."""
+
+    def add(part, here):
+        vectors = attention.relative_key_value(here, attention.compute_dtype)
+        return tuple(one + other for one, other in zip(part, vectors, strict=True))
+
+    return [add(*each) for each in zip(parts, distances, strict=True)]
 
 
 def _split_heads(x, beam_size, num_heads):

@@ -134,6 +134,10 @@ def _specification(model, max_length, num_targets):
         "activation": getattr(common_spec.Activation, activation),
         "layernorm_embedding": model.variations.embedding_norm,
     }
+    if model.positions == "relative":
+        options["relative_position"] = True
+    if model.positions == "rotary":
+        options["rotary_dim"] = attention.key_dim
     if attention.key_dim * model.num_heads != model.d_model:
         options["head_dim"] = attention.key_dim
     heads = model.num_heads
@@ -154,9 +158,11 @@ def _specification(model, max_length, num_targets):
     ):
         if norm is not None:
             _set_norm(stack_spec.layernorm_embedding, norm)
-        stack_spec.position_encodings.encodings = position_vectors(
-            positions, model.d_model, max_length
-        )
+        # If positions are rotary, only the encoder has this, with zeros.
+        if hasattr(stack_spec, "position_encodings"):
+            stack_spec.position_encodings.encodings = position_vectors(
+                positions, model.d_model, max_length
+            )
         if stack.final_norm is not None:
             _set_norm(stack_spec.layer_norm, stack.final_norm)
         for layer_spec, layer in zip(stack_spec.layer, stack.layers, strict=True):
@@ -190,6 +196,9 @@ def _set_layer(spec, layer):
         attention.value_dense,
     )
     _set_linear(spec.self_attention.linear[1], attention.output_dense)
+    if attention.positions == "relative":
+        spec.self_attention.relative_position_keys = _array(attention.relative_keys)
+        spec.self_attention.relative_position_values = _array(attention.relative_values)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_add_norm.layer_norm)
     if hasattr(layer, "cross_attention"):
         attention = layer.cross_attention

@@ -21,7 +21,7 @@ class DecoderLayer(TransformerLayer):
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
         super().__init__(num_heads, key_dim, d_ff, **kwargs)
-        self.self_attention = self._attention("self_attention", self.attention_window)
+        self.self_attention = self._self_attention()
         self.self_attention_add_norm = self._add_norm("self_attention_add_norm")
         self.cross_attention = self._attention("cross_attention")
         self.cross_attention_add_norm = self._add_norm("cross_attention_add_norm")

@@ -18,7 +18,7 @@ class EncoderLayer(TransformerLayer):
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
         super().__init__(num_heads, key_dim, d_ff, **kwargs)
-        self.self_attention = self._attention("self_attention", self.attention_window)
+        self.self_attention = self._self_attention()
         self.self_attention_add_norm = self._add_norm("self_attention_add_norm")
         self.feed_forward = self._feed_forward()
         self.feed_forward_add_norm = self._add_norm("feed_forward_add_norm")

@@ -9,24 +9,35 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import SCORE_MODES, require_choice
+from keras_transformer.arguments import POSITIONS, SCORE_MODES, require_choice
 from keras_transformer.layers.base import Dense, child_layer
 from keras_transformer.layers.masks import causal_mask, combine_masks
+from keras_transformer.layers.positional_encoding import (
+    multiply_each_query,
+    relative_vectors,
+    rotate,
+)
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.softmax import masked_softmax
 
 
-def attention(logits, value, mask, dropout, training):
+def attention(logits, value, mask, dropout, training, relative_values=None):
     """Computes `softmax(logits) V` (equation 1).
 
     From logits `[batch, num_heads, ..., target_length, source_length]` and values
     `[batch, num_heads, ..., source_length, value_dim]` to `[batch, num_heads, ...,
     target_length, value_dim]`, and the scores before dropout, float32. `...` is the
-    block axis of `RestrictedSelfAttention`. Other layers have no such axis.
+    block axis of `RestrictedSelfAttention`. Other layers have no such axis. Vectors
+    `[target_length, source_length, value_dim]` can be added to the values.
     """
     scores = masked_softmax(logits, mask)
     weights = dropout(ops.cast(scores, value.dtype), training=training)
-    return ops.matmul(weights, value), scores
+    context = ops.matmul(weights, value)
+    if relative_values is not None:
+        context = context + multiply_each_query(
+            weights, ops.cast(relative_values, value.dtype)
+        )
+    return context, scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -50,10 +61,17 @@ class MultiHeadAttention(keras.layers.Layer):
             is the sum of `w tanh(q + k)` over `key_dim`, with weights w `[num_heads,
             key_dim]` (Bahdanau et al., 2015). Its memory grows with target_length *
             source_length * key_dim.
+        positions: `"relative"` adds a learned vector of the distance to each key and
+            each value, the same for all heads (Shaw et al., 2018, equations 3 and 4).
+            `"rotary"` rotates queries and keys by their positions (Su et al., 2021).
+            Both are for self-attention. Other values of `Transformer`'s argument have
+            no effect here.
+        max_distance: Distance from which on all relative vectors are equal, k.
 
     Raises:
         ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
-            is unknown.
+            or `positions` is unknown. If positions are relative and `score_mode` is
+            `"additive"`, or if they are rotary and `key_dim` is odd.
     """
 
     def __init__(
@@ -65,21 +83,34 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=False,
         score_mode="scaled_dot",
+        positions="sinusoidal",
+        max_distance=16,
         **kwargs,
     ):
         super().__init__(**kwargs)
         require_choice("score_mode", score_mode, SCORE_MODES)
+        require_choice("positions", positions, POSITIONS)
         sizes = {
             "num_heads": num_heads,
             "key_dim": key_dim,
             "value_dim": value_dim,
             "output_dim": output_dim,
+            "max_distance": max_distance,
         }
         for name, size in sizes.items():
             if size is not None and size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
         if not 0 <= dropout < 1:
             raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout}.")
+        if positions == "relative" and score_mode == "additive":
+            raise ValueError(
+                "Relative positions need `score_mode` scaled_dot or dot. "
+                "Received: 'additive'."
+            )
+        if positions == "rotary" and key_dim % 2:
+            raise ValueError(
+                f"Rotary positions need an even `key_dim`. Received: {key_dim}."
+            )
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -87,6 +118,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = dropout
         self.use_bias = use_bias
         self.score_mode = score_mode
+        self.positions = positions
+        self.max_distance = max_distance
         self.supports_masking = True
         self.query_dense = self._dense(num_heads * key_dim, "query")
         self.key_dense = self._dense(num_heads * key_dim, "key")
@@ -107,6 +140,18 @@ class MultiHeadAttention(keras.layers.Layer):
                 name="score_weights",
                 shape=(self.num_heads, self.key_dim),
                 initializer="glorot_uniform",
+            )
+        if self.positions == "relative":
+            self.relative_keys, self.relative_values = (
+                self.add_weight(
+                    name=name,
+                    shape=(2 * self.max_distance + 1, dim),
+                    initializer="glorot_uniform",
+                )
+                for name, dim in (
+                    ("relative_keys", self.key_dim),
+                    ("relative_values", self.value_dim or self.key_dim),
+                )
             )
 
     def call(
@@ -158,6 +203,11 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         key, value = self.project_key_value(value, key)
         query = self.split_heads(self.query_dense(query))
+        if self.positions == "rotary":
+            query, key = (
+                rotate(each, ops.arange(ops.shape(each)[2], dtype="int32"))
+                for each in (query, key)
+            )
         context, scores = self.attend(
             query, key, value, mask, use_causal_mask, training, return_attention_scores
         )
@@ -176,8 +226,37 @@ class MultiHeadAttention(keras.layers.Layer):
             lengths = ops.shape(query)[2], ops.shape(key)[2]
             mask = combine_masks(mask, causal_mask(*lengths))
         mask = None if mask is None else mask[:, None]
+        logits, relative_values = self.position_logits(query, key)
+        options = self.dropout_layer, training, relative_values
+        return attention(logits, value, mask, *options)
+
+    def position_logits(self, query, key, first_key=0):
+        """Returns the logits, with relative positions, and the vectors of values.
+
+        The former are like those of `attention_logits`. The latter are `[target_length,
+        source_length, value_dim]`, or `None` if positions are not relative. `first_key`
+        is the position of the first key minus that of the first query.
+        """
         logits = self.attention_logits(query, key)
-        return attention(logits, value, mask, self.dropout_layer, training)
+        if self.positions != "relative":
+            return logits, None
+        queries, keys = (
+            ops.arange(ops.shape(each)[-2], dtype="int32") for each in (query, key)
+        )
+        distances = keys[None, :] + first_key - queries[:, None]
+        keys, values = self.relative_key_value(distances, logits.dtype)
+        # The paper divides the sum of both products by sqrt(d_k).
+        query = self._scale(ops.cast(query, logits.dtype))
+        keys = ops.swapaxes(keys, -1, -2)
+        return logits + multiply_each_query(query, keys), values
+
+    def relative_key_value(self, distances, dtype):
+        """Returns the vectors that distances `[...]` add to keys and values."""
+        # Outside `call`, Keras does not cast weights to the compute dtype.
+        return tuple(
+            relative_vectors(ops.cast(table, dtype), distances)
+            for table in (self.relative_keys, self.relative_values)
+        )
 
     def project_key_value(self, value, key=None):
         """Projects `[batch, length, width]` to keys and values per head.
@@ -200,9 +279,12 @@ class MultiHeadAttention(keras.layers.Layer):
             query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         if self.score_mode == "additive":
             return self._additive_logits(query, key)
-        if self.score_mode == "scaled_dot":
-            query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
-        return ops.matmul(query, ops.swapaxes(key, -1, -2))
+        return ops.matmul(self._scale(query), ops.swapaxes(key, -1, -2))
+
+    def _scale(self, query):
+        if self.score_mode != "scaled_dot":
+            return query
+        return query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
 
     def _additive_logits(self, query, key):
         # [batch, num_heads, ..., target_length, source_length, key_dim]
@@ -244,6 +326,8 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "score_mode": self.score_mode,
+            "positions": self.positions,
+            "max_distance": self.max_distance,
         }
 
 

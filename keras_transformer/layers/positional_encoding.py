@@ -1,11 +1,16 @@
-"""Positional encodings (section 3.5 of the paper)."""
+"""Positional encodings (section 3.5 of the paper), and those of later papers."""
 
 import math
 
 import keras
 from keras import ops
 
-from keras_transformer.arguments import POSITION_RATES, POSITIONS, require_choice
+from keras_transformer.arguments import (
+    ATTENTION_POSITIONS,
+    POSITION_RATES,
+    POSITIONS,
+    require_choice,
+)
 
 
 def sinusoids(positions, d_model, rates="paper"):
@@ -34,12 +39,60 @@ def sinusoids(positions, d_model, rates="paper"):
     return ops.reshape(pairs, (-1, 2 * dims.shape[0]))[:, :d_model]
 
 
+def rotate(x, positions):
+    """Rotates queries or keys by their positions (Su et al., 2021, section 3.2.2).
+
+    The components `2i` and `2i+1` are turned by the angle `pos / 10000^(2i/dim)`, so
+    that products of queries and keys depend only on their distance.
+
+    Args:
+        x: `[..., length, dim]` with an even `dim`.
+        positions: int32 `[length]`, or `[1]` if all vectors have the same position.
+
+    Returns:
+        `[..., length, dim]`, in the dtype of `x`.
+    """
+    shape, dim = ops.shape(x), x.shape[-1]
+    sines_and_cosines = sinusoids(positions, dim)
+    sines, cosines = sines_and_cosines[:, 0::2], sines_and_cosines[:, 1::2]
+    pairs = ops.cast(x, "float32")
+    real, imaginary = pairs[..., 0::2], pairs[..., 1::2]
+    rotated = real * cosines - imaginary * sines, real * sines + imaginary * cosines
+    return ops.cast(ops.reshape(ops.stack(rotated, axis=-1), shape), x.dtype)
+
+
+def relative_vectors(table, distances):
+    """Returns the vectors of distances, which are clipped (Shaw et al., 2018).
+
+    From a table of the distances -k to k, `[2k + 1, dim]`, and the positions of keys
+    minus those of queries, int32 `[...]`, to `[..., dim]`.
+    """
+    max_distance = table.shape[0] // 2
+    places = ops.clip(distances, -max_distance, max_distance) + max_distance
+    return ops.take(table, places, axis=0)
+
+
+def multiply_each_query(x, matrices):
+    """Multiplies the rows of `[..., queries, n]` by matrices `[queries, n, m]`.
+
+    Like tensor2tensor, this joins all other axes, to have one large product per query.
+    """
+    x = ops.moveaxis(x, -2, 0)
+    *outer, width = ops.shape(x)
+    # `reshape` could not infer the size for an empty batch.
+    rows = ops.reshape(x, (outer[0], math.prod(outer[1:]), width))
+    products = ops.matmul(rows, matrices)
+    products = ops.reshape(products, (*outer, ops.shape(matrices)[-1]))
+    return ops.moveaxis(products, 0, -2)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEncoding(keras.layers.Layer):
     """Adds the encoding of each position, computed in float32.
 
     Args:
-        kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
+        kind: `"sinusoidal"`, or `"learned"` (Table 3, row E). With `"relative"` or
+            `"rotary"`, nothing is added, as `MultiHeadAttention` uses the positions.
         max_length: Number of learned positions. Required for `"learned"`.
         rates: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"` (see
             `sinusoids`). Only for `"sinusoidal"`.
@@ -104,6 +157,8 @@ class PositionalEncoding(keras.layers.Layer):
             ValueError: If positions are learned, and `length` is static and above
                 `max_length`.
         """
+        if self.kind in ATTENTION_POSITIONS:
+            return inputs
         _, length, d_model = inputs.shape
         positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
         if self.kind == "learned":
@@ -114,7 +169,7 @@ class PositionalEncoding(keras.layers.Layer):
                 )
             positions = ops.minimum(positions, self.max_length - 1)
             encoding = ops.take(self.positions, positions, axis=0)
-        elif self.kind == "sinusoidal":
+        else:
             positions = positions + self.first_position
             encoding = sinusoids(positions, d_model, self.rates)
         summed = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")[None]

@@ -85,8 +85,10 @@ class RestrictedSelfAttention(MultiHeadAttention):
         block_mask = ops.logical_and(key_mask, _band(size, sides, before, after))
         keys = _join_neighbors(_split_blocks(key, size), sides)
         values = _join_neighbors(_split_blocks(value, size), sides)
-        logits = self.attention_logits(_split_blocks(query, size), keys)
-        context, _ = attention(logits, values, block_mask, self.dropout_layer, training)
+        queries = _split_blocks(query, size)
+        logits, relative = self.position_logits(queries, keys, -sides[0] * size)
+        options = self.dropout_layer, training, relative
+        context, _ = attention(logits, values, block_mask, *options)
         # [batch, num_heads, blocks, size, value_dim] to [batch, num_heads, length, ...]
         batch, _, num_blocks, _, dim = ops.shape(context)
         flat = (batch, self.num_heads, num_blocks * size, dim)
@@ -94,7 +96,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         if not return_scores:
             return context, None
         mask = combine_masks(mask, _neighborhood(length, before, after))
-        scores = masked_softmax(self.attention_logits(query, key), mask[:, None])
+        scores = masked_softmax(self.position_logits(query, key)[0], mask[:, None])
         return context, scores
 
     def get_config(self):

@@ -14,7 +14,7 @@ from keras_transformer.numerics.normalization import LayerNormalization
 LAYER_ARGUMENTS = (
     *("num_heads", "key_dim", "d_ff", "value_dim", "dropout", "attention_dropout"),
     *("normalization", "activation", "attention_window", "score_mode"),
-    *("attention_bias", "layer_norm_epsilon"),
+    *("attention_bias", "layer_norm_epsilon", "positions", "max_distance"),
 )
 
 
@@ -37,6 +37,9 @@ class TransformerLayer(keras.layers.Layer):
         score_mode: Score function of all attention layers (see `MultiHeadAttention`).
         attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Constant added to the variance in layer normalizations.
+        positions: `"relative"` or `"rotary"` for positions in self-attention (see
+            `MultiHeadAttention`). Other values have no effect in a layer.
+        max_distance: Distance from which on all relative positions are equal.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class TransformerLayer(keras.layers.Layer):
         score_mode="scaled_dot",
         attention_bias=False,
         layer_norm_epsilon=1e-6,
+        positions="sinusoidal",
+        max_distance=16,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -68,6 +73,8 @@ class TransformerLayer(keras.layers.Layer):
         self.score_mode = score_mode
         self.attention_bias = attention_bias
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.positions = positions
+        self.max_distance = max_distance
         self.supports_masking = True
 
     def options(self):
@@ -78,12 +85,17 @@ class TransformerLayer(keras.layers.Layer):
         activation = activation_name(self.activation)
         return {**super().get_config(), **self.options(), "activation": activation}
 
-    def _attention(self, name, window=None):
-        options = {"value_dim": self.value_dim, "dropout": self.attention_dropout}
-        options |= {"use_bias": self.attention_bias, "score_mode": self.score_mode}
+    def _self_attention(self):
+        options = {"positions": self.positions, "max_distance": self.max_distance}
         layer_class = MultiHeadAttention
-        if window is not None:
-            layer_class, options["window"] = RestrictedSelfAttention, window
+        if self.attention_window is not None:
+            layer_class = RestrictedSelfAttention
+            options["window"] = self.attention_window
+        return self._attention("self_attention", layer_class, **options)
+
+    def _attention(self, name, layer_class=MultiHeadAttention, **options):
+        options |= {"value_dim": self.value_dim, "dropout": self.attention_dropout}
+        options |= {"use_bias": self.attention_bias, "score_mode": self.score_mode}
         return child_layer(
             self, layer_class, name, self.num_heads, self.key_dim, **options
         )

@@ -28,6 +28,8 @@ VARIANTS = (
     {},
     {"normalization": "pre"},
     {"positions": "learned", "max_length": 13},
+    {"positions": "relative", "max_distance": 2},
+    {"positions": "rotary", "key_dim": 4},
 )
 SOURCE_IDS = np.array([[11, 4, 40, 9, 3], [23, 8, 3, 0, 0]], "int32")
 TARGET_IDS = np.array([[2, 17, 4, 0], [2, 30, 30, 5]], "int32")

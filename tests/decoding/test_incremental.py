@@ -20,6 +20,14 @@ VARIANTS = {
     "dot": {"score_mode": "dot"},
     "additive": {"score_mode": "additive", "normalization": "pre"},
     "learned": {"positions": "learned", "max_length": 7},
+    "relative": {"positions": "relative", "max_distance": 2},
+    "relative in a window": {
+        "positions": "relative",
+        "max_distance": 2,
+        "attention_window": 4,
+    },
+    "rotary": {"positions": "rotary"},
+    "rotary in a window": {"positions": "rotary", "attention_window": 4},
     "short window": {"attention_window": 3},
     "long window": {"attention_window": 30},
     "window of one": {"attention_window": 1},
@@ -41,7 +49,7 @@ VARIANTS = {
 # allow: it requires static shapes.
 CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
 # Variants whose computation depends on whether the cache grows.
-CACHE_DEPENDENT = {"post-norm", "widths", "dot", "additive", "bfloat16"}
+CACHE_DEPENDENT = {"post-norm", "widths", "dot", "additive", "bfloat16", "relative"}
 CACHE_DEPENDENT |= {name for name in VARIANTS if "window" in name}
 # Kernels that a decoder uses: those of the layers, those of `arrange_weights`, or the
 # latter packed in blocks for XLA.
@@ -166,17 +174,27 @@ def test_step_of_one_hypothesis_matches_whole_decoder(weights, max_length):
     assert_steps_match(model, decoder, beam_size=1, max_length=max_length)
 
 
+_WINDOW = {"attention_window": 5}
+_RELATIVE = {"positions": "relative", "max_distance": 6}
+
+
 @pytest.mark.parametrize(
-    ("window", "max_length"),
+    ("options", "max_length"),
     [
-        *((None, 20), (5, None)),
-        *(slow_unless(False, *each) for each in ((None, None), (5, 20))),
+        ({}, 20),
+        (_WINDOW, None),
+        ({"positions": "relative", "attention_window": 5, "max_distance": 3}, None),
+        (_RELATIVE, 20),
+        *(
+            slow_unless(False, *each)
+            for each in (({}, None), (_WINDOW, 20), (_RELATIVE, None))
+        ),
     ],
 )
-def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
+def test_step_late_in_a_sequence_matches_whole_decoder(max_length, options):
     if max_length not in (*CAPACITIES, 20):
         pytest.skip("The cache cannot grow on this backend.")
-    model = shared_model(attention_window=window)
+    model = shared_model(**options)
     decoder = IncrementalDecoder(model)
     assert_steps_match(model, decoder, max_length=max_length, steps=20)
 
@@ -225,6 +243,8 @@ LOOPS = {
     (None, "pre-norm", "arranged", True),
     (None, "short window", "arranged", True),
     (7, "pre-norm", "packed", False),
+    (None, "relative", "arranged", True),
+    (7, "relative", "packed", False),
 }
 
 
@@ -237,6 +257,7 @@ LOOPS = {
         for case in (
             *(("pre-norm", each) for each in WEIGHTS),
             ("short window", "arranged"),
+            *(("relative", each) for each in WEIGHTS[1:]),
         )
         for dropped in (True, False)
     ],

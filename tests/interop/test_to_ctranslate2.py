@@ -37,6 +37,8 @@ VARIANTS = {
     "post": {},
     "pre": {"activation": "gelu", "normalization": "pre"},
     "learned": {"positions": "learned", "max_length": 40, "activation": "silu"},
+    "relative": {"positions": "relative", "max_distance": 3},
+    "rotary": {"positions": "rotary", "key_dim": 4, "value_dim": 4},
     "narrow heads": {"key_dim": 4, "value_dim": 4, "activation": "quick_gelu"},
     "variations": {
         "variations": {

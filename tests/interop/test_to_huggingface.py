@@ -250,6 +250,8 @@ def test_imported_model_with_normalization_is_refused(tmp_path):
         ({"key_dim": 4}, "requires key_dim=8. Received: key_dim=4"),
         ({"value_dim": 4}, "value_dim=4"),
         ({"positions": "learned", "max_length": 40}, "positions=learned"),
+        ({"positions": "relative"}, "requires positions=sinusoidal. Received: positio"),
+        ({"positions": "rotary"}, "positions=rotary"),
         ({"attention_window": 3}, "attention_window=3"),
         ({"score_mode": "dot"}, "score_mode=dot"),
         ({"activation": "tanh"}, "Received: 'tanh'"),

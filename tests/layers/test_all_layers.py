@@ -22,6 +22,8 @@ ATTENTION_MASK[1, [1, 3], 0] = False
 HEADS = {"num_heads": 3, "key_dim": 5, "dropout": 0.1}
 WIDTHS = {**HEADS, "value_dim": 2, "output_dim": 17}
 ADDITIVE = {**HEADS, "score_mode": "additive"}  # has weights of its own
+RELATIVE = {**WIDTHS, "positions": "relative", "max_distance": 2}
+ROTARY = {**HEADS, "key_dim": 4, "positions": "rotary"}
 WINDOW = {**HEADS, "value_dim": 2, "window": 4}
 LAYER = {**HEADS, "d_ff": 13, "value_dim": 2, "attention_dropout": 0.2}
 STACK = {"num_layers": 1, **LAYER, "normalization": "pre"}
@@ -53,6 +55,8 @@ CASES = {
     "embedding": (layers.TokenEmbedding, EMBEDDING, IDS, 7, 1, 0),
     "attention": (layers.MultiHeadAttention, WIDTHS, QUERY, 17, 4, 1),
     "additive": (layers.MultiHeadAttention, ADDITIVE, QUERY, 7, 5, 1),
+    "relative": (layers.MultiHeadAttention, RELATIVE, QUERY, 17, 6, 1),
+    "rotary": (layers.MultiHeadAttention, ROTARY, QUERY, 7, 4, 1),
     "restricted": (layers.RestrictedSelfAttention, WINDOW, ITSELF, 7, 4, 1),
     "encoder layer": (layers.EncoderLayer, LAYER, SOURCES, 7, 12, 3),
     "decoder layer": (layers.DecoderLayer, LAYER, TARGETS, 7, 18, 5),

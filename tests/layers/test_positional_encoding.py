@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 from layer_checks import numpy
 
-from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers import MultiHeadAttention, PositionalEncoding
 
 INPUTS = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
 LEARNED = {"kind": "learned", "max_length": 11}
@@ -44,6 +44,24 @@ def test_positions_match_hand_calculation():
 def test_positions_match_closed_form(d_model):
     expected = paper_in_numpy.positional_encoding(31, d_model)
     np.testing.assert_allclose(table(31, d_model), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [1, 5, 40, -3])
+def test_shifted_positions_are_a_linear_function(offset):
+    """Section 3.5: one matrix maps PE(pos) to PE(pos + k) for every position.
+
+    It rotates each sine and its cosine: sin(a + b) = sin a cos b + cos a sin b.
+    """
+    matrix = np.zeros((12, 12))
+    for i in range(0, 12, 2):
+        angle = offset / 10000 ** (i / 12)
+        sine, cosine = math.sin(angle), math.cos(angle)
+        matrix[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
+    encoding = table(200, 12)
+    positions = np.arange(60, 160)
+    np.testing.assert_allclose(
+        encoding[positions] @ matrix.T, encoding[positions + offset], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 499])
@@ -110,3 +128,21 @@ def test_learned_positions_end_at_max_length():
 def test_positions_reject_invalid_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         PositionalEncoding(**options)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "relative"])
+def test_positions_in_attention_depend_only_on_distance(kind):
+    """If the sequence begins later, the scores of its tokens among each other stay."""
+    layer = MultiHeadAttention(2, 6, positions=kind, max_distance=4)
+    x = np.random.default_rng(6).normal(size=(1, 9, 12)).astype("float32")
+    layer.build(x.shape, x.shape)
+    mask = np.ones((1, 13, 13), bool)
+    mask[..., :4] = False
+    later = np.concatenate([np.ones((1, 4, 12), "float32"), x], axis=1)
+    expected = layer(x, x, return_attention_scores=True)
+    found = layer(later, later, attention_mask=mask, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(found[0])[:, 4:], expected[0], atol=1e-5)
+    np.testing.assert_allclose(numpy(found[1])[..., 4:, 4:], expected[1], atol=1e-5)
+    # The order matters, as it does not without positions.
+    reverse = numpy(layer(x[:, ::-1], x[:, ::-1]))[:, ::-1]
+    assert np.abs(reverse - expected[0]).max() > 0.01

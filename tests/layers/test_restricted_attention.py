@@ -59,9 +59,18 @@ def band(length, window, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [1, 2, 3, 8, 40, 2**31 - 1])
-def test_restricted_attention_matches_full_attention_with_band_mask(window, causal):
-    restricted, full = pair(window)
+@pytest.mark.parametrize(
+    ("window", "options"),
+    [
+        *((window, {}) for window in (1, 2, 3, 8, 40, 2**31 - 1)),
+        *((window, {"positions": "relative", "max_distance": 3}) for window in (2, 9)),
+        (5, {"positions": "rotary"}),
+    ],
+)
+def test_restricted_attention_matches_full_attention_with_band_mask(
+    window, options, causal
+):
+    restricted, full = pair(window, **options)
     for length in LENGTHS:
         x, tokens = sequence(length), token_mask(length)
         seen = band(length, window, causal)[None]

@@ -197,6 +197,8 @@ def test_settings_cover_all_constructor_arguments():
         {},
         {"positions": "learned", "max_length": 31, "normalization": "pre"},
         {"key_dim": 5, "value_dim": 7, "score_mode": "additive", "activation": "gelu"},
+        {"positions": "relative", "max_distance": 3, "value_dim": 5},
+        {"positions": "rotary", "key_dim": 4},
         {"attention_window": 3, "dtype": "mixed_bfloat16"},
         {"dtype": "bfloat16"},
     ],
