@@ -83,6 +83,42 @@ def positional_encoding(theme, _):
     return figure
 
 
+def position_offsets(theme, _):
+    """Draws the matrix that maps PE(pos) to PE(pos + k), and products of encodings."""
+    from keras_transformer.layers import PositionalEncoding
+
+    width, offset = 32, 8
+    encoding = np.asarray(PositionalEncoding()(np.zeros((1, 200, width), "float32")))[0]
+    # Sines and cosines at the offset are the entries of the rotations.
+    matrix = np.zeros((width, width))
+    for i in range(0, width, 2):
+        sine, cosine = encoding[offset, i : i + 2]
+        matrix[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
+    assert np.allclose(encoding[:-offset] @ matrix.T, encoding[offset:], atol=1e-4)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 3.4))
+    colors = LinearSegmentedColormap.from_list(
+        "signed", [theme.orange, theme.page, theme.blue]
+    )
+    image = left.imshow(matrix, cmap=colors, vmin=-1, vmax=1, interpolation="nearest")
+    left.set(
+        title=f"M for k = {offset}, d_model = {width}", xlabel="dimension of PE(pos)"
+    )
+    left.set_ylabel("dimension of PE(pos + k)")
+    figure.colorbar(image, ax=left).outline.set_edgecolor(theme.soft)
+    offsets = np.arange(-40, 41)
+    # The curves are equal, so each is thinner than the one below it.
+    for position, width, color in zip(
+        (40, 90, 150), (6, 3, 1), theme.colors, strict=False
+    ):
+        products = encoding[position + offsets] @ encoding[position]
+        label = f"pos = {position}"
+        right.plot(offsets, products, color=color, label=label, linewidth=width)
+    right.set(xlabel="k", ylabel="PE(pos) · PE(pos + k)")
+    right.legend(frameon=False, labelcolor=theme.ink)
+    figure.tight_layout()
+    return figure
+
+
 def schedules(theme, _):
     """Draws the learning rate schedules against the step."""
     from keras_transformer import training
@@ -276,6 +312,7 @@ PICTURES = {
         diagrams.architecture,
         masks,
         positional_encoding,
+        position_offsets,
         schedules,
         buckets,
         kv_cache,
