@@ -172,13 +172,14 @@ def extend(cache, index, window=None):
         # Backends index slots in int32, so the count is limited.
         count = min((window - 1) * cache.beam_size, 2**31 - 1)
         cache = _newest(cache, count)
-    batch, beam_size, _ = ops.shape(cache.ancestors)
     if cache.has_positions:
-        new = ops.broadcast_to(ops.cast(index, "int32"), (batch, 1, beam_size))
+        shape = (ops.shape(cache.positions)[0], 1, cache.beam_size)
+        new = ops.broadcast_to(ops.cast(index, "int32"), shape)
         positions = ops.concatenate([cache.positions, new], axis=2)
         cache = cache._replace(positions=positions)
     if cache.sees_all:
         return cache, index
+    batch, beam_size, _ = ops.shape(cache.ancestors)
     hypotheses = ops.arange(beam_size, dtype="int32")
     own = hypotheses[:, None] == hypotheses
     own = ops.broadcast_to(own, (batch, beam_size, beam_size))

@@ -184,6 +184,7 @@ for variant in VARIANTS:
 # JAX compiles every step of a growing cache, so only two steps are checked.
 check_cache(build_model(normalization="pre"), None, steps=2)
 check_cache(build_model(normalization="pre"), 6, steps=4)
+check_cache(build_model(**VARIANTS[-2]), 6, steps=4)
 check_saving(build_model(dtype="mixed_bfloat16"), INPUTS)
 check_losses(build_model())
 check_fit(build_model(dropout=0.0, num_layers=1))
