@@ -54,7 +54,7 @@ def evaluate(
             help="Reference translations, or trees for f1. Repeatable, for several "
             "references of each sentence.",
         ),
-    ],
+    ] = (),
     source: Annotated[
         pathlib.Path | None,
         Option(
@@ -63,6 +63,14 @@ def evaluate(
             help="Text to translate (default for f1: words of the trees).",
         ),
     ] = None,
+    test_split: Annotated[
+        bool,
+        Option(
+            "--test-split",
+            help="Use data.test of the model's recipe instead of --source and "
+            "--reference.",
+        ),
+    ] = False,
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
     ] = (Metric.bleu,),
@@ -96,11 +104,19 @@ def evaluate(
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
+    keras-transformer evaluate runs/mine --test-split
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
+    if test_split and (reference or source or is_parsing):
+        raise UserError(
+            "--test-split: cannot be combined with --source, --reference, or --metric "
+            "f1, which needs trees"
+        )
+    if not reference and not test_split:
+        raise UserError("give the references with --reference, or use --test-split")
     console.require_files(source, *reference)
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
@@ -116,12 +132,15 @@ def evaluate(
         sources, references = _read_treebank(reference[0], source)
         unit, origin = "sentences", f"{reference[0]}: sentence"
     else:
-        if source is None:
+        if source is None and not test_split:
             raise UserError("give the text to translate with --source")
         given = {"tokenize": tokenize, "lowercase": lowercase}
         scoring = _scoring(model, given, metrics)
-        sources, *references = read_parallel_lines(source, *reference)
-        unit, origin = "lines", f"{source}: line"
+        if test_split:
+            sources, *references = _read_test_split(model)
+        else:
+            sources, *references = read_parallel_lines(source, *reference)
+        unit, origin = "lines", f"{source or 'data.test'}: line"
 
     started = time.monotonic()
     needs = ["parse"] if is_parsing else []
@@ -158,6 +177,21 @@ def evaluate(
             else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
         )
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
+
+
+def _read_test_split(model):
+    """Returns the sources and references of the recipe's test set."""
+    from keras_transformer.runs.corpora import load_scored_pairs
+
+    recipe = model.recipe()
+    data = recipe and recipe.data
+    # A recipe of phrases has no key for its test set.
+    if not data or data.kind == "trees" or getattr(data, "test", True) is None:
+        raise UserError(
+            "--test-split: the model must have a recipe with text in data.test. Use "
+            "--source and --reference"
+        )
+    return load_scored_pairs(recipe, "test")
 
 
 def _scoring(model, given, metrics):

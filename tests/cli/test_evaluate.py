@@ -85,6 +85,20 @@ def test_evaluate_uses_the_settings_of_the_run(
     assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
+def test_evaluate_scores_the_test_set_of_the_recipe(run_command, model_path, files):
+    result = run_command("evaluate", model_path, "--test-split")
+    assert result.exit_code == 2 and "recipe with text in data.test" in result.stderr
+    pathlib.Path(model_path, "config.yaml").write_text(
+        "data: {train: {source: a, target: b}, "
+        f"test: {{source: {files[1]}, target: {files[3]}}}}}\n"
+    )
+    expected = run_command("evaluate", model_path, *files).stdout
+    assert run_command("evaluate", model_path, "--test-split").stdout == expected
+    for options in (["--test-split", *files], []):
+        result = run_command("evaluate", model_path, *options)
+        assert result.exit_code == 2 and "--test-split" in result.stderr
+
+
 def test_evaluate_accepts_several_references(evaluate, tmp_path):
     others = ["one line", "two lines too", "Three"]
     (tmp_path / "other").write_text("\n".join(others) + "\n")
