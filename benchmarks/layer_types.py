@@ -17,14 +17,16 @@ import machine
 import report
 import scaling
 
-BATCH, WINDOW, KERNEL = 2, 64, 3
+BATCH, WINDOW, KERNEL, DILATION = 2, 64, 3, 9
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 # Fixed width while the length varies, and fixed length while the width varies.
 WIDTH, LENGTH = 64, 256
 SELF, RESTRICTED = "self-attention", f"restricted, r = {WINDOW}"
 LSTM, GRU, CONVOLUTION = "LSTM", "GRU", f"convolution, k = {KERNEL}"
-KINDS = (SELF, RESTRICTED, LSTM, GRU, CONVOLUTION)
+SEPARABLE = f"separable convolution, k = {KERNEL}"
+DILATED = f"dilated convolution, k = {KERNEL}"
+KINDS = (SELF, RESTRICTED, LSTM, GRU, CONVOLUTION, SEPARABLE, DILATED)
 
 
 def layer_of(kind, width):
@@ -41,6 +43,10 @@ def layer_of(kind, width):
         LSTM: lambda: keras.layers.LSTM(width, return_sequences=True),
         GRU: lambda: keras.layers.GRU(width, return_sequences=True),
         CONVOLUTION: lambda: keras.layers.Conv1D(width, KERNEL, padding="same"),
+        SEPARABLE: lambda: keras.layers.SeparableConv1D(width, KERNEL, padding="same"),
+        DILATED: lambda: keras.layers.Conv1D(
+            width, KERNEL, padding="same", dilation_rate=DILATION
+        ),
     }[kind]()
 
 

@@ -141,6 +141,8 @@ def layer_types(result):
         "LSTM": ("n d^2", "n", "n", 1, 2),
         "GRU": ("n d^2", "n", "n", 1, 2),
         "convolution": ("k n d^2", "1", "log_k n", 1, 2),
+        "separable convolution": ("k n d + n d^2", "1", "n / k", 1, 2),
+        "dilated convolution": ("k n d^2", "1", "log_k n", 1, 2),
     }
     rows = []
     for kind, by_length in result["by_length"].items():
