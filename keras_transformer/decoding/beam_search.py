@@ -36,6 +36,7 @@ def beam_search(
     drop_finished="auto",
     num_results=None,
     required_ids=None,
+    first_ids=None,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
@@ -89,6 +90,9 @@ def beam_search(
         required_ids: int32 `[batch, places]`, the phrases that each sentence's result
             must contain (see `decoding.required`), or `None`. A hypothesis that lacks
             one does not end. At the maximum length, those that contain the most count.
+        first_ids: int32 `[batch]`, the first token of each sentence's hypotheses, with
+            log-probability 0 whatever the model assigns to it, as the target language
+            of multilingual models. If `None`, the first token is not forced.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -139,6 +143,8 @@ def beam_search(
         )
         if required_ids is not None:
             best = _add_required(state.progress, may_follow, logits, *best)
+        if first_ids is not None:
+            best = _force_first(state, index, *best)
         added = decoder.added_scores and decoder.added_scores(cache)
         state, parents = _expand_beams(
             state, *best, index, search, ids.end, n_best, may_follow, added
@@ -152,6 +158,8 @@ def beam_search(
     if required_ids is not None:
         progress = Progress.of(required_ids, beam_size, ids.pad)
         state = state._replace(progress=progress)
+    if first_ids is not None:
+        state = state._replace(first_ids=ops.cast(first_ids, "int32"))
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )
@@ -176,6 +184,7 @@ class BeamState(NamedTuple):
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
     progress: Any = ()  # a Progress if phrases are required
+    first_ids: Any = ()  # int32 [batch] if first tokens are forced
 
 
 def _initial_state(max_lengths, shape, num_results, ids):
@@ -245,6 +254,15 @@ def _add_required(progress, may_follow, logits, log_probs, tokens):
         ops.concatenate([log_probs, added_log_probs], axis=1),
         ops.concatenate([tokens, added], axis=1),
     )
+
+
+def _force_first(state, index, log_probs, tokens):
+    """Replaces each row's best tokens at the first position by the forced one."""
+    forced = ops.repeat(state.first_ids, state.last_ids.shape[1])[:, None]
+    # The same token must not fill the beam.
+    free = _zero_where(ops.arange(ops.shape(tokens)[1]) == 0)
+    is_first = index == 0
+    return ops.where(is_first, free, log_probs), ops.where(is_first, forced, tokens)
 
 
 def _expand_beams(

@@ -53,8 +53,14 @@ class SpecialIds(NamedTuple):
     source_end: int | None = None
 
     def excluded_ids(self):
-        """Returns the ids that a search never generates. The end id must differ."""
-        ids = tuple(dict.fromkeys((self.pad, self.start, self.unknown)))
+        """Returns the ids that a search never generates.
+
+        The end id must differ, except from the start id: fairseq starts with the end.
+        """
+        ids = dict.fromkeys((self.pad, self.start, self.unknown))
+        if self.start == self.end and self.end not in (self.pad, self.unknown):
+            del ids[self.start]
+        ids = tuple(ids)
         if self.end in ids:
             raise ValueError(
                 "The end id must differ from the other special ids. Received: "

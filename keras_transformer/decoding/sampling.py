@@ -29,6 +29,7 @@ def sample(
     buffer_length=None,
     drop_finished="auto",
     seed=None,
+    first_ids=None,
 ):
     """Draws sequences token by token from the model's distribution.
 
@@ -72,11 +73,17 @@ def sample(
             log_probs = log_probs - ops.logsumexp(logits, axis=-1, keepdims=True)
         tokens = ops.reshape(tokens, (-1, num_samples))
         log_probs = ops.reshape(log_probs, (-1, num_samples))
+        if first_ids is not None:
+            is_first = index == 0
+            tokens = ops.where(is_first, state.first_ids[:, None], tokens)
+            log_probs = ops.where(is_first, 0.0, log_probs)
         return _append(state, tokens, log_probs, index, ids), cache
 
     shape = (batch_size, num_samples, buffer_length)
     seed = sampling.seed if seed is None else seed
     state = _initial_state(max_lengths, shape, ids, seed)
+    if first_ids is not None:
+        state = state._replace(first_ids=ops.cast(first_ids, "int32"))
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )
@@ -93,6 +100,7 @@ class SampleState(NamedTuple):
     uniforms: Any  # float32 [batch, num_samples, buffer_length], in [0, 1)
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
+    first_ids: Any = ()  # int32 [batch] if first tokens are forced
 
 
 def _initial_state(max_lengths, shape, ids, seed):

@@ -32,6 +32,7 @@ def translate_ids(
     num_results=None,
     is_checked=False,
     required_ids=None,
+    first_ids=None,
 ):
     """Returns the best translations of a batch of sources.
 
@@ -80,6 +81,7 @@ def translate_ids(
         vocabulary_size=vocabulary_size,
         num_results=num_results,
         required_ids=required_ids,
+        first_ids=first_ids,
     )
 
 
@@ -96,6 +98,7 @@ def sample_ids(
     drop_finished="auto",
     seed=None,
     is_checked=False,
+    first_ids=None,
 ):
     """Returns translations drawn at random.
 
@@ -123,6 +126,7 @@ def sample_ids(
         sampling=sampling,
         vocabulary_size=vocabulary_size,
         seed=seed,
+        first_ids=first_ids,
     )
 
 

@@ -121,6 +121,28 @@ def test_search_matches_plain_beam_search(
         assert_n_best(*rows, beam(*arguments, n_best, max_finished))
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("drop_finished", [True, False])
+@pytest.mark.parametrize("prefixes", [None, [[5, 6, 4], [], [4], [7]]])
+def test_forced_first_token_is_certain(beam_size, drop_finished, prefixes):
+    tables = random_tables(seed=6, batch=4, vocabulary=9)
+    first = np.array([4, 8, 5, 4], "int32")
+    certain = tables.copy()
+    certain[:, START, START] = -1e9
+    certain[np.arange(4), START, START, first] = 0
+    if prefixes is not None:
+        prefixes = [
+            [one, *prefix] for one, prefix in zip(first, prefixes, strict=True)
+        ]
+    options = {"prefixes": prefixes, "drop_finished": drop_finished, "first_ids": first}
+    found = search(tables, beam_size, 9, 1.0, "power", **options)
+    for i, (table, *rows) in enumerate(zip(certain, *found, strict=True)):
+        arguments = table_model(table), beam_size, 9, "power", 1.0, range(4, 9)
+        prefix = prefixes and prefixes[i]
+        allowed = lambda ids, prefix=prefix: is_allowed(ids, prefix)  # noqa: E731
+        assert_n_best(*rows, beam(*arguments, allowed=allowed))
+
+
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_constrained_search_matches_plain_beam_search(beam_size, drop_finished):

@@ -75,5 +75,8 @@ def test_special_ids_exclude_all_but_the_end():
     assert set(SpecialIds().excluded_ids()) == {0, 1, 2}
     # An id that is used twice counts once, and a missing one not at all.
     assert SpecialIds(pad=5, start=5, unknown=None).excluded_ids() == (5,)
-    with pytest.raises(ValueError, match="end_id=7"):
-        SpecialIds(start=7, end=7).excluded_ids()
+    # Models of fairseq start with the end id.
+    assert SpecialIds(start=7, end=7).excluded_ids() == (0, 1)
+    for ids in (SpecialIds(pad=7, end=7), SpecialIds(unknown=7, start=7, end=7)):
+        with pytest.raises(ValueError, match="end_id=7"):
+            ids.excluded_ids()

@@ -16,6 +16,7 @@ from decoding_oracles import (
     START,
     UNKNOWN,
     beam,
+    log_probability,
     random_tables,
     start,
     strip,
@@ -143,6 +144,20 @@ def test_drop_finished_does_not_change_samples():
     without = draw(tables, 2, limits, seed=3, drop_finished=False)
     np.testing.assert_array_equal(with_it[0], without[0])
     np.testing.assert_array_equal(with_it[1], without[1])
+
+
+def test_forced_first_token_has_no_log_probability():
+    tables = random_tables(seed=3, batch=2)
+    first = np.array([6, 4], "int32")
+    certain = tables.copy()
+    certain[:, START, START] = -1e9
+    certain[np.arange(2), START, START, first] = 0
+    sequences, scores = draw(tables, 7, 5, seed=4, first_ids=first)
+    assert np.all(sequences[:, :, 0] == first[:, None])
+    for table, rows, row_scores in zip(certain, sequences, scores, strict=True):
+        for sequence, score in zip(rows.tolist(), row_scores, strict=True):
+            expected = log_probability(table, strip(sequence))
+            np.testing.assert_allclose(score, expected, rtol=1e-5)
 
 
 def test_forbidden_ids_are_never_drawn():
