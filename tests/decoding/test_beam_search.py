@@ -131,9 +131,7 @@ def test_forced_first_token_is_certain(beam_size, drop_finished, prefixes):
     certain[:, START, START] = -1e9
     certain[np.arange(4), START, START, first] = 0
     if prefixes is not None:
-        prefixes = [
-            [one, *prefix] for one, prefix in zip(first, prefixes, strict=True)
-        ]
+        prefixes = [[one, *prefix] for one, prefix in zip(first, prefixes, strict=True)]
     options = {"prefixes": prefixes, "drop_finished": drop_finished, "first_ids": first}
     found = search(tables, beam_size, 9, 1.0, "power", **options)
     for i, (table, *rows) in enumerate(zip(certain, *found, strict=True)):
