@@ -132,7 +132,7 @@ class TokenizerSettings(Section):
     `model` apply to the target.
     """
 
-    kind: Literal["bpe", "word_piece", "marian"] = "bpe"
+    kind: Literal["bpe", "word_piece", "marian", "fairseq"] = "bpe"
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
     shared: bool = True
     source_vocabulary_size: Annotated[int, Field(gt=4)] | None = None
@@ -159,7 +159,7 @@ class TokenizerSettings(Section):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} requires shared: false")
             return self
-        if self.kind == "marian":
+        if self.kind in ("marian", "fairseq"):
             raise ValueError("shared: false requires kind: bpe or kind: word_piece")
         if (self.model is None) != (self.source_model is None):
             raise ValueError(

@@ -33,7 +33,7 @@ class VocabularyInfo(BaseModel):
     """Vocabulary of a model.
 
     Attributes:
-        kind: "bpe", "word_piece", or "marian". `None` if unknown.
+        kind: "bpe", "word_piece", "marian", or "fairseq". `None` if unknown.
         size: Number of ids of the target, and of the source if they share embeddings.
         source_size: Number of ids of the source, if it has separate embeddings.
     """

@@ -187,7 +187,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     pairs = [(f"model.{name}", expected[name], actual[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
-    if tokenizer.kind != "marian":  # its `target` is always a separate object
+    if tokenizer.kind not in ("marian", "fairseq"):  # their `target` is another object
         vocabulary["shared"] = target is tokenizer
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))

@@ -40,6 +40,7 @@ _TOKENIZER_FILES = {
     "tokenizer.model": "bpe",
     "tokenizer.json": "word_piece",
     "tokenizer.marian": "marian",
+    "tokenizer.fairseq": "fairseq",
 }
 # Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"

@@ -26,11 +26,11 @@ class Tokenizer(tf.Module):
 
     A tokenizer is a `tf.Module`, so that an exported SavedModel can track its tables.
     The special ids are 0 (padding), 1 (unknown), 2 (start) and 3 (end), except for the
-    kind "marian".
+    kinds "marian" and "fairseq".
 
     Attributes:
-        kind: "bpe", "word_piece", "marian" or "keras_hub". The first two are lossless:
-            `detokenize` restores the text exactly.
+        kind: "bpe", "word_piece", "marian", "fairseq" or "keras_hub". The first two are
+            lossless: `detokenize` restores the text exactly.
         vocabulary_size: Number of ids, including special ids.
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
         file_name: Name of the file that `save` writes.

@@ -28,7 +28,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 # Characters that Python's `str.strip` removes.
-_SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
+SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
 # Same replacements as in the preprocessing script of OPUS-MT, which turns even a
 # full-width 1 into a quotation mark.
 _OPUS_REPLACEMENTS = {
@@ -154,7 +154,7 @@ class MarianSide(Tokenizer):
         strings = super()._join(ids)
         if self.model is None:
             return strings
-        return tf.strings.regex_replace(strings, f"^{_SPACES}+|{_SPACES}+$", "")
+        return tf.strings.regex_replace(strings, f"^{SPACES}+|{SPACES}+$", "")
 
     def pieces(self) -> list[str]:
         return [*self._pieces, *self._added_pieces]

@@ -13,6 +13,7 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
     train_byte_pairs,
 )
+from keras_transformer.pipelines.tokenizers.fairseq import FairseqTokenizer
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.pipelines.tokenizers.normalization import (
     TextSettings,
@@ -25,7 +26,8 @@ from keras_transformer.pipelines.tokenizers.word_pieces import (
 
 _TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
 _SIDE_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
-_CLASSES = (*_SIDE_CLASSES, MarianTokenizer)
+_IMPORTED_CLASSES = (MarianTokenizer, FairseqTokenizer)
+_CLASSES = (*_SIDE_CLASSES, *_IMPORTED_CLASSES)
 # Subfolders of the tokenizers of models with separate vocabularies.
 _SIDE_FOLDERS = ("source", "target")
 
@@ -126,9 +128,9 @@ def train_tokenizer(
             too little text for a vocabulary of that size.
         ValueError: If `max_sentences` is below 1.
     """
-    if kind == MarianTokenizer.kind:
+    if kind in [each.kind for each in _IMPORTED_CLASSES]:
         raise DataError(
-            "a Marian tokenizer cannot be trained, only imported with its model. To "
+            f"a {kind} tokenizer cannot be trained, only imported with its model. To "
             "fine-tune that model, pass `--from MODEL`."
         )
     if kind not in _TRAINERS:
