@@ -32,7 +32,7 @@ def shared_encoder(model):
 
 
 def dispatch_search(
-    search, parts, shared=tuple, search_row=None, extra_length=0, max_length=0
+    search, parts, shared=tuple, search_row=None, extra_length=0, max_length=0, pad_id=0
 ):
     """Returns a search that runs each batch in the fastest way.
 
@@ -74,7 +74,8 @@ def dispatch_search(
 
     def search_single(source_ids, n_best):
         length = tf.shape(source_ids)[1]
-        padded = tf.pad(source_ids, [[0, 0], [0, -length % JIT_STEP]])
+        padding = [[0, 0], [0, -length % JIT_STEP]]
+        padded = tf.pad(source_ids, padding, constant_values=pad_id)
         sequences, scores = compiled(padded, n_best)
         return sequences[:, :, : length + extra_length], scores
 

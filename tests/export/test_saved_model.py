@@ -326,6 +326,15 @@ def test_exports_reject_forbidden_phrases(tiny_model, tmp_path, export):
     assert not (tmp_path / "export").exists()
 
 
+def test_single_row_for_xla_gets_the_padding_of_the_model():
+    def search(source_ids, n_best):
+        return source_ids[:, None], tf.zeros([1, n_best])
+
+    options = {"search_row": search, "extra_length": 30, "max_length": 64}
+    padded = dispatch_search(search, 1, **options, pad_id=7)([[4, 5]], 1)[0]
+    assert padded.numpy().tolist() == [[[4, 5, *[7] * 14]]]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_search_that_is_not_finite_is_an_error(tmp_path, value):
     def search(source_ids, n_best):
