@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 
 import numpy as np
 from keras import ops
@@ -183,8 +184,17 @@ def align_units(source, target, attention, prefix, text):
     `count_added`). What a tokenizer puts before the source belongs to no word.
     """
     start = count_added(source, prefix, text)
+    has_languages = prefix and not b"".join(prefix).strip()
+    if has_languages:  # the target begins with its language, too
+        target, attention = target[1:], attention[1:]
     words = words_of(source[start:]), words_of(target)
-    return align_words(attention[:, start:], *words)
+    pairs = align_words(attention[:, start:], *words)
+    if has_languages:
+        # Languages that the text names have no units, but are words of it.
+        found = re.match(r">>[^<>]*<< *", text)
+        num_words = len(f"{found[0]}.".split()) - 1 if found else 0
+        pairs = [(source + num_words, target) for source, target in pairs]
+    return pairs
 
 
 def format_pharaoh(pairs):

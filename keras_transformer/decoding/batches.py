@@ -139,13 +139,33 @@ def encode_with_end(tokenizer, texts):
     return [[*row, tokenizer.end_id] for row in encode_texts(tokenizer, texts)]
 
 
+def _encode_phrases(tokenizer, texts):
+    """Like `encode_texts`, but without the language that a tokenizer may put first."""
+    texts = [*(text.strip() for text in texts), ""]
+    *rows, language = encode_texts(tokenizer, texts)
+    return [row[len(language) :] for row in rows]
+
+
+def encode_targets(translator, sources, targets):
+    """Returns one list of ids per target, in the language that its source names.
+
+    Also returns the number of ids of the language, 0 for most models.
+    """
+    rows = encode_texts(translator.target_tokenizer, targets)
+    first_ids = getattr(translator.tokenizer, "first_ids", None)
+    if first_ids is None:
+        return rows, 0
+    first = [each for group in group_texts(sources) for each in first_ids(group)]
+    return [[int(one), *row[1:]] for one, row in zip(first, rows, strict=True)], 1
+
+
 def encode_prefixes(tokenizer, prefixes, model):
     """Encodes prefixes of translations, stripped of whitespace, to lists of ids.
 
     Raises `ModelError` for ids that no search generates, such as the unknown id, or
     that are not among the model's outputs.
     """
-    rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
+    rows = _encode_phrases(tokenizer, prefixes)
     for text, row in zip(prefixes, rows, strict=True):
         if not _can_generate(tokenizer, model, row):
             raise ModelError(
@@ -202,7 +222,7 @@ def encode_required(tokenizer, required, model):
     generates are left out. Raises `ModelError` for a phrase without any other.
     """
     texts = [text for phrases in required for phrase in phrases for text in phrase]
-    rows = iter(encode_texts(tokenizer, [text.strip() for text in texts]))
+    rows = iter(_encode_phrases(tokenizer, texts))
     encoded = []
     for phrases in required:
         encoded.append([])

@@ -115,9 +115,13 @@ class Segments(NamedTuple):
     cases: tf.Tensor | None = None
     # string [segments], text of other scripts at the end of the gap, or `None`
     kept: tf.Tensor | None = None
+    # int32 [segments], forced first tokens of translations, or `None`
+    first_ids: tf.Tensor | None = None
 
 
-def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
+def segment(
+    tokenize, texts, max_length, split_prefix=None, options=PLAIN, first_ids=None
+):
     """Divides texts into `Segments` of at most `max_length` subwords, without end ids.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
@@ -125,10 +129,14 @@ def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
     word that is too long is truncated. If a text begins with a language prefix, such as
     `>>fra<<`, so does each of its segments: `split_prefix` returns the prefixes of
     texts and the texts without them (see `MarianTokenizer.split_language_prefix`).
+    `first_ids` returns the first tokens of their translations, if a model needs them
+    (see `FairseqTokenizer.first_ids`).
 
     `options` divides lines further, at their layout and between sentences. What is not
     to be translated becomes part of the gaps.
     """
+    if first_ids is not None:
+        first_ids = first_ids(texts)
     languages, texts = (
         split_prefix(texts) if split_prefix else (tf.zeros_like(texts), texts)
     )
@@ -187,6 +195,8 @@ def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
     num_texts = tf.size(texts, tf.int64)
     lengths = tf.math.unsorted_segment_max(line_lengths, text_index, num_texts)
     text_index = tf.gather(text_index, line_of)
+    if first_ids is not None:
+        first_ids = tf.gather(first_ids, text_index)
     is_cut = ids.row_lengths() > max_length
     truncated = tf.math.unsorted_segment_max(
         tf.cast(is_cut, tf.int32), text_index, num_texts
@@ -199,6 +209,7 @@ def segment(tokenize, texts, max_length, split_prefix=None, options=PLAIN):
         lengths,
         cases,
         kept,
+        first_ids,
     )
 
 

@@ -29,6 +29,7 @@ from keras_transformer.decoding.batches import (
     check_texts,
     encode_prefixes,
     encode_required,
+    encode_targets,
     encode_texts,
     encode_with_end,
     group_texts,
@@ -314,7 +315,8 @@ class Translator:
         sources, targets = check_pairs(sources, targets)
         ids = SpecialIds.of(self.target_tokenizer)
         source_rows = encode_with_end(self.tokenizer, sources)
-        label_rows = encode_with_end(self.target_tokenizer, targets)
+        label_rows, num_given = encode_targets(self, sources, targets)
+        label_rows = [[*row, ids.end] for row in label_rows]
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         check_positions(self.model, source_rows + label_rows, sources + targets)
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
@@ -323,17 +325,20 @@ class Translator:
         def score_batch(batch):
             sources = [source_rows[i] for i in batch]
             targets = [[ids.start, *label_rows[i][:-1]] for i in batch]
+            # A language is given, so it has no probability.
+            labels = [[ids.pad] * num_given + label_rows[i][num_given:] for i in batch]
             inputs = {
                 "source_ids": pad_rows(sources, self.tokenizer.pad_id),
                 "target_ids": pad_rows(targets, ids.pad),
-                "labels": pad_rows([label_rows[i] for i in batch], ids.pad),
+                "labels": pad_rows(labels, ids.pad),
             }
             return self._call(score_ids, inputs, pad_id=ids.pad, unknown_id=ids.unknown)
 
         batches = batch_by_length(lengths, limit)
         for batch, found in parallel_map(score_batch, batches, self.parallel_parts):
             log_probs[batch] = found
-        return list(map(PairScore, map(float, log_probs), map(len, label_rows)))
+        lengths = [len(row) - num_given for row in label_rows]
+        return list(map(PairScore, map(float, log_probs), lengths))
 
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
@@ -360,7 +365,7 @@ class Translator:
             raise ModelError("an ensemble has no alignments. Use one of its models")
         sources, targets = check_pairs(sources, targets)
         source_ids = encode_texts(self.tokenizer, [*sources, ""])
-        target_ids = encode_texts(self.target_tokenizer, targets)
+        target_ids, _ = encode_targets(self, sources, targets)
         *source_surfaces, prefix = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
         (prefix,), _ = units_of([prefix])
@@ -453,6 +458,8 @@ class Translator:
 
             def call(*arrays):
                 arguments = dict(zip(names, arrays, strict=True))
+                if "first_ids" in arguments:
+                    arguments["first_ids"] = arguments["first_ids"][:, 0]
                 if "seed" in arguments:  # what follows its two numbers is padding
                     arguments["seed"] = FixedSeed(arguments["seed"][0, :2])
                 if "prefix_ends" in arguments:
@@ -493,6 +500,7 @@ class Translator:
                 self.max_source_length - 1,
                 getattr(self.tokenizer, "split_language_prefix", None),
                 options,
+                getattr(self.tokenizer, "first_ids", None),
             )
             is_blank = found.ids.row_lengths().numpy() == 0
             counts = np.bincount(found.text_index.numpy()[~is_blank], None, len(group))
@@ -541,8 +549,10 @@ class Translator:
         warnings = [[] for _ in lines]
         groups = list(self._segment(lines, prefixes is not None, warnings))
         rows = [row for segments in groups for row in segments.ids.to_list()]
+        first_ids = [segments.first_ids for segments in groups]
+        first_ids = None if None in first_ids else np.concatenate([[], *first_ids])
         if prefixes is not None:
-            prefixes = _prefixes_of_segments(groups, prefixes)
+            prefixes = _prefixes_of_segments(groups, prefixes, first_ids)
         required_rows, needed = [[]] * len(rows), []
         if seed is None and (required is not None or self.glossary):
             required = [[]] * len(lines) if required is None else required
@@ -566,6 +576,8 @@ class Translator:
                 for place, name in enumerate(("prefix_starts", "prefix_ends")):
                     bounds = [[pair[place] for pair in row] for row in ends]
                     inputs[name] = pad_rows(bounds, target.pad_id)
+            if first_ids is not None:
+                inputs["first_ids"] = pad_rows([[first_ids[k]] for k in batch])
             if any(required_rows[k] for k in batch):
                 required_ids = [required_rows[k] for k in batch]
                 inputs["required_ids"] = pad_rows(required_ids, target.pad_id)
@@ -664,10 +676,11 @@ def _check_required(lines, required):
     return required
 
 
-def _prefixes_of_segments(groups, prefixes):
+def _prefixes_of_segments(groups, prefixes, first_ids):
     """Returns the prefix of each segment: its ids, and how its last word may go on.
 
-    Only the first segment of a text that is not blank has the text's prefix.
+    Only the first segment of a text that is not blank has the text's prefix. The first
+    ids of translations, if there are any, come before it.
     """
     rows, num_texts = [], 0
     for segments in groups:
@@ -676,6 +689,11 @@ def _prefixes_of_segments(groups, prefixes):
         for index, length in zip(segments.text_index.numpy(), lengths, strict=True):
             rows.append(rest.pop(index, ([], [])) if length else ([], []))
         num_texts += len(segments.lengths)
+    if first_ids is not None:
+        rows = [
+            ([int(one), *ids], [[0, 0], *ends])
+            for one, (ids, ends) in zip(first_ids, rows, strict=True)
+        ]
     return rows
 
 

@@ -62,6 +62,7 @@ class Signatures:
         self._tokenizer = tokenizer
         self._target_tokenizer = target_of(tokenizer)
         self._penalty = search.penalty
+        self._first_ids = getattr(tokenizer, "first_ids", None)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
         self._text_options = TextOptions.of(tokenizer, search)
@@ -103,6 +104,10 @@ class Signatures:
         # `dispatch_search` passes the values of `shared_weights` after `n_best`.
         def run(source_ids, n_best, weights=None, drop_finished="auto"):
             weights = weights or arrange_weights(self._model)
+            first_ids = None
+            if self._first_ids is not None:
+                # The first token of the translation comes before the source.
+                first_ids, source_ids = source_ids[:, 0], source_ids[:, 1:]
             return translate_ids(
                 self._model,
                 source_ids,
@@ -114,6 +119,7 @@ class Signatures:
                 decoder=IncrementalDecoder(self._model, weights, self._encode),
                 num_results=self._num_results,
                 is_checked=True,
+                first_ids=first_ids,
             )
 
         def run_row(source_ids, n_best):
@@ -138,6 +144,7 @@ class Signatures:
             run_row if jit_compile else None,
             search_settings.extra_length,
             self.max_source_length,
+            self._tokenizer.pad_id,
         )
 
     def functions(self):
@@ -233,6 +240,7 @@ class Signatures:
             self.max_source_length - 1,
             getattr(self._tokenizer, "split_language_prefix", None),
             self._text_options,
+            self._first_ids,
         )
         is_cut = tf.strings.length(texts) > limit
         return found._replace(truncated=found.truncated | is_cut)
@@ -246,7 +254,7 @@ class Signatures:
         `translate_n_best`.
         """
         segments = self._segments(texts)
-        found = self._translate_segments(segments.ids, n_best, num_places)
+        found = self._translate_segments(segments, n_best, num_places)
         *found, is_cut, means = found
         is_cut = tf.math.unsorted_segment_max(
             tf.cast(is_cut, tf.int32), segments.text_index, tf.size(texts)
@@ -263,17 +271,21 @@ class Signatures:
             ),
         }
 
-    def _translate_segments(self, ids, n_best, num_places):
+    def _translate_segments(self, segments, n_best, num_places):
         """Translates segments. A blank segment has one empty translation.
 
-        Takes RaggedTensor int32 `[segments, (length)]`. Returns translations and their
-        scores, string and float32 `[segments, num_places]`, the number found, int32
-        `[segments]`, whether they have no end id, bool `[segments]`, and the mean
-        log-probability per subword of the best one, float32 `[segments]`.
+        Returns translations and their scores, string and float32 `[segments,
+        num_places]`, the number found, int32 `[segments]`, whether they have no end id,
+        bool `[segments]`, and the mean log-probability per subword of the best one,
+        float32 `[segments]`.
         """
+        ids = segments.ids
         places = tf.where(ids.row_lengths() > 0)
         ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)
         rows = tf.concat([tf.gather(ids, places[:, 0]), ends], axis=1)
+        if segments.first_ids is not None:
+            first = tf.gather(segments.first_ids, places)
+            rows = tf.concat([first, rows], axis=1)
         num_rows = tf.size(places)
 
         def search_some(start, texts, scores, is_cut, means):
@@ -328,6 +340,9 @@ class Signatures:
 
     def translate_ids(self, source_ids):
         source_ids = self._check_and_truncate(source_ids)
+        if self._first_ids is not None:
+            first = self._first_ids(tf.fill([tf.shape(source_ids)[0]], ""))
+            source_ids = tf.concat([first[:, None], source_ids], axis=1)
         sequences, scores = self._search_ids(source_ids, 1)
         return {"target_ids": sequences[:, 0], "scores": scores[:, 0]}
 
@@ -338,6 +353,10 @@ class Signatures:
     def score(self, inputs, targets):
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
+        if self._first_ids is not None:  # a first token is given
+            labels = tf.concat(
+                [tf.fill([tf.shape(labels)[0], 1], ids.pad), labels[:, 1:]], 1
+            )
         batch, length = tf.unstack(tf.shape(labels))
         # Number of rows that are scored at a time, so that the logits fit in memory.
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
@@ -416,6 +435,9 @@ class Signatures:
             )
         source, target = self._tokenizer, self._target_tokenizer
         ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
+        if self._first_ids is not None:
+            first = self._first_ids(inputs)[:, None]
+            label_ids = tf.concat([first, label_ids[:, 1:]], axis=1)
         limit, label_limit = self.max_source_length - 1, self.max_target_length - 1
         truncated |= ids.row_lengths() > limit
         truncated |= label_ids.row_lengths() > label_limit
