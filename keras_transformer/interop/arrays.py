@@ -3,6 +3,7 @@
 Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
+import json
 import zipfile
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from keras_transformer.untrusted import require_regular, shorten
 _MAX_BYTES = 8 << 30
 # A PyTorch file stores a tied matrix once and may list it under up to this many names.
 _MAX_NAMES = 4
+_SAFETENSORS_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 
 
 class Arrays:
@@ -113,20 +115,32 @@ def _check_members(members, size):
 
 
 def read_safetensors(path):
-    """Returns the arrays of a safetensors file, by name."""
+    """Returns the arrays of a safetensors file, by name, as views of the mapped file.
+
+    So only the parts of the file that are in use need memory.
+    """
     require_regular([path], ModelError)
     try:
-        with safe_open(path, "numpy") as file:
+        with safe_open(path, "numpy") as file:  # checks the header
             for name in file.keys():  # noqa: SIM118, the file is no dict
                 kind = file.get_slice(name).get_dtype()
-                if kind not in ("F32", "F16", "BF16"):
+                if kind not in _SAFETENSORS_TYPES:
                     raise ModelError(
                         f"{path}: {name!r:.80} must be F32, F16 or BF16. "
                         f"Received: {kind}"
                     )
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = np.memmap(path, "uint8", "r")
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: not a safetensors file: {error!s:.200}") from None
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start].tobytes())
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        first, last = (start + offset for offset in entry["data_offsets"])
+        kind = _SAFETENSORS_TYPES[entry["dtype"]]
+        arrays[name] = content[first:last].view(kind).reshape(entry["shape"])
+    return arrays
 
 
 def read_torch(path):
@@ -141,10 +155,11 @@ def read_torch(path):
             f"{install_hint('backends')}, or convert the file to safetensors"
         ) from None
     try:
-        if zipfile.is_zipfile(path):
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
             with zipfile.ZipFile(path) as archive:
                 _check_members(archive.infolist(), size)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         _check_tensors(state, size)
         return {name: _torch_array(tensor) for name, tensor in state.items()}
     except ModelError as error:

@@ -16,6 +16,8 @@ from keras_transformer.errors import ModelError
 
 _ATTENTIONS = ("self_attention", "cross_attention")
 _PROJECTIONS = ("query", "key", "value", "output")
+# Number of rows of an embedding matrix that are assigned at a time.
+_BLOCK = 4096
 
 
 def build_transformer(arguments, arrays, num_decoder_layers=0):
@@ -111,23 +113,37 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     The vector of the padding id is zeros, and so is that of the start id by default.
     """
     embedding = model.token_embedding
-
-    def rows(matrix):
-        filled = np.zeros((model.vocabulary_size, model.d_model), np.float32)
-        filled[: len(matrix)] = interleave(matrix)
-        return filled
-
-    vectors = rows(target)
-    if start is not None:
-        vectors[-1] = interleave(start)
-    embedding.embeddings.assign(vectors)
+    _assign_rows(embedding.embeddings, target, start)
     if source is not None:
-        model.source_embedding.embeddings.assign(rows(source))
+        _assign_rows(model.source_embedding.embeddings, source)
     if output is not None:
         # The matrix reads the stream, but is stored transposed.
-        embedding.output_matrix.assign(interleave(output))
+        _assign_rows(embedding.output_matrix, output)
     if bias is not None:
         embedding.bias.assign(bias)
+
+
+def _assign_rows(variable, matrix, last=None):
+    """Assigns the first rows of a matrix, and its last one. All others become 0.
+
+    TensorFlow assigns blocks of rows, because the largest matrices of a model should
+    not be copied as a whole.
+    """
+    is_tensorflow = keras.config.backend() == "tensorflow"
+    values = variable.value if is_tensorflow else np.zeros(variable.shape, np.float32)
+    size = values.shape[0]
+    for first in range(0, size, _BLOCK):
+        rows = np.zeros((min(_BLOCK, size - first), values.shape[1]), np.float32)
+        given = matrix[first : first + _BLOCK]
+        rows[: len(given)] = interleave(given)
+        if last is not None and first + len(rows) == size:
+            rows[-1] = interleave(last)
+        if is_tensorflow:
+            values[first : first + len(rows)].assign(rows)
+        else:
+            values[first : first + len(rows)] = rows
+    if not is_tensorflow:
+        variable.assign(values)
 
 
 def projections(layer):
