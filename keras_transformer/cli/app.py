@@ -34,7 +34,7 @@ COMMANDS = {
     "visualize": "Draw a model's attention as a picture and a web page.",
     "repeat": "Train a recipe with several seeds and report the spread.",
     "ablate": "Train the model variations of the paper's Table 3.",
-    "import": "Import a Marian, OPUS-MT or Hugging Face model.",
+    "import": "Import a Marian, OPUS-MT, M2M100, NLLB or mBART-50 model.",
     "corpus": "Prepare, translate or score a corpus with Apache Beam.",
 }
 # Modules of the commands that have no module of their own name.

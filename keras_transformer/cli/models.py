@@ -274,6 +274,9 @@ _PATTERNS = (
     "target.spm",
     "vocab.json",
     "target_vocab.json",
+    "sentencepiece.bpe.model",
+    "tokenizer.json",
+    "special_tokens_map.json",
     "README.md",
 )
 # Files to download if the repository has no safetensors.
@@ -298,16 +301,22 @@ def import_(
             "format)."
         ),
     ] = None,
+    source_language: Annotated[
+        str | None,
+        Option(
+            metavar="CODE", help="Default source language of M2M100, NLLB, mBART-50."
+        ),
+    ] = None,
     target_language: Annotated[
         str | None,
-        Option(metavar="CODE", help="Target language of a multilingual model."),
+        Option(metavar="CODE", help="Default target language of a multilingual model."),
     ] = None,
     normalize: Annotated[
         Literal["opus"] | None,
         Option(help="Normalize punctuation and control characters as OPUS-MT did."),
     ] = None,
 ):
-    """Import a Marian, OPUS-MT or Hugging Face model.
+    """Import a Marian, OPUS-MT, M2M100, NLLB or mBART-50 model.
 
     Commands such as translate, score, export and train --from accept OUTPUT like a run
     folder.
@@ -315,6 +324,8 @@ def import_(
     \b
     keras-transformer import opus-mt-en-de models/en-de
     keras-transformer import hf://Helsinki-NLP/opus-mt-en-fr models/en-fr
+    keras-transformer import nllb-200-distilled-600M models/nllb \
+      --source-language eng_Latn --target-language fra_Latn
     """
     if output.exists():
         raise UserError(f"{output}: already exists")
@@ -332,15 +343,25 @@ def import_(
     from keras_transformer.saving.names import is_hub_name
 
     is_huggingface = is_huggingface_folder(folder)
-    read = import_huggingface if is_huggingface else import_marian
+    settings = engine, target_language, normalize
+    if source_language is not None and not is_huggingface:
+        raise UserError(f"{folder}: Marian models have no source language")
     with console.quiet_libraries():
-        imported = read(folder, engine, target_language, normalize)
+        if is_huggingface:
+            imported = import_huggingface(folder, *settings, source_language)
+        else:
+            imported = import_marian(folder, *settings)
     if is_hub_name(path):
         # huggingface_hub names the downloaded folder after the commit.
         imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
     write_imported(imported, output)
     for name, value in imported.card_rows.items():
         console.print_status(f"{name}: {value}")
+    if imported.license:
+        limits = ", which forbids commercial use" * ("-nc" in imported.license.lower())
+        console.print_status(f"license: {imported.license}{limits}")
+    if imported.decoding["beam_size"] == 1:
+        console.print_status("search: greedy. Pass --beam-size 4 for better results")
     known = languages(imported.tokenizer.pieces())
     if known and target_language is None:
         console.print_status(

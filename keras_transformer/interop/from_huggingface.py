@@ -1,4 +1,4 @@
-"""Import of a Hugging Face folder with a `MarianMTModel`, such as an OPUS-MT model.
+"""Import of Hugging Face folders: Marian, such as OPUS-MT, M2M100, NLLB and mBART-50.
 
 By default, logits match those computed by Hugging Face transformers (see
 docs/how-to/import-a-marian-model.md).
@@ -8,14 +8,15 @@ import functools
 import logging
 import pathlib
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from keras_transformer.errors import DataError, ModelError, RecipeError
 from keras_transformer.interop import array_names, imported, weights
 from keras_transformer.interop.arrays import Arrays, read_safetensors, read_torch
+from keras_transformer.interop.fairseq_tokenizers import read_fairseq_tokenizer
 from keras_transformer.interop.vocabularies import read_vocabulary
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.recipes.yaml_values import read_yaml
@@ -31,7 +32,14 @@ logger = logging.getLogger(__name__)
 _MAX_JSON_BYTES = 16 << 20
 # The front matter of a README.md may list the scores of hundreds of language pairs.
 _MAX_README_CHARACTERS = 1 << 18
+# Older files also contain copies of the embeddings, and the sinusoidal positions.
 _NAMES = array_names.HUGGINGFACE_ARRAYS
+_IGNORED = tuple(_NAMES.values())
+_FAIRSEQ_IGNORED = (
+    *(_NAMES[name] for name in ("shared", "source", "target", "output", "bias")),
+    *("model.encoder.version", "model.decoder.version"),
+    *(f"model.{side}.embed_positions.weights" for side in ("encoder", "decoder")),
+)
 # Names of activations in config.json, and this package's names.
 _ACTIVATIONS = {
     "swish": "silu",
@@ -62,8 +70,17 @@ _BADLY_CONVERTED = (
 )
 
 
-class _Config(BaseModel):
-    """Settings in `config.json` that an import reads, and the supported values."""
+# Why folders of other `model_type`s cannot be imported.
+_REFUSED = {
+    "nllb-moe": "its layers are mixtures of experts",
+    "fsmt": "its texts are tokenized by scripts of Moses, which cannot be in a graph",
+    "t5": "it is another architecture, with relative positions",
+    "mt5": "it is another architecture, with relative positions",
+}
+
+
+class _Sizes(BaseModel):
+    """Settings in `config.json` that all supported models share."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,19 +91,9 @@ class _Config(BaseModel):
     decoder_ffn_dim: int
     encoder_attention_heads: int
     decoder_attention_heads: int
-    activation_function: Literal[tuple(_ACTIVATIONS)] = "gelu"
-    scale_embedding: Literal[True]
-    share_encoder_decoder_embeddings: bool | None = True
     tie_word_embeddings: bool | None = True
-    pad_token_id: int | None = None
-    decoder_start_token_id: int | None = None
-    # Of a post-norm model, as all of Marian are in transformers.
-    static_position_embeddings: Literal[True] = True
-    normalize_before: Literal[False] = False
-    normalize_embedding: Literal[False] = False
-    add_final_layer_norm: Literal[False] = False
-    add_bias_logits: Literal[False] = False
     is_encoder_decoder: Literal[True] = True
+    quantization_config: None = None
 
     @field_validator("decoder_ffn_dim", "decoder_attention_heads")
     @classmethod
@@ -95,6 +102,42 @@ class _Config(BaseModel):
         if value != info.data.get(name):
             raise ValueError(f"must equal {name}, {info.data.get(name)}")
         return value
+
+
+class _Config(_Sizes):
+    """Settings of a Marian model that an import reads, and the supported values."""
+
+    activation_function: Literal[tuple(_ACTIVATIONS)] = "gelu"
+    scale_embedding: Literal[True]
+    share_encoder_decoder_embeddings: bool | None = True
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    # Of a post-norm model, as all of Marian are in transformers.
+    static_position_embeddings: Literal[True] = True
+    normalize_before: Literal[False] = False
+    normalize_embedding: Literal[False] = False
+    add_final_layer_norm: Literal[False] = False
+    add_bias_logits: Literal[False] = False
+
+
+class _FairseqConfig(_Sizes):
+    """Settings of M2M100 and NLLB, with the defaults of transformers."""
+
+    vocab_size: int
+    max_position_embeddings: Annotated[int, Field(ge=1)] = 1024
+    activation_function: Literal[tuple(_ACTIVATIONS)] = "relu"
+    scale_embedding: Literal[True] = True
+    pad_token_id: Literal[1] = 1
+    decoder_start_token_id: Literal[2] = 2
+
+
+class _MBartConfig(_FairseqConfig):
+    """Settings of mBART-50."""
+
+    activation_function: Literal[tuple(_ACTIVATIONS)] = "gelu"
+    scale_embedding: Literal[True]  # false by default
+    normalize_before: Literal[True] = True
+    add_final_layer_norm: Literal[True] = True
 
 
 class _Generation(BaseModel):
@@ -106,23 +149,38 @@ class _Generation(BaseModel):
     length_penalty: imported.LengthPenalty | None = None
 
 
-def import_huggingface(path, engine=None, language=None, normalization=None):
-    """Imports a Hugging Face folder with a `MarianMTModel`.
+def import_huggingface(
+    path, engine=None, language=None, normalization=None, source_language=None
+):
+    """Imports a Hugging Face folder of Marian, M2M100, NLLB or mBART-50.
 
     Arguments, result and errors match `import_marian`, but `path` must be a folder and
-    the default engine is `"huggingface"`.
+    the default engine is `"huggingface"`. `source_language` is the default language of
+    sources. Marian models have none.
     """
     engine = imported.choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
     path = folder / "config.json"
     stored = _read_mapping(path)
+    kind = stored.get("model_type")
+    if kind in _FAIRSEQ_CONFIGS:
+        for name, given in {
+            "engine marian": engine == "marian",
+            "normalization": normalization is not None,
+        }.items():
+            if given:
+                raise ModelError(f"{path}: {name} is only for Marian models")
+        return _import_fairseq(folder, stored, source_language, language)
     # Presets of this package and folders of CTranslate2 also contain a config.json.
-    if stored.get("model_type") != "marian":
+    if kind != "marian":
+        reason = _REFUSED.get(kind, "it is neither Marian, M2M100, NLLB nor mBART-50")
         raise ModelError(
-            f"{path}: not a Marian model of Hugging Face: model_type must be marian. "
-            f"Received: {stored.get('model_type')!r:.80}. Import the folder of a "
-            "MarianMTModel or of Marian. Models of keras_transformer need no import"
+            f"{path}: cannot be imported: {reason}. model_type must be marian, m2m_100 "
+            f"or mbart. Received: {kind!r:.80}. Models of keras_transformer need no "
+            "import"
         )
+    if source_language is not None:
+        raise ModelError(f"{path}: Marian models have no source language")
     config = imported.check_settings(path, _Config, stored)
     tokenizer = _tokenizer(folder, config, language, normalization)
     arrays = _read_arrays(folder)
@@ -143,6 +201,108 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     decoding = _read_decoding(folder, stored, tokenizer.target.end_id)
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
+
+
+_FAIRSEQ_CONFIGS = {"m2m_100": _FairseqConfig, "mbart": _MBartConfig}
+
+
+def _import_fairseq(folder, stored, source_language, target_language):
+    """Imports M2M100, NLLB or mBART-50, which were trained with fairseq."""
+    path, is_mbart = folder / "config.json", stored["model_type"] == "mbart"
+    if is_mbart:
+        settings = dict(stored)
+        if (folder / "tokenizer_config.json").is_file():
+            settings |= _read_mapping(folder / "tokenizer_config.json")
+        # mBART-cc25 puts the languages at the end of texts.
+        if not str(settings.get("tokenizer_class")).startswith("MBart50Tokenizer"):
+            raise ModelError(
+                f"{folder}: of mBART, only mBART-50 can be imported: tokenizer_class "
+                "must be MBart50Tokenizer. Received: "
+                f"{settings.get('tokenizer_class')!r:.80}"
+            )
+    config = imported.check_settings(
+        path, _FAIRSEQ_CONFIGS[stored["model_type"]], stored
+    )
+    if (folder / "generation_config.json").is_file():
+        stored = {**stored, **_read_mapping(folder / "generation_config.json")}
+    tokenizer = read_fairseq_tokenizer(
+        folder,
+        config.vocab_size,
+        source_language,
+        target_language,
+        stored.get("forced_bos_token_id"),
+    )
+    arrays = _read_arrays(folder, _FAIRSEQ_IGNORED)
+    tied = config.tie_word_embeddings is not False
+    changes = {
+        "position_rates": "paper" if is_mbart else "tensor2tensor",
+        "first_position": 0 if is_mbart else config.pad_token_id + 1,
+        "embedding_norm": is_mbart,
+        # transformers always stores a bias, which is usually zeros.
+        "logits_bias": _NAMES["bias"] in arrays
+        and bool(arrays.raw(_NAMES["bias"]).any()),
+        "tied_output": tied,
+        "source_vocabulary_size": None if tied else config.vocab_size,
+    }
+    arguments = imported.model_arguments(
+        *(path, tokenizer, "huggingface"),
+        (config.encoder_layers, config.decoder_layers),
+        changes,
+        d_model=config.d_model,
+        d_ff=config.encoder_ffn_dim,
+        num_heads=config.encoder_attention_heads,
+        activation=_ACTIVATIONS[config.activation_function],
+        normalization="pre",
+        positions="learned" if is_mbart else "sinusoidal",
+        max_length=config.max_position_embeddings if is_mbart else None,
+    )
+    model = weights.build_transformer(arguments, arrays)
+    _set_fairseq_weights(model, arrays)
+    arrays.check_all_used()
+    card_rows = {
+        "imported from": f"a Hugging Face folder, {folder.resolve().name}",
+        "logits match": "transformers, except for float rounding",
+        "languages": f"from {tokenizer.source_language} to {tokenizer.target_language} "
+        f"by default, {len(tokenizer.languages)} in all",
+    }
+    decoding = _read_decoding(
+        folder, stored, tokenizer.end_id, ("forced_bos_token_id",)
+    )
+    license = _read_license(folder)
+    return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
+
+
+def _set_fairseq_weights(model, arrays):
+    """Sets the weights of M2M100, NLLB or mBART-50."""
+    shape = model.vocabulary_size, model.d_model
+    variations, bias = model.variations, None
+    names = [_NAMES[name] for name in ("shared", "source", "target", "output")]
+    if variations.tied_output:
+        shared = arrays.take(names[0], shape)
+        for name in names[1:]:
+            _check_copy(arrays, name, shared)
+        matrices = None, shared, None
+    else:
+        matrices = [arrays.take(name, shape) for name in names[1:]]
+    if variations.logits_bias:
+        bias = arrays.take(_NAMES["bias"], (1, shape[0]))[0]
+    weights.set_embeddings(model, *matrices, bias)
+    for side, stack, positions, norm in (
+        ("encoder", model.encoder, model.source_positions, model.source_norm),
+        ("decoder", model.decoder, model.target_positions, model.target_norm),
+    ):
+        weights.set_layers(stack, functools.partial(_read_part, arrays, side))
+        norms = {"layer_norm": stack.final_norm}
+        if norm is not None:
+            norms["layernorm_embedding"] = norm
+            name = f"model.{side}.embed_positions.weight"
+            # fairseq's first positions are those of padding.
+            rows = arrays.take(name, (model.max_length + 2, shape[1]))[2:]
+            positions.positions.assign(weights.interleave(rows))
+        for name, layer in norms.items():
+            pair = (f"model.{side}.{name}.{kind}" for kind in ("weight", "bias"))
+            scale, offset = (arrays.take(each, shape[1:]) for each in pair)
+            weights.set_norm(layer, scale, offset)
 
 
 # Values of the row "logits match" in the model card.
@@ -190,7 +350,7 @@ def _tokenizer(folder, config, language, normalization):
         raise DataError(f"{folder}: {error}") from None
 
 
-def _read_arrays(folder):
+def _read_arrays(folder, ignored=_IGNORED):
     """Reads `model.safetensors`, its shards, or `pytorch_model.bin`."""
     file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     binary = folder / "pytorch_model.bin"
@@ -211,8 +371,7 @@ def _read_arrays(folder):
         raise ModelError(
             f"{folder}: must contain model.safetensors or pytorch_model.bin"
         )
-    # Older files also contain copies of the embeddings, and the sinusoidal positions.
-    return Arrays(path, arrays, ignored=_NAMES.values())
+    return Arrays(path, arrays, ignored)
 
 
 def _shard_names(index):
@@ -334,10 +493,11 @@ def _read_mapping(path):
     return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
 
 
-def _read_decoding(folder, config, end_id):
+def _read_decoding(folder, config, end_id, used=()):
     """Converts settings of transformers' `generate` to a recipe's `decoding`.
 
-    Logs a warning for settings that change translations and have no equivalent.
+    Logs a warning for settings that change translations and have no equivalent, except
+    for those in `used`.
     """
     settings, path = config, folder / "config.json"
     if (folder / "generation_config.json").is_file():
@@ -357,7 +517,7 @@ def _read_decoding(folder, config, end_id):
     ignored = [
         f"{name}={settings[name]}"[:80]
         for name, neutral in _IGNORED_SETTINGS.items()
-        if settings.get(name) not in (None, neutral)
+        if name not in used and settings.get(name) not in (None, neutral)
     ]
     if ignored:
         logger.warning(

@@ -29,7 +29,7 @@ class ImportedModel(NamedTuple):
 
     Attributes:
         model: `Transformer`.
-        tokenizer: `MarianTokenizer`.
+        tokenizer: `MarianTokenizer` or `FairseqTokenizer`.
         decoding: Mapping, the section `decoding` of the model's recipe.
         card_rows: Mapping of names to values, the rows of the table in the model card.
         license: License of the model, or `None` if unknown.

@@ -229,8 +229,8 @@ def test_import_reports_files_and_other_folders(tmp_path):
     (converted / "config.json").write_text('{"bos_token": "<s>"}')
     for path, *messages in (
         (folder / "model.npz", f"or its decoder.yml. Import {folder}"),
-        (preset, "config.json: not a Marian model of", "need no import"),
-        (converted, "config.json: not a Marian model of", "need no import"),
+        (preset, "config.json: cannot be imported", "need no import"),
+        (converted, "config.json: cannot be imported", "need no import"),
         (tmp_path / "gone", "no such file or folder"),
     ):
         result = run("import", path, tmp_path / "x", code=2)

@@ -264,7 +264,7 @@ HUGGINGFACE = [
     ),
     (config(static_position_embeddings=False), "Input should be True"),
     (config(scale_embedding=False), "'scale_embedding' is wrong"),
-    (config(model_type="bart"), "model_type must be marian. Received: 'bart'"),
+    (config(model_type="bart"), "m2m_100 or mbart. Received: 'bart'"),
     # Presets of this package and folders of CTranslate2 have no model_type.
     (config(model_type=None), "need no import"),
     (config(decoder_attention_heads=4), "must equal encoder_attention_heads, 2"),

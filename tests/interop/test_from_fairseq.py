@@ -1,0 +1,354 @@
+"""Import of M2M100, NLLB and mBART-50, compared with transformers and SentencePiece.
+
+`ask_transformers_fairseq.py` wrote the results of transformers to
+`fairseq_results.json`.
+"""
+
+import base64
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import sentencepiece
+from ask_transformers_fairseq import MAX_NEW_TOKENS
+from fairseq_models import (
+    DEFAULTS,
+    KINDS,
+    LANGUAGES,
+    MODELS,
+    SENTENCES,
+    SPECIAL,
+    layout,
+    sources,
+    targets,
+    write_fairseq,
+)
+from import_checks import import_error
+from layer_checks import numpy
+from sentencepiece import sentencepiece_model_pb2
+from toolkit_models import HOSTILE_TEXTS
+
+import keras_transformer as kt
+from keras_transformer.decoding import SpecialIds, translate_ids
+from keras_transformer.errors import DataError
+from keras_transformer.export import export_saved_model
+from keras_transformer.export.exported_translator import ExportedTranslator
+from keras_transformer.interop.from_huggingface import import_huggingface
+from keras_transformer.interop.imported import write_imported
+from keras_transformer.pipelines import load_tokenizer
+
+RESULTS = json.loads(
+    pathlib.Path(__file__).with_name("fairseq_results.json").read_text()
+)
+TEXTS = [
+    *SENTENCES,
+    *HOSTILE_TEXTS,
+    *("</s>", "<mask> a", "__en__ dog", "eng_Latn", "fra_Latn man", ">>xyz<< a"),
+    *(
+        " dog ",
+        "dog\u3000man",
+        "ｄｏｇ",
+        "ﬁsh ½",
+        "a\u0300 e\u0301",
+        "▁dog ▁ man",
+        "日本日本",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A function that returns the imported model of a name of `MODELS`."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            folder = write_fairseq(tmp_path_factory.mktemp("fairseq") / "m", name)
+            found[name] = import_huggingface(folder)
+        return found[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def nllb(imported, tmp_path_factory):
+    """The folder of an imported NLLB model, and its `Translator`."""
+    folder = write_imported(imported("nllb"), tmp_path_factory.mktemp("nllb") / "m")
+    return folder, kt.open_model(folder)
+
+
+def padded(rows):
+    longest = max(map(len, rows))
+    return np.array([[*row, *[1] * (longest - len(row))] for row in rows], "int32")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_encoder_and_logits_match_transformers(imported, name):
+    model, kind = imported(name).model, name.partition(" ")[0]
+    rows, labels = padded(sources(kind)), np.array(targets(kind))
+    rows = rows[: len(labels)]
+    found = numpy(model.encode(rows, training=False))
+    # The library has all sines before the cosines.
+    found = np.concatenate([found[..., ::2], found[..., 1::2]], axis=-1)
+    is_token = (rows != 1)[..., None]
+    expected = np.array(RESULTS[name]["encoder"])[:, : rows.shape[1]]
+    np.testing.assert_allclose(found * is_token, expected * is_token, atol=1e-5)
+    found = numpy(model({"source_ids": rows, "target_ids": labels}))
+    np.testing.assert_allclose(found, RESULTS[name]["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_search_matches_transformers(imported, kind, beam_size):
+    rows, tokenizer = padded(sources(kind)), imported(kind).tokenizer
+    language = tokenizer.languages[DEFAULTS[kind][1]]
+    found, _ = translate_ids(
+        imported(kind).model,
+        rows,
+        kt.BeamSearch(beam_size, 1.0, "power", patience=1.0, extra_length=30),
+        SpecialIds.of(tokenizer.target),
+        first_ids=np.full(len(rows), language, "int32"),
+    )
+    num_finished = 0
+    for expected, row in zip(
+        RESULTS[kind]["searches"][str(beam_size)], numpy(found)[:, 0], strict=True
+    ):
+        expected = [each for each in expected if each != 1]
+        # transformers cuts off at its limit, and forces the end id.
+        if len(expected) < MAX_NEW_TOKENS:
+            num_finished += 1
+            assert row[row != 1].tolist() == expected
+    assert num_finished >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_and_texts_match_sentencepiece(imported, kind):
+    tokenizer = imported(kind).tokenizer
+    model, pieces, languages, size = layout(kind)
+    library = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = {piece: n for n, piece in enumerate(pieces) if n > 3}
+    codes = {code.strip("_"): n for code, n in languages.items()}
+    for side, code in zip((tokenizer, tokenizer.target), DEFAULTS[kind], strict=True):
+        expected = [
+            [
+                codes[code],
+                *(ids.get(each, 3) for each in library.encode_as_pieces(text)),
+            ]
+            for text in TEXTS
+        ]
+        assert side.tokenize(TEXTS).to_list() == expected
+    assert tokenizer.vocabulary_size == size
+    rows = [[2, *row] for row in expected]  # beginning with an end id: empty
+    assert set(tokenizer.target.detokenize(padded(rows)).numpy()) == {b""}
+    texts = tokenizer.target.detokenize(padded(expected)).numpy()
+    # Unknown pieces are left out, and so are the spaces around a text.
+    for text, row in zip(texts, expected, strict=True):
+        spelled = "".join(pieces[n] for n in row if 3 < n < len(pieces))
+        assert text.decode() == spelled.replace("▁", " ").strip()
+
+
+def tokenizer_json(kind, mask_first):
+    """Returns the content of `tokenizer.json`, as transformers writes it."""
+    model, pieces, languages, _ = layout(kind)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    if KINDS[kind][1] == "bpe":
+        vocabulary = {piece: n for n, piece in enumerate(pieces)}
+    else:
+        scores = [0.0] * 4 + [each.score for each in proto.pieces[3:]]
+        vocabulary = [*zip(pieces, scores, strict=True), *((x, 0) for x in languages)]
+    added = {**dict(zip(SPECIAL, range(4), strict=True))}
+    if mask_first:
+        added["<mask>"] = len(pieces)
+    added |= {code: n + mask_first for code, n in languages.items()}
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    return {
+        "added_tokens": [{"content": code, "id": n} for code, n in added.items()],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Precompiled", "precompiled_charsmap": charsmap},
+                {"type": "Replace", "content": "▁"},
+            ],
+        },
+        "model": {
+            "type": "BPE" if KINDS[kind][1] == "bpe" else "Unigram",
+            "vocab": vocabulary,
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", ["nllb", "mbart50"])
+@pytest.mark.parametrize("mask_first", [True, False])
+def test_tokenizer_json_replaces_the_sentencepiece_model(
+    imported, tmp_path, kind, mask_first
+):
+    folder = write_fairseq(tmp_path / "m", kind)
+    (folder / "sentencepiece.bpe.model").unlink()
+    (folder / "special_tokens_map.json").unlink()
+    content = json.dumps(tokenizer_json(kind, mask_first))
+    (folder / "tokenizer.json").write_text(content)
+    expected, found = imported(kind).tokenizer, import_huggingface(folder).tokenizer
+    assert found.languages == expected.languages
+    assert found.tokenize(TEXTS).to_list() == expected.tokenize(TEXTS).to_list()
+
+
+def change(name, **values):
+    """Returns a function that changes keys of a JSON file in a folder."""
+
+    def apply(folder):
+        path = folder / name
+        stored = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**stored, **values}))
+
+    return apply
+
+
+def without(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "apply", "reason"),
+    [
+        ("nllb", change(CONFIG, model_type="nllb-moe"), "mixtures of experts"),
+        ("nllb", change(CONFIG, model_type="fsmt"), "scripts of Moses"),
+        ("nllb", change(CONFIG, model_type="t5"), "relative positions"),
+        ("nllb", change(CONFIG, model_type="bert"), "neither Marian, M2M100"),
+        ("nllb", change(CONFIG, scale_embedding=False), "scale_embedding"),
+        ("nllb", change(CONFIG, decoder_start_token_id=7), "decoder_start_token_id"),
+        ("nllb", change(CONFIG, decoder_ffn_dim=7), "must equal encoder_ffn_dim"),
+        ("nllb", change(CONFIG, quantization_config={}), "quantization_config"),
+        ("nllb", change(CONFIG, vocab_size=70), "too small for 71 pieces"),
+        ("nllb", change(SETTINGS, legacy_behaviour=True), "legacy_behaviour"),
+        ("nllb", without("special_tokens_map.json"), "no file lists the languages"),
+        ("nllb", without("sentencepiece.bpe.model"), "sentencepiece.bpe.model"),
+        ("nllb", change(SETTINGS, src_lang=None), "Pass --source-language, one"),
+        ("nllb", change(SETTINGS, tgt_lang="fr"), "nearest are: fra_Latn"),
+        (
+            "mbart50",
+            change(SETTINGS, tokenizer_class="MBartTokenizer"),
+            "only mBART-50",
+        ),
+        ("mbart50", change(CONFIG, normalize_before=False), "normalize_before"),
+    ],
+)
+def test_unsupported_folders_are_refused(tmp_path, kind, apply, reason):
+    folder = write_fairseq(tmp_path / "m", kind)
+    apply(folder)
+    assert reason in import_error(import_huggingface, folder)
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        change(
+            SETTINGS,
+            added_tokens_decoder={
+                "72": {"content": "fao_Latn"},
+                "3": {"content": "<unk>"},
+                "74": {"content": "fra_Latn"},
+                "71": {"content": "eng_Latn"},
+            },
+        ),
+        change(SETTINGS, extra_special_tokens=["</s>", *LANGUAGES["nllb"], "<mask>"]),
+    ],
+)
+def test_languages_are_found_in_other_files(tmp_path, apply):
+    folder = write_fairseq(tmp_path / "m", "nllb")
+    apply(folder)
+    languages = import_huggingface(folder).tokenizer.languages
+    expected = layout("nllb")[2]
+    assert languages == {code: expected[code] for code in languages}
+    assert {"fao_Latn", "fra_Latn"} <= languages.keys()
+
+
+def test_target_language_of_generation_is_the_default(tmp_path):
+    folder = write_fairseq(tmp_path / "m", "nllb")
+    change(SETTINGS, tgt_lang=None)(folder)
+    languages = layout("nllb")[2]
+    change("generation_config.json", forced_bos_token_id=languages["pes_Arab"])(folder)
+    assert import_huggingface(folder).tokenizer.target_language == "pes_Arab"
+    found = import_huggingface(folder, None, "deu_Latn", None, "fao_Latn").tokenizer
+    assert (found.source_language, found.target_language) == ("fao_Latn", "deu_Latn")
+
+
+LINES = [
+    "A man rides a bike.",
+    ">>deu_Latn<< A man rides a bike.",
+    ">>deu_Latn eng_Latn<< Zwei Hunde laufen. Ein Mann fährt Rad.",
+    "",
+    "dog " * 90,
+]
+
+
+def test_each_text_has_its_languages(nllb, tmp_path):
+    _, translator = nllb
+    languages = translator.tokenizer.languages
+    search = {"beam_size": 4, "length_penalty": 1.0, "length_penalty_kind": "power"}
+    translator = translator.with_search(**search, patience=1.0)
+    found = translator.n_best(LINES, 2)
+    # One text at a time, and with the languages as defaults.
+    for source, target, line, expected in (
+        ("eng_Latn", "deu_Latn", LINES[0], found[1]),
+        ("deu_Latn", "eng_Latn", LINES[2].partition("<< ")[2], found[2]),
+    ):
+        tokenizer = translator.tokenizer
+        arguments = tokenizer._pieces, tokenizer.model, languages, source, target
+        other = kt.Translator(
+            translator.model, type(tokenizer)(*arguments), search=translator.search
+        )
+        ranked = other.n_best([line], 2)[0]
+        assert [each.text for each in ranked] == [each.text for each in expected]
+        scores = [[each.score for each in row] for row in (ranked, expected)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
+    assert found[0] != found[1]
+    with pytest.raises(DataError, match=r"no language 'fra_Latin'.*are: fra_Latn"):
+        translator.translate(["a", ">>fra_Latin<< b"])
+    # The language has no probability, but counts in the length.
+    best = [each[0] for each in found[:3]]
+    scores = translator.score(LINES[:2], [each.text for each in best[:2]])
+    for one, score in zip(best, scores, strict=False):
+        if translator.target_tokenizer.tokenize([one.text]).row_lengths() > 1:
+            expected = score.log_prob / (score.num_tokens + 1)
+            np.testing.assert_allclose(one.score, expected, rtol=1e-4)
+    # Prefixes and required phrases do not contain a second language.
+    prefixed = translator.n_best(LINES[:2], 1, prefixes=["Two", "Two"])
+    assert all(each[0].text.startswith("Two") for each in prefixed)
+    required = translator.n_best(LINES[:2], 1, required=[["dog"], []])
+    assert "dog" in required[0][0].text
+    plain, prefixed, none = translator.align([*LINES[:2], "a"], ["Rad a", "Rad", ""])
+    assert {target for _, target in plain} == {0, 1} and none == []
+    assert all(1 <= source < 6 for source, _ in prefixed)
+    assert translator.sample(LINES[:2], kt.Sampling(2, seed=1))
+
+    exported = ExportedTranslator(
+        export_saved_model(
+            translator.model,
+            translator.tokenizer,
+            tmp_path / "export",
+            translator.search,
+        )
+    )
+    assert [each.text for each in exported.n_best(LINES, 1)[1]] == [found[1][0].text]
+    assert exported.translate(LINES) == [each[0].text for each in found]
+    pairs = LINES[:3], ["Rad", "fährt", "dog"]
+    np.testing.assert_allclose(
+        [each.log_prob for each in exported.score(*pairs)],
+        [each.log_prob for each in translator.score(*pairs)],
+        rtol=1e-4,
+    )
+    assert exported.align(*pairs) == translator.align(*pairs)
+
+
+def test_stored_tokenizer_is_the_same(nllb):
+    folder, translator = nllb
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    assert tokenizer.fingerprint() == translator.tokenizer.fingerprint()
+    assert tokenizer.tokenize(TEXTS).to_list() == (
+        translator.tokenizer.tokenize(TEXTS).to_list()
+    )
+    assert "cc-by-nc-4.0" in (folder / "MODEL_CARD.md").read_text()
