@@ -227,8 +227,10 @@ def export(
         room = exports if format == "preset" else interop
         path = getattr(room, f"export_{format}")(translator, folder, **given)
     if format == "huggingface":
+        is_multilingual = translator.tokenizer.kind == "fairseq"
+        name = "AutoTokenizer" if is_multilingual else "MarianTokenizer"
         console.print_status(
-            "load it in transformers with AutoModelForSeq2SeqLM and MarianTokenizer"
+            f"load it in transformers with AutoModelForSeq2SeqLM and {name}"
         )
     typer.echo(path)
 

@@ -20,14 +20,19 @@ def reject_quantized(model):
         )
 
 
-def check_translator(translator, folder, library, variations, activations):
-    """Checks that a library, which supports the named `variations`, can run a model."""
-    model, tokenizer = translator.model, translator.tokenizer
+def check_model(translator, folder):
+    """Checks that a model can be exported to a new folder."""
     reject_forbidden_phrases(translator)
     if folder.exists():
         raise ExportError(f"{folder}: already exists. Choose another folder")
-    check_exportable(model)
-    reject_quantized(model)
+    check_exportable(translator.model)
+    reject_quantized(translator.model)
+
+
+def check_translator(translator, folder, library, variations, activations):
+    """Checks that a library, which supports the named `variations`, can run a model."""
+    model, tokenizer = translator.model, translator.tokenizer
+    check_model(translator, folder)
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             f"{library} needs a SentencePiece model: tokenizer.kind must be bpe, or "

@@ -1,7 +1,8 @@
 """Export to a folder that Hugging Face transformers reads.
 
 A post-norm model becomes a `MarianMTModel`. A pre-norm model becomes a
-`PegasusForConditionalGeneration`, the pre-norm counterpart of `MarianMTModel`.
+`PegasusForConditionalGeneration`, the pre-norm counterpart of `MarianMTModel`. An
+imported M2M100, NLLB or mBART-50 becomes one again.
 """
 
 import json
@@ -14,6 +15,8 @@ from keras_transformer.errors import ExportError
 from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
 from keras_transformer.interop import array_names, supported, weights
+from keras_transformer.interop.fairseq_tokenizers import MODEL
+from keras_transformer.interop.to_fairseq import NOTES, describe_fairseq
 from keras_transformer.saving.names import CARD
 from keras_transformer.saving.preset import DTYPES
 from keras_transformer.untrusted import quote
@@ -83,6 +86,21 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     folder = pathlib.Path(folder)
     if dtype not in DTYPES:
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
+    if tokenizer.kind == "fairseq":
+        supported.check_model(translator, folder)
+        tensors, files = describe_fairseq(
+            translator,
+            _config(model, tokenizer, dtype or "float32"),
+            _generation_config(model, tokenizer, translator.search),
+        )
+        notes = NOTES.format(
+            source=tokenizer.source_language,
+            target=tokenizer.languages[tokenizer.target_language],
+            code=tokenizer.target_language,
+        )
+        models = {MODEL: tokenizer.model}
+        texts = describe_translator(translator, scores, license)
+        return _write(folder, tensors, files, models, texts, notes, dtype)
     supported.check_translator(
         translator, folder, "transformers", _VARIATIONS, _ACTIVATIONS
     )
@@ -96,10 +114,6 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         )
     target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
-    if dtype is not None:
-        tensors = {name: _half(name, array) for name, array in tensors.items()}
-    texts = describe_translator(translator, scores, license)
-    texts[CARD] += f"\n{_notes(translator)}"
     files = {
         "config.json": _config(model, target, dtype or "float32"),
         "generation_config.json": _generation_config(model, target, translator.search),
@@ -116,6 +130,17 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     }
     if _is_separate(model):
         files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
+    models = {"source.spm": tokenizer.source.model, "target.spm": target.model}
+    texts = describe_translator(translator, scores, license)
+    notes = _notes(translator)
+    return _write(folder, tensors, files, models, texts, notes, dtype)
+
+
+def _write(folder, tensors, files, models, texts, notes, dtype):
+    """Writes arrays, JSON files, SentencePiece models, and the texts of a card."""
+    if dtype is not None:
+        tensors = {name: _half(name, array) for name, array in tensors.items()}
+    texts = {**texts, CARD: f"{texts[CARD]}\n{notes}"}
     with replace_folder(folder, must_be_new=True) as temporary:
         # The library writes the memory of an array, whatever its strides.
         tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
@@ -124,8 +149,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             texts[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")
-        (temporary / "source.spm").write_bytes(tokenizer.source.model)
-        (temporary / "target.spm").write_bytes(target.model)
+        for name, content in models.items():
+            (temporary / name).write_bytes(content)
     return folder
 
 

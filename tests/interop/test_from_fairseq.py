@@ -26,6 +26,7 @@ from fairseq_models import (
 )
 from import_checks import import_error
 from layer_checks import numpy
+from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 from toolkit_models import HOSTILE_TEXTS
 
@@ -34,6 +35,7 @@ from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import DataError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.exported_translator import ExportedTranslator
+from keras_transformer.interop import export_huggingface
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.imported import write_imported
 from keras_transformer.pipelines import load_tokenizer
@@ -352,3 +354,29 @@ def test_stored_tokenizer_is_the_same(nllb):
         translator.tokenizer.tokenize(TEXTS).to_list()
     )
     assert "cc-by-nc-4.0" in (folder / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_export_for_transformers_gives_the_folder_back(imported, tmp_path, name):
+    found = imported(name)
+    translator = kt.Translator(found.model, found.tokenizer)
+    folder = export_huggingface(translator, tmp_path / "m", license=found.license)
+    original = write_fairseq(tmp_path / "original", name)
+    arrays, expected = (
+        load_file(each / "model.safetensors") for each in (folder, original)
+    )
+    # The original has no separate matrix that both sides share.
+    is_tied = name in KINDS
+    assert arrays.keys() == expected.keys()
+    for array, values in expected.items():
+        if is_tied or array != "model.shared.weight":
+            np.testing.assert_array_equal(arrays[array][:], values, array)
+    settings, stored = (
+        json.loads((each / "config.json").read_text()) for each in (folder, original)
+    )
+    search = {"num_beams", "early_stopping", "max_position_embeddings"}
+    assert {key: settings[key] for key in stored.keys() - search} == {
+        key: stored[key] for key in stored.keys() - search
+    }
+    again = import_huggingface(folder).tokenizer
+    assert again.fingerprint() == found.tokenizer.fingerprint()
