@@ -41,7 +41,8 @@ def serve(
         Option(
             metavar="SOURCE,TARGET",
             help="Language codes for LibreTranslate's API (default: those at the end "
-            "of the model's name).",
+            "of the model's name). For a multilingual model, all languages with the "
+            "model's codes, such as en=eng_Latn,de=deu_Latn,fr=fra_Latn.",
         ),
     ] = None,
     max_batch_size: Annotated[
@@ -111,7 +112,10 @@ def serve(
             )
     pair = None if languages is None else serving.parse_languages(languages)
     if languages is not None and pair is None:
-        raise UserError(f"--languages {languages}: must be two codes, such as en,de")
+        raise UserError(
+            f"--languages {languages}: must be two codes, such as en,de, "
+            "or CODE=LANGUAGE for each language of a multilingual model"
+        )
     limits = serving.Limits(
         max_batch_size=max_batch_size,
         max_wait=max_wait_ms / 1000,

@@ -53,8 +53,8 @@ def build_app(model, limits=None, hosts=(), languages=None):
         limits: `Limits`. If `None`, the defaults are used.
         hosts: Host names that requests may address, in addition to `localhost` and
             IP addresses.
-        languages: Source and target language for LibreTranslate's API, pairs of a code
-            and a name. If `None`, they are read from the model's name.
+        languages: Languages for LibreTranslate's API, from `parse_languages`. If
+            `None`, they are read from the model's name.
 
     Returns:
         `FastAPI`. Its state has `batcher`, which is closed at shutdown, and `versions`.

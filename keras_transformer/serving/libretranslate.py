@@ -28,14 +28,18 @@ _FORM = "application/x-www-form-urlencoded"
 def parse_languages(text):
     """Returns the (code, English name) of both languages in a text such as `en,de`.
 
-    Returns `None` if the text is something else.
+    A multilingual model translates from any language to any other. For such a model,
+    the text names its own codes, as in `en=eng_Latn,de=deu_Latn,fr=fra_Latn`, and the
+    result has a third column with these. Returns `None` for other texts.
     """
-    codes = text.split(",")
+    rows = [each.split("=") for each in text.split(",")]
     try:
-        names = [Locale.parse(code, sep="-").english_name for code in codes]
+        names = [Locale.parse(row[0], sep="-").english_name for row in rows]
     except (UnknownLocaleError, ValueError):
         return None
-    return list(zip(codes, names, strict=True)) if len(codes) == 2 else None
+    if len(rows) < 2 or {*map(len, rows)} not in ([{1}] * (len(rows) == 2) + [{2}]):
+        return None
+    return [(row[0], name, *row[1:]) for row, name in zip(rows, names, strict=True)]
 
 
 def languages_of(name):
@@ -54,12 +58,18 @@ class _Query(BaseModel):
     alternatives: int = Field(0, ge=0)
 
 
-def _served_translator(model, batcher, limits):
-    """Returns an `ExportedTranslator` whose rows share the server's batches."""
+def _served_translator(model, batcher, limits, prefix):
+    """Returns an `ExportedTranslator` whose rows share the server's batches.
+
+    `prefix` selects the languages of a multilingual model.
+    """
     from keras_transformer.export.exported_translator import ExportedTranslator
 
     def run(name, **inputs):
         columns = {key: each.numpy().tolist() for key, each in inputs.items()}
+        columns["inputs"] = [
+            prefix + each if each else each for each in columns["inputs"]
+        ]
         return batcher.submit((model, name), columns, limits.request_timeout).result()
 
     signatures = {name: functools.partial(run, name) for name in model.inputs}
@@ -89,13 +99,32 @@ def add_routes(app, limits, languages, read_body):
             )
         return languages
 
+    is_multilingual = bool(languages) and len(languages[0]) == 3
+
+    def prefix_of(source, target):
+        """Checks the languages of a query, and returns the prefix of its texts."""
+        (first, *_), (second, *_), *_ = known_languages()
+        if not is_multilingual:
+            if source not in (first, "auto") or target != second:
+                raise invalid(f"The model translates only from {first} to {second}")
+            return b""
+        codes = {code: own for code, _, own in languages}
+        # The model's default is the source language of texts that name none.
+        for code in {source, target} - codes.keys() - {"auto"} or {"auto"} & {target}:
+            raise invalid(f"The languages are {', '.join(codes)}. Received: {code}")
+        pair = codes[target] if source == "auto" else f"{codes[source]} {codes[target]}"
+        return f">>{pair}<< ".encode()
+
     @app.get("/languages")
     async def list_languages():
-        (source, _), (target, _) = known_languages()
-        targets = {source: [target], target: []}
+        (source, *_), *_ = known_languages()
+        codes = [code for code, *_ in languages]
+        targets = {source: codes[1:]}
+        if is_multilingual:
+            targets = {each: [code for code in codes if code != each] for each in codes}
         return [
-            {"code": code, "name": name, "targets": targets[code]}
-            for code, name in languages
+            {"code": code, "name": name, "targets": targets.get(code, [])}
+            for code, name, *_ in languages
         ]
 
     @app.post("/detect")
@@ -107,13 +136,11 @@ def add_routes(app, limits, languages, read_body):
         # A browser adds an origin to a form that a page of another site sends.
         types = ["application/json"] + [_FORM] * ("origin" not in request.headers)
         query = _parse(await read_body(request, limits, types), request)
-        (source, _), (target, _) = known_languages()
-        if query.source not in (source, "auto") or query.target != target:
-            raise invalid(f"The model translates only from {source} to {target}")
+        prefix = prefix_of(query.source, query.target)
         texts = [query.q] if isinstance(query.q, str) else query.q
         body = json.dumps({"inputs": texts}).encode()
         parse_request(body, versions.model.inputs, limits)  # checks the limits
-        served = versions.model, batcher, limits
+        served = versions.model, batcher, limits, prefix
         loop = asyncio.get_running_loop()
         try:
             ranked = await loop.run_in_executor(

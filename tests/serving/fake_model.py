@@ -137,10 +137,10 @@ def scores(texts):
 
 
 @contextlib.contextmanager
-def served(model, limits, hosts=()):
+def served(model, limits, hosts=(), languages=None):
     """Runs a server in a thread and yields its port."""
     listening = listen("127.0.0.1", 0)
-    server = build_server(model, limits, hosts)
+    server = build_server(model, limits, hosts, languages)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

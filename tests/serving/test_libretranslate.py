@@ -147,3 +147,27 @@ def test_predictions_have_warnings(port):
         outputs = ask(port, "POST", path, body)[2]["outputs"]
         assert outputs["warnings"] == [[], [TRUNCATED]]
     assert "warnings" not in ask(port, "POST", path, {"inputs": ["a"]})[2]["outputs"]
+    assert parse_languages("en=eng_Latn,de") is None
+
+
+def test_languages_of_a_multilingual_model():
+    class Model(NamedModel):
+        def run(self, signature, columns):
+            self.received = columns["inputs"]
+            return super().run(signature, columns)
+
+    model, languages = Model(), parse_languages("en=eng_Latn,de=deu_Latn,fr=fra_Latn")
+    with served(model, LIMITS, languages=languages) as port:
+        for source, target, prefix in (
+            ("en", "fr", b">>eng_Latn fra_Latn<< "),
+            ("auto", "de", b">>deu_Latn<< "),
+        ):
+            query = {"q": ["a b"], "source": source, "target": target}
+            assert ask(port, "POST", "/translate", query)[0] == 200
+            assert model.received == [prefix + b"a b"]
+        query["target"] = "es"
+        status, _, answer = ask(port, "POST", "/translate", query)
+        assert status == 400
+        assert answer["error"] == "The languages are en, de, fr. Received: es"
+        found = ask(port, "GET", "/languages")[2]
+        assert found[1] == {"code": "de", "name": "German", "targets": ["en", "fr"]}
