@@ -326,7 +326,7 @@ def import_(
     \b
     keras-transformer import opus-mt-en-de models/en-de
     keras-transformer import hf://Helsinki-NLP/opus-mt-en-fr models/en-fr
-    keras-transformer import nllb-200-distilled-600M models/nllb \
+    keras-transformer import nllb-200-distilled-600M models/nllb \\
       --source-language eng_Latn --target-language fra_Latn
     """
     if output.exists():
