@@ -196,10 +196,11 @@ class FairseqTokenizer(Tokenizer):
         ]
 
     def piece_bytes(self) -> list[bytes]:
-        # A language is no part of the text, but separates it from what is before.
+        # A language is no part of the text. Of two spaces, alignments remove one, and
+        # the other remains as a unit of the language.
         found = list(self._bytes)
         for number in self.languages.values():
-            found[number] = b" "
+            found[number] = b"  "
         return found
 
     @classmethod
