@@ -266,10 +266,18 @@ def models_stay_open():
     opened = {}
     real = models.open_model
 
-    def open_model(path, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
-        key = (str(path), *map(str, ensemble), allow_unsafe, parallel_parts)
+    def open_model(
+        path,
+        ensemble=(),
+        adapters=(),
+        allow_unsafe=False,
+        parallel_parts=1,
+        warn=None,
+    ):
+        key = (str(path), *map(str, ensemble), *adapters, allow_unsafe, parallel_parts)
         if key not in opened:
             options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
+            options["adapters"] = adapters
             opened[key] = real(path, allow_unsafe=allow_unsafe, **options)
         opened[key].warn = warn or (lambda *_: None)
         return opened[key]

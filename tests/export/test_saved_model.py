@@ -191,7 +191,8 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     shutil.copytree(tiny_export, folder)
     limits = folder / "assets.extra" / "limits.json"
     written = json.loads(limits.read_text())
-    assert written == {"max_batch_size": 1024, "max_source_length": 40, "end_id": 3}
+    expected = {"max_batch_size": 1024, "max_source_length": 40, "end_id": 3}
+    assert expected.items() <= written.items()
     assert open_model(folder).batch_size == 64
     limits.write_text(json.dumps({**written, "max_batch_size": 2}))
     assert ServedModel(folder).max_batch_size == 2
