@@ -289,7 +289,8 @@ SLOW = textwrap.dedent("""
     class Model:
         def n_best(self, lines, n):
             time.sleep({seconds})
-            return [[SimpleNamespace(text=f"{{line}} of {{lines[0]}}", score=0)]
+            shared = dict(score=0, warnings=())
+            return [[SimpleNamespace(text=f"{{line}} of {{lines[0]}}", **shared)]
                     for line in lines]
         def fingerprint(self):
             return "weights"
@@ -343,7 +344,8 @@ MEMORY = textwrap.dedent("""
     from keras_transformer.cli import main
     class Model:
         def n_best(self, lines, n):
-            return [[SimpleNamespace(text=line[::-1], score=0.0)] for line in lines]
+            shared = dict(score=0.0, warnings=())
+            return [[SimpleNamespace(text=line[::-1], **shared)] for line in lines]
     models.open_model = lambda path, warn, **_: Model()
     peaks = []
     model, *paths = sys.argv[1:]
