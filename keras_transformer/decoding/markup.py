@@ -29,6 +29,8 @@ from keras_transformer.errors import DataError, ModelError
 SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _TAG = re.compile(r"<[A-Za-z/!?]|&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
+# Languages that a text names for a multilingual model. They are neither tags nor text.
+_LANGUAGES = re.compile(r"(?:>>[\w -]+<< *)?")
 _ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
@@ -120,6 +122,8 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
         raise ValueError(
             f"`syntax` must be one of {SYNTAXES}. Received: syntax={syntax!r}."
         )
+    languages = [_LANGUAGES.match(text)[0] for text in texts]
+    texts = [text[len(each) :] for text, each in zip(texts, languages, strict=True)]
     known = getattr(translator, "characters", frozenset())
     spans_of = functools.partial(find_spans, kinds=protect, known=known)
     marked = []
@@ -131,11 +135,12 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
             raise DataError(f"{place}: {error}") from None
     whole = {}
     if syntax == "text":
-        whole = _translate_whole(translator, texts, marked, n, spans_of)
+        whole = _translate_whole(translator, texts, marked, n, spans_of, languages)
     for index in whole:
         marked[index] = _Marked("", [])
     plain = [each.text for each in marked]
-    found = translate_spans(translator, plain, [each.spans for each in marked], n)
+    spans = [each.spans for each in marked]
+    found = translate_spans(translator, plain, spans, n, languages)
     changed = [
         (index, number, each.text)
         for index, candidates in enumerate(found)
@@ -148,8 +153,16 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
         for place, (index, _, text) in enumerate(changed)
         if marked[index].root.children and text.strip() and text != plain[index]
     ]
-    pairs = ((plain[changed[place][0]], changed[place][2]) for place in tagged)
-    aligned = dict(zip(tagged, _align(translator, *pairs), strict=True))
+    rows = [changed[place] for place in tagged]
+    pairs = [(languages[index] + plain[index], text) for index, _, text in rows]
+    aligned = {}
+    for place, row, words in zip(tagged, rows, _align(translator, pairs), strict=True):
+        num_languages = len(languages[row[0]].split())
+        aligned[place] = [
+            (source - num_languages, target)
+            for source, target in words
+            if source >= num_languages
+        ]
     for place, (index, number, text) in enumerate(changed):
         new = texts[index]
         if text != plain[index]:
@@ -166,7 +179,7 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
     return found
 
 
-def _translate_whole(translator, texts, marked, n, spans_of):
+def _translate_whole(translator, texts, marked, n, spans_of, languages):
     """Returns the translations, by index, of texts with tags that keep all of them.
 
     Some models have learned to carry tags over, which they place best by themselves.
@@ -180,7 +193,7 @@ def _translate_whole(translator, texts, marked, n, spans_of):
     if not tagged:
         return {}
     quiet, whole = without_warnings(translator), {}
-    found = quiet.n_best([texts[index] for index in tagged], n)
+    found = quiet.n_best([languages[index] + texts[index] for index in tagged], n)
     for index, translations in zip(tagged, found, strict=True):
         text, spans = texts[index], spans_of(texts[index])
         kept = [
@@ -194,7 +207,7 @@ def _translate_whole(translator, texts, marked, n, spans_of):
     return whole
 
 
-def _align(translator, *pairs):
+def _align(translator, pairs):
     """Returns the aligned words of (source, translation) pairs, or none."""
     if pairs and hasattr(translator, "align"):
         # An ensemble has no alignments, nor have some exports.

@@ -97,11 +97,12 @@ def _rare_patterns(text, known):
         elif kind in "LMN" and _script(character) not in _scripts(known):
             letters += re.escape(character)
     if letters:
-        yield rf"(?P<word>\w*[{letters}]+(?:[^\w<>]{{0,2}}[{letters}]+)*\w*)"
+        # Without the assertions, each letter of a long word would be a start to try.
+        yield rf"(?P<word>(?<!\w)\w*[{letters}]+(?:[^\w<>]{{0,2}}[{letters}]+)*\w*)"
     if signs:
         number = r"\d(?:[\d.,]*\d)?"
         sign = rf"[{signs}]+(?: ?{number}|\w+)?"
-        yield rf"(?P<sign>(?:{number}[ \u00a0]?|\w+)?{sign}(?: ?{sign})*)"
+        yield rf"(?P<sign>(?:(?<!\w)(?:{number}[ \u00a0]?|\w+))?{sign}(?: ?{sign})*)"
 
 
 @functools.cache
@@ -135,7 +136,7 @@ def _value(figure):
     return re.sub(r"(?<=\d),(?=\d)", ".", figure)
 
 
-def translate_spans(translator, texts, spans, n=1):
+def translate_spans(translator, texts, spans, n=1, languages=None):
     """Returns the `n` best translations of texts that contain their spans.
 
     Args:
@@ -144,6 +145,8 @@ def translate_spans(translator, texts, spans, n=1):
         texts: List of str.
         spans: For each text, a list of its `Span`s.
         n: Number of translations.
+        languages: For each text, the prefix that names its languages, or "". If `None`,
+            no text has one.
 
     Returns:
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
@@ -151,8 +154,14 @@ def translate_spans(translator, texts, spans, n=1):
     """
     quiet = without_warnings(translator)
     is_bare = [_is_bare(*each) for each in zip(texts, spans, strict=True)]
-    lines = ["" if bare else text for text, bare in zip(texts, is_bare, strict=True)]
-    found = quiet.n_best(lines, n)
+    languages = [""] * len(texts) if languages is None else languages
+    found = quiet.n_best(
+        [
+            "" if bare else language + text
+            for language, text, bare in zip(languages, texts, is_bare, strict=True)
+        ],
+        n,
+    )
     for index in itertools.compress(range(len(texts)), is_bare):
         found[index] = [found[index][0]._replace(text=texts[index])]
     left = [
@@ -165,11 +174,12 @@ def translate_spans(translator, texts, spans, n=1):
             break
         swapped = [_swap(texts[index], spans[index], attempt) for index in left]
         lines, standins = zip(*swapped, strict=True)
+        lines = [languages[i] + line for i, line in zip(left, lines, strict=True)]
         # A search that is free places a stand-in best, but may lose it.
         required = list(map(list, standins)) if attempt else None
         options = {"required": required} if hasattr(translator, "search") else {"n": 1}
         try:
-            again = quiet.n_best(list(lines), **options)
+            again = quiet.n_best(lines, **options)
         except ModelError:  # the vocabulary cannot spell a stand-in
             break
         for index, candidates, names in zip(left, again, standins, strict=True):
@@ -179,7 +189,7 @@ def translate_spans(translator, texts, spans, n=1):
     # The text between figures would lose its meaning.
     solid = [[each for each in row if each.kind != "numbers"] for row in spans]
     parts = [i for i in left if not keeps_spans(found[i][0].text, texts[i], solid[i])]
-    _translate_between(quiet, parts, found, texts, solid)
+    _translate_between(quiet, parts, found, texts, solid, languages)
     for index in left:
         for span in spans[index]:
             if not keeps_spans(found[index][0].text, texts[index], [span]):
@@ -247,21 +257,26 @@ def _restore(candidate, standins):
     return candidate._replace(text=text)
 
 
-def _translate_between(translator, indices, found, texts, spans):
+def _translate_between(translator, indices, found, texts, spans, languages):
     """Replaces translations by those of the parts between the spans."""
     rows = []
     for index in indices:
         ends = [0, *(span.end for span in spans[index])]
         starts = [*(span.start for span in spans[index]), len(texts[index])]
         rows.append([texts[index][i:j] for i, j in zip(ends, starts, strict=True)])
-    gaps = [gap for row in rows for gap in row if _LETTER.search(gap)]
-    of_gap = translator.n_best([gap.strip() for gap in gaps], 1) if gaps else []
-    of_gap = dict(zip(gaps, of_gap, strict=True))
+    gaps = [
+        (languages[index], gap)
+        for index, row in zip(indices, rows, strict=True)
+        for gap in row
+        if _LETTER.search(gap)
+    ]
+    lines = [language + gap.strip() for language, gap in gaps]
+    of_gap = dict(zip(gaps, translator.n_best(lines, 1) if gaps else [], strict=True))
     for index, row in zip(indices, rows, strict=True):
         score, joined, warnings = 0.0, "", {}
         for gap, span in itertools.zip_longest(row, spans[index]):
-            if gap in of_gap:
-                (best, *_) = of_gap[gap]
+            if (languages[index], gap) in of_gap:
+                (best, *_) = of_gap[languages[index], gap]
                 new = best.text.strip()
                 if gap.rstrip()[-1] not in _ENDS:
                     new = new.rstrip(_ENDS)

@@ -195,6 +195,40 @@ def test_lost_spans_are_put_back():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "see {n} of <keep>Foo</keep>",
+        "see <b>the</b> cat and <i>so</i>",
+        "see code_a and `b`",
+        "%s",
+    ],
+)
+def test_languages_of_a_text_are_named_in_each_request(text):
+    """Also where tags are taken out, spans are lost, and parts are translated."""
+
+    class Multilingual(Copy):
+        def n_best(self, lines, n=1):
+            assert all(line.startswith(prefix) for line in lines if line)
+            return super().n_best([line.removeprefix(prefix) for line in lines], n)
+
+        def align(self, sources, targets):
+            assert all(source.startswith(prefix) for source in sources)
+            return [[(k + 2, k) for k, _ in enumerate(t.split())] for t in targets]
+
+    prefix = ">>eng_Latn fra_Latn<< "
+    loses = Multilingual(lambda line: re.sub(r"[{}_`%]|<[^>]*>|Foo", "", line).upper())
+    kinds = (*PROTECTED, "code")
+    found, expected = (
+        translate_marked(translator, [line], "text", kinds)
+        for translator, line in (
+            (loses, prefix + text),
+            (Copy(loses.change), text),
+        )
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
     "text", ["a <keep>b", "a</keep> b", "<keep>a <keep>b</keep></keep>"]
 )
 def test_keep_needs_a_partner(text):
