@@ -104,6 +104,7 @@ def serve(
             f"{queue_size}"
         )
     from keras_transformer import serving
+    from keras_transformer.recipes.keys import name_hint
 
     for each in allow_host:
         if not serving.is_host_name(each):
@@ -138,6 +139,13 @@ def serve(
         with _export_if_preset(model, path) as folder:
             with console.quiet_libraries():
                 served = serving.ServedModel(folder, name, allow_unsafe)
+            known = served.limits.languages if served.limits else []
+            for _, _, *own in pair or ():
+                if not {*own} <= {*known}:
+                    hint = name_hint(own[0], known) or "; it is not multilingual"
+                    raise UserError(
+                        f"--languages: the model has no language {own[0]}{hint}"
+                    )
             serving.serve(
                 served, host, port, limits, report_url, allow_host, listening, pair
             )

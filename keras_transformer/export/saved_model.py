@@ -172,6 +172,7 @@ def export_saved_model(
         end_id=tokenizer.end_id,
         low_score=low_score,
         characters="".join(sorted(tokenizer.characters())),
+        languages=list(getattr(tokenizer, "languages", ())),
     )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, texts, limits, warmup_requests)
