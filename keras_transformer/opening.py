@@ -27,7 +27,8 @@ def open_model(
         ensemble: Paths of further runs, `.keras` files and presets with the same
             vocabulary. The probabilities of all models are averaged.
         adapters: Folders of adapters, of runs with `training.lora` (`RUN/adapters`) or
-            of PEFT. Their products are added to the model's kernels in turn.
+            of PEFT. Their products are added to the model's kernels in turn, but not to
+            those of an ensemble's other models.
         allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are translated or scored in parallel (see
             `Translator`).

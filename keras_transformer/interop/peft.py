@@ -15,10 +15,11 @@ from pydantic import BaseModel, PositiveFloat, PositiveInt
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from keras_transformer.errors import ModelError
+from keras_transformer.errors import ExportError, ModelError
 from keras_transformer.files import replace_folder
 from keras_transformer.interop.array_names import huggingface_names
 from keras_transformer.interop.arrays import Arrays, read_safetensors
+from keras_transformer.interop.supported import reject_quantized
 from keras_transformer.interop.weights import (
     interleave,
     projections,
@@ -88,6 +89,10 @@ def apply_adapters(model, folders):
     Raises:
         ModelError: If a folder does not contain adapters that fit the model.
     """
+    try:
+        reject_quantized(model)
+    except ExportError as error:
+        raise ModelError(f"adapters: {error}") from None
     kernels = {name: to_numpy(each.kernel) for name, each, _ in _projections(model)}
     for folder in map(pathlib.Path, folders):
         settings = read_json(folder / _CONFIG, _Settings, error=ModelError)

@@ -22,12 +22,29 @@ def add_adapters(model, rank, alpha, layers, seed=0):
     """
     for weight in model.weights:
         weight.trainable = False
-    for index, (_, layer, _) in enumerate(inner_layers(model)):
-        if isinstance(layer, Dense) and layer.name in layers:
-            initializer = keras.initializers.HeUniform(seed + index)
-            layer.enable_lora(rank, lora_alpha=alpha, a_initializer=initializer)
+    for index, layer in enumerate(_projections(model, layers)):
+        initializer = keras.initializers.HeUniform(seed + index)
+        layer.enable_lora(rank, lora_alpha=alpha, a_initializer=initializer)
+
+
+def count_adapter_weights(model, rank, layers):
+    """Returns the number of weights that `add_adapters` would add."""
+    return rank * sum(sum(each.kernel.shape) for each in _projections(model, layers))
+
+
+def merge_adapters(model, merged):
+    """Adds the products of a model's adapters to an equal model without adapters."""
+    for ours, theirs in zip(_projections(model), _projections(merged), strict=True):
+        theirs.kernel.assign(ours.kernel)
 
 
 def adapter_weights(model):
     """Returns the weights of a model's adapters, empty without adapters."""
     return [each for each in model.weights if each.name.startswith("lora_")]
+
+
+def _projections(model, names=None):
+    """Yields a model's `Dense` layers, or those with given names."""
+    for _, layer, _ in inner_layers(model):
+        if isinstance(layer, Dense) and (names is None or layer.name in names):
+            yield layer

@@ -65,28 +65,38 @@ def load_run(folder):
     The weights of a run with adapters are those of its initial model.
     """
     from keras_transformer import pipelines
-    from keras_transformer.layers.adapters import add_adapters
+    from keras_transformer.layers.adapters import add_adapters, count_adapter_weights
     from keras_transformer.saving.checkpoints import count_stored_weights
 
     folder = pathlib.Path(folder)
     recipe = load_recipe(folder / names.CONFIG)
     tokenizer = pipelines.load_tokenizer(folder / names.TOKENIZER)
-    if lora := recipe.training.lora:
-        fingerprint = tokenizer.fingerprint()
-        model = keras_file.read(folder / names.BASE_MODEL, fingerprint=fingerprint)
-        add_adapters(model, **lora.model_dump())
-        return recipe, tokenizer, model
-    settings = model_settings(recipe, tokenizer)
+    lora = recipe.training.lora
+    if lora:
+        model = _read_base(folder, tokenizer)
+        num_needed = count_adapter_weights(model, lora.rank, lora.layers)
+    else:
+        num_needed = count_parameters(model_settings(recipe, tokenizer))
     # The recipe may be untrusted, and building a huge model would take minutes.
-    num_parameters = count_stored_weights(folder / "checkpoints")
     try:
-        keras_file.check_size(count_parameters(settings), num_parameters)
+        num_stored = count_stored_weights(folder / "checkpoints")
+        keras_file.check_size(num_needed, num_stored)
     except ModelError as error:
         raise ModelError(
             f"{folder}: the checkpoint does not match config.yaml: {error}. Check that "
             "the recipe and the vocabulary are unchanged."
         ) from None
-    return recipe, tokenizer, build_model(recipe, tokenizer)
+    if lora:
+        add_adapters(model, **lora.model_dump())
+    else:
+        model = build_model(recipe, tokenizer)
+    return recipe, tokenizer, model
+
+
+def _read_base(folder, tokenizer):
+    """Returns the initial model of a run that trains adapters."""
+    fingerprint = tokenizer.fingerprint()
+    return keras_file.read(folder / names.BASE_MODEL, fingerprint=fingerprint)
 
 
 def model_settings(recipe, tokenizer):
@@ -158,8 +168,13 @@ def load_model(path, allow_unsafe=False):
                 f"{path}: this run has no model yet: neither model.keras nor a "
                 "checkpoint"
             )
-        _, tokenizer, model = load_run(path)
+        recipe, tokenizer, model = load_run(path)
         average_checkpoints(model, path / "checkpoints", last=1, interrupted=True)
+        if recipe.training.lora:
+            from keras_transformer.layers.adapters import merge_adapters
+
+            adapted, model = model, _read_base(path, tokenizer)
+            merge_adapters(adapted, model)
     if not isinstance(model, Transformer):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
