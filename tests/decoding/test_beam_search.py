@@ -169,7 +169,7 @@ def test_patience_ends_a_search_early():
     assert all(np.all(more >= fewer) for fewer, more in itertools.pairwise(scores))
 
 
-@pytest.mark.parametrize("patience", [None, 0.5])
+@pytest.mark.parametrize("patience", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 def test_n_best_as_tensor_matches_int(patience):
     """Searches with both types take equally many steps and find the same hypotheses."""
     counts = []

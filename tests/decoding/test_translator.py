@@ -395,7 +395,7 @@ def test_translator_rejects_a_tokenizer_larger_than_the_model():
 
 
 @pytest.mark.fault("F27", "a whole model: truncated at the limit, with a finite score")
-@pytest.mark.parametrize("prefix", [None, "cab"])
+@pytest.mark.parametrize("prefix", [pytest.param(None, marks=pytest.mark.slow), "cab"])
 def test_translation_ends_at_the_maximum_length(prefix):
     search = BeamSearch(beam_size=3, extra_length=4)
     translator = Translator(endless_model(), Characters(), search=search)

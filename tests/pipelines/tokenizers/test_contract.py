@@ -85,6 +85,18 @@ def test_real_text_round_trips(kind, data_dir):
     assert sum(map(len, german)) / int(tf.reduce_sum(lengths)) > 3
 
 
+# Kinds that differ little from others in graphs.
+_LIKE_OTHERS = ("word_piece digits", "hub word pieces", "marian spaces")
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in _LIKE_OTHERS else ())
+        for kind in KINDS
+    ],
+    indirect=True,
+)
 def test_graph_and_saved_graph_match_eager_mode(tokenizer, tmp_path):
     def split(texts):
         ids = tokenizer.tokenize(texts)
