@@ -93,12 +93,12 @@ FAKE = textwrap.dedent("""
     import sys, time
     from collections import namedtuple
     from keras_transformer import opening as models
-    Translation = namedtuple("Translation", "text score")
+    Translation = namedtuple("Translation", "text score warnings")
     class Model:
         def n_best(self, sentences, n):
             print("translating", file=sys.stderr, flush=True)
             time.sleep({seconds})
-            return [[Translation(s, 0.0)] for s in sentences]
+            return [[Translation(s, 0.0, ())] for s in sentences]
     models.open_model = lambda path, warn, **_: Model()
     sys.argv = ["keras-transformer", "translate", "phrases", *{options!r}]
     from keras_transformer.cli import main
