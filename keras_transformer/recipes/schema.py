@@ -489,7 +489,8 @@ class Recipe(Section):
         self._check_kind()
         stages = self.stages
         self._check_stages(stages)
-        self._set_source_vocabulary(stages)
+        self._check_directions(stages)
+        self._set_source_vocabulary()
         return self
 
     def _set_short_forms(self):
@@ -547,6 +548,22 @@ class Recipe(Section):
                 "training.guided_alignment requires data.kind: trees or "
                 f"data.train.alignments. Received: data.kind: {kind}"
             )
+        if has_alignments and not self.training.guided_alignment:
+            raise ValueError(
+                "data.train.alignments requires training.guided_alignment above 0, "
+                "such as 0.1"
+            )
+        changes_texts = {
+            "data.train.alignments": has_alignments,
+            "data.train.tag": any(getattr(each, "tag", None) for each in corpora),
+            "data.noise": getattr(self.data, "noise", None),
+        }
+        wrong = next(filter(changes_texts.get, changes_texts), None)
+        if wrong and tokenizer.kind == "fairseq":
+            raise ValueError(
+                f"{wrong} is not available with tokenizer.kind: fairseq, whose texts "
+                "begin with a language"
+            )
         if tokenizer.model and kind in ("records", "trees"):
             raise ValueError(f"tokenizer.model is not available with data.kind: {kind}")
         if kind == "records" and tokenizer.dropout:
@@ -576,7 +593,31 @@ class Recipe(Section):
                     "tokenizer_dropout or segmentations"
                 )
 
-    def _set_source_vocabulary(self, stages):
+    def _check_directions(self, stages):
+        directions = [stage.text_options.directions for stage in stages]
+        for corpus in self.data.train if self.data.kind == "mixed" else ():
+            train = getattr(corpus, "train", None)
+            directions.append(getattr(train, "directions", "forward"))
+        if "both" not in directions:
+            return
+        if not self.tokenizer.shared:
+            raise ValueError(
+                "directions: both requires tokenizer.shared: true, since each language "
+                "is both source and target"
+            )
+        if self.tokenizer.kind == "fairseq":
+            raise ValueError(
+                "directions: both is not available with tokenizer.kind: fairseq, whose "
+                "languages differ between source and target"
+            )
+        noise = getattr(self.data, "noise", None)
+        if noise and noise.join:
+            raise ValueError(
+                "data.noise.join is not available with directions: both, which would "
+                "join pairs of opposite directions"
+            )
+
+    def _set_source_vocabulary(self):
         """Sets the number of rows of a separate source embedding matrix."""
         tokenizer, variations = self.tokenizer, self.model.variations
         size = variations and variations.source_vocabulary_size
@@ -589,11 +630,6 @@ class Recipe(Section):
             )
         if tokenizer.shared:
             return
-        if any(stage.text_options.directions == "both" for stage in stages):
-            raise ValueError(
-                "directions: both requires tokenizer.shared: true, since each language "
-                "is both source and target"
-            )
         self.model.variations = variations or VariationSettings()
         self.model.variations.source_vocabulary_size = expected
 

@@ -26,6 +26,8 @@ TREES = "data={kind: trees, train: {trees: a}, validation: {trees: b}}"
 SEPARATE = (
     "tokenizer={shared: false, vocabulary_size: 380, source_vocabulary_size: 370}"
 )
+ALIGNED = "data.train.alignments=c"
+SWAPPED = "data.train=[{source: a, target: b, directions: both}]"
 
 
 @pytest.fixture
@@ -387,6 +389,25 @@ WRONG = [
     ("training.early_stopping={metric: bleu}", "requires data.validation"),
     ("training.best_metric=chrf", "best_metric requires data.validation"),
     ("training.guided_alignment=0.5", "guided_alignment requires data.kind: trees"),
+    (ALIGNED, "data.train.alignments requires training.guided_alignment above 0"),
+    *(
+        (
+            (*settings, "tokenizer.kind=fairseq"),
+            f"{key} is not available with token",
+        )
+        for settings, key in (
+            ((ALIGNED, "training.guided_alignment=0.1"), "data.train.alignments"),
+            (("data.train=[{source: a, target: b, tag: c}]",), "data.train.tag"),
+            (("data.noise={typos: 0.1}",), "data.noise"),
+            (("data.train.directions=both",), "directions: both"),
+            ((SWAPPED,), "directions: both"),
+            (("training.stages=[{steps: 1, directions: both}]",), "directions: both"),
+        )
+    ),
+    *(
+        ((*settings, "data.noise.join=0.1"), "data.noise.join is not available with")
+        for settings in (["data.train.directions=both"], [SWAPPED])
+    ),
     ("data={kind: trees, train: {trees: [a, b], weights: [1]}}", "one value per path"),
     ("data={kind: trees, train: {trees: a}, words: X}", "words must be 'joined', 'num"),
     ("training.steps", "must have the form dotted.key=value"),
@@ -422,6 +443,7 @@ WRONG = [
         "must be null or equal tokenizer.source_vocabulary_size. Received: 9 and 370",
     ),
     ((SEPARATE, "data.train.directions=both"), "both requires tokenizer.shared: true"),
+    ((SEPARATE, SWAPPED), "directions: both requires tokenizer.shared: true"),
     (
         (SEPARATE, "training.stages=[{steps: 1, directions: both}]"),
         "both requires tokenizer.shared: true",
