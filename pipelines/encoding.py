@@ -161,6 +161,7 @@ def _encode_texts(pairs, tokenizers, sampling):
             "". Lengths are not checked yet.
         sides: RaggedTensors of source and target, int32 `[chunk * segmentations,
             (length)]`. The segmentations of a pair are adjacent.
+        chunk: The texts, a list of pairs.
     """
     num_read = 0
     pairs = iter(pairs)
@@ -183,6 +184,7 @@ def _encode_texts(pairs, tokenizers, sampling):
                 _segment(tokenizers[side], sides[side], sampling, [num_read, side])
                 for side in (0, 1)
             ],
+            chunk,
         )
         num_read += len(chunk)
 
@@ -198,29 +200,37 @@ def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
     return tf.stack(sampled, axis=1).merge_dims(0, 1)
 
 
-def _align_subwords(links, tokenizers, sides):
+def _begins_word(tokenizer):
+    """Returns for each id whether it begins a word, bool `[vocabulary_size]`."""
+    return np.array([each.startswith(b" ") for each in tokenizer.piece_bytes()])
+
+
+def _align_subwords(links, chunk, is_kept, begins, sides):
     """Returns the groups of all subwords of a chunk's sides, two uint16 arrays.
 
     `links` has the links of each pair between words. Words that are linked directly or
-    through others are a group, counted from 1 in each pair. If a tokenizer does not
-    keep a text's words apart, its pair has no groups.
+    through others are a group, counted from 1 in each pair. A pair that is not kept, or
+    whose subwords do not begin as many words as its texts have, has no groups.
     """
-    segmentations = sides[0].nrows() // max(len(links), 1)
-    groups = [_group_words(each) for each in links for _ in range(segmentations)]
-    found = []
-    for number, (tokenizer, rows) in enumerate(zip(tokenizers, sides, strict=True)):
-        begins = np.array([each.startswith(b" ") for each in tokenizer.piece_bytes()])
-        ids = rows.flat_values.numpy()
-        words = np.cumsum(begins[ids])
-        starts, lengths = rows.row_starts().numpy(), rows.row_lengths().numpy()
-        numbers = np.zeros(len(ids), np.uint16)
-        for start, length, group in zip(starts, lengths, groups, strict=True):
-            row = words[start : start + length]
-            if length and group:
-                group = [group.get((number, word), 0) for word in range(length)]
-                numbers[start : start + length] = np.array(group)[row - row[0]]
-        found.append(numbers)
-    return found
+    segmentations = sides[0].nrows() // len(chunk)
+    has_groups = np.repeat(is_kept, segmentations)
+    splits = [rows.row_splits.numpy() for rows in sides]
+    words = []  # of each side, the word of each id, counted from 0 in its row
+    for side in (0, 1):
+        begun = np.cumsum(np.append(0, begins[side][sides[side].flat_values.numpy()]))
+        before = begun[splits[side]]
+        counts = [len((pair[side] or "").split()) for pair in chunk]
+        has_groups &= np.diff(before) == np.repeat(counts, segmentations)
+        words.append(begun[1:] - np.repeat(before[:-1], np.diff(splits[side])) - 1)
+    groups = [np.zeros(len(each), np.uint16) for each in words]
+    for row in np.flatnonzero(has_groups):
+        group = _group_words(links[row // segmentations])
+        for side in (0, 1) if group else ():
+            place = slice(*splits[side][row : row + 2])
+            groups[side][place] = [
+                group.get((side, word), 0) for word in words[side][place]
+            ]
+    return groups
 
 
 def _group_words(links):
@@ -234,14 +244,15 @@ def _group_words(links):
             for word in groups:
                 if groups[word] in joined:
                     groups[word] = min(joined)
-    return groups
+    numbers = {each: number for number, each in enumerate({*groups.values()}, 1)}
+    return {word: numbers[group] for word, group in groups.items()}
 
 
 def _read_ids(id_chunks):
     """Like `_encode_texts`, for pairs that are already tokenized."""
     for sides in id_chunks:
         num_pairs = sides[0].nrows()
-        yield np.zeros(num_pairs, bool), np.full(num_pairs, "", object), sides
+        yield np.zeros(num_pairs, bool), np.full(num_pairs, "", object), sides, None
 
 
 def _write_corpus(
@@ -265,7 +276,8 @@ def _write_corpus(
             if alignments is not None:
                 groups = create(group_file(side), np.uint16)
             writers.append(_RowWriter(*files, tokenizer.end_id, groups))
-        for identical, reasons, sides in encoded:
+        begins = [_begins_word(each) for each in tokenizers if alignments is not None]
+        for identical, reasons, sides, chunk in encoded:
             for rows in sides:
                 lengths = rows.row_lengths().numpy().reshape(len(reasons), -1)
                 # A normalizer may remove all characters of a text.
@@ -281,7 +293,7 @@ def _write_corpus(
             groups = (None, None)
             if alignments is not None:
                 links = list(itertools.islice(alignments, len(reasons)))
-                groups = _align_subwords(links, tokenizers, sides)
+                groups = _align_subwords(links, chunk, reasons == "", begins, sides)
             for writer, rows, numbers in zip(writers, sides, groups, strict=True):
                 writer.append(rows, reasons == "", numbers)
             num_read += len(reasons)

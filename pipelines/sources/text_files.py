@@ -96,6 +96,14 @@ class TextFiles(Pairs):
     def alignments(self):
         if self._alignments is None:
             return None
+        # Before anything is encoded.
+        for source, path in zip(self.source, self._alignments, strict=True):
+            counts = count_lines(source), count_lines(path)
+            if counts[0] != counts[1]:
+                raise DataError(
+                    f"{source} and {path} must have the same number of lines. "
+                    f"Received: {counts[0]} and {counts[1]}."
+                )
         files = zip(self.source, self.target, self._alignments, strict=True)
         return itertools.chain.from_iterable(
             map(_read_alignments, *zip(*files, strict=True))
@@ -104,12 +112,6 @@ class TextFiles(Pairs):
 
 def _read_alignments(source, target, path):
     """Yields the links of each pair of two files."""
-    counts = count_lines(source), count_lines(path)
-    if counts[0] != counts[1]:
-        raise DataError(
-            f"{source} and {path} must have the same number of lines. "
-            f"Received: {counts[0]} and {counts[1]}."
-        )
     files = (read_lines(each, errors="drop") for each in (source, target, path))
     for number, (*texts, line) in enumerate(zip(*files, strict=True), 1):
         sizes = [len((text or "").split()) for text in texts]

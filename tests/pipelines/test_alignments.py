@@ -90,6 +90,21 @@ def test_both_directions_swaps_links(files):
     assert BothDirections(as_pairs(EXTRA)).alignments() is None
 
 
+def test_pairs_have_groups_if_words_are_kept_apart(tokenizer, tmp_path):
+    """A no-break space ends a word of the text, but begins none of the tokenizer."""
+    words = " ".join(["go"] * 300)
+    links = [f"{s}-{t}" for s in range(299) for t in range(299)]
+    lines = [("do go", "geh en", "0-1"), ("do\u00a0go", "geh en", "0-1")]
+    lines.append((words, words, " ".join([*links, "299-299"])))
+    paths = [tmp_path / name for name in ("en", "de", "align")]
+    for path, *column in zip(paths, *lines, strict=True):
+        path.write_text("".join(f"{line}\n" for line in column))
+    corpus = encode_corpus(TextFiles(*paths), *[tokenizer] * 2, tmp_path / "ids", 999)
+    # However many links a line has, its groups are counted from 1.
+    for groups in corpus.padded_batch(np.arange(3))[3:]:
+        assert groups.max(axis=1).tolist() == [1, 0, 2]
+
+
 @pytest.mark.parametrize(
     ("number", "line", "message"),
     [
