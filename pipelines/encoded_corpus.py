@@ -176,8 +176,10 @@ class EncodedCorpus:
         own = indices[shard[0] :: shard[1]]  # this worker's rows
         missing = ((0, num_rows - len(own)), (0, 0))
         source_ids, labels, *groups = (
-            np.pad(ids, missing, constant_values=self.pad_id)
-            for ids in self._sides(own, lengths, epoch)
+            np.pad(ids, missing, constant_values=self._padding(name))
+            for name, ids in zip(
+                self._names, self._sides(own, lengths, epoch), strict=True
+            )
         )
         target_ids = np.full_like(labels, self.pad_id)
         # The end id is only a label, so the shift drops it from the decoder's input.
@@ -237,11 +239,14 @@ class EncodedCorpus:
         """Gathers rows of a side, padded to int32 `[len(indices), length]`."""
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
-        rows = np.full((len(indices), length), self.pad_id, np.int32)
+        rows = np.full((len(indices), length), self._padding(side), np.int32)
         real = np.arange(length) < lengths[:, np.newaxis]
         positions = starts[:, np.newaxis] + np.arange(length)
         rows[real] = self._ids[side][positions[real]]
         return rows
+
+    def _padding(self, name):
+        return 0 if name in GROUPS else self.pad_id
 
     def _lengths(self, side: str) -> np.ndarray:
         """Returns the lengths of a side's rows after checking its offsets."""

@@ -141,6 +141,10 @@ def test_batches_contain_groups(files, tokenizer, tmp_path):
         for inputs, labels in batches:
             assert inputs["source_groups"].shape == inputs["source_ids"].shape
             assert inputs["target_groups"].shape == labels.shape
+    # In imported vocabularies, padding has other ids than 0.
+    plain.pad_id = 7
+    for groups in plain.padded_batch(np.array([0, 2]), multiple=4)[3:]:
+        assert groups[0].any() and not groups[1:].any()
     # Noise changes subwords, so copies have no alignments.
     *_, groups, _ = noisy.padded_batch(np.array([0, 3]))
     assert groups[0].any() and not groups[1].any()
