@@ -92,13 +92,25 @@ class NoisyCorpus(EncodedCorpus):
         seed: Seed of the noise.
         tags: Words in front of sources, which stay unchanged.
         max_length: Maximum number of ids of a side, including the end id.
+        parts: Function that receives an array of pair numbers and returns the corpus of
+            each pair (see `MixedPairs.parts`). Pairs of two corpora are not joined. If
+            `None`, there is one corpus.
     """
 
     def __init__(
-        self, folder, weights, noise, tokenizer, seed=1, tags=(), max_length=256
+        self,
+        folder,
+        weights,
+        noise,
+        tokenizer,
+        seed=1,
+        tags=(),
+        max_length=256,
+        parts=None,
     ):
         super().__init__(folder, weights)
         self._seed, self._tokenizer = seed, tokenizer
+        self._parts = parts or np.zeros_like
         self._tags = [int(tokenizer.tokenize([tag]).flat_values[0]) for tag in tags]
         # Eagerly, the operations would take four times as long.
         text, ids = (
@@ -190,9 +202,16 @@ class NoisyCorpus(EncodedCorpus):
                 lengths[row] + lengths[other] <= lengths[index]
                 for lengths in self._limits
             )
-            if has_room and self._split(other)[0] == self._split(row)[0]:
+            if has_room and self._can_join(row, other):
                 return [other]
         return []
+
+    def _can_join(self, row, other):
+        """Returns whether two rows are different pairs of one corpus and one tag."""
+        if row // self._segmentations == other // self._segmentations:
+            return False
+        parts = self._parts(self.numbers(np.array([row, other])))
+        return parts[0] == parts[1] and self._split(row)[0] == self._split(other)[0]
 
     def _decode(self, side, rows):
         ids, lengths = np.concatenate(rows).astype(np.int32), [*map(len, rows)]

@@ -105,6 +105,7 @@ def load_corpora(recipe, output, pairs):
             corpora[name] = pipelines.NoisyCorpus.load(
                 *(*arguments, noise.model_dump(), tokenizer),
                 *(recipe.training.seed, source.symbols(), recipe.data.max_length),
+                getattr(source, "parts", None),
             )
     return tokenizer, corpora
 

@@ -42,10 +42,11 @@ def data(tmp_path_factory):
     return pairs, tokenizer, folder
 
 
-def copies(data, kind, epoch=0, seed=1):
+def copies(data, kind, epoch=0, seed=1, parts=None):
     """Returns the pair, the ids and the texts of each copy with a kind of noise."""
     pairs, tokenizer, folder = data
-    corpus = NoisyCorpus.load(folder, None, {kind: 0.5}, tokenizer, seed, TAGS)
+    arguments = seed, TAGS, 256, parts
+    corpus = NoisyCorpus.load(folder, None, {kind: 0.5}, tokenizer, *arguments)
     rows = np.arange(NUM_PAIRS) + NUM_PAIRS
     source_ids, _, labels = corpus.padded_batch(rows, epoch=epoch)
     texts = [tokenizer.detokenize(ids).numpy() for ids in (source_ids, labels)]
@@ -101,6 +102,30 @@ def test_noise_depends_on_seed_and_epoch(data):
 
     assert texts() == texts()
     assert texts() != texts(epoch=1) and texts() != texts(seed=2)
+
+
+def test_joined_pairs_are_different_ones_of_a_corpus(data, tmp_path):
+    """Pairs below number 40 are of a first corpus."""
+    pairs, tokenizer, _ = data
+
+    def number(text):
+        return int(text.split()[0])
+
+    joined = 0
+    for (source, _), _, text, _ in copies(data, "join", parts=lambda n: n > 40):
+        text = text.removeprefix(source).split(" ", 1)[-1].strip()
+        if text:
+            first, second = number(source.split(" ", 1)[1]), number(text)
+            joined += 1
+            assert (first < 40) == (second < 40)
+    assert joined > 50
+    arguments = pairs[:2], tokenizer, tokenizer, tmp_path / "ids"
+    pipelines.encode_corpus(*arguments, dropout=0.5, segmentations=40)
+    corpus = NoisyCorpus.load(tmp_path / "ids", None, {"join": 0.5}, tokenizer)
+    sources, *_ = corpus.padded_batch(np.arange(80, 160))
+    texts = {text.decode() for text in tokenizer.detokenize(sources).numpy()}
+    first, second = (source for source, _ in pairs[:2])
+    assert texts == {f"{first} {second}", f"{second} {first}"}
 
 
 @pytest.fixture
