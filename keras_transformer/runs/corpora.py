@@ -321,11 +321,7 @@ def _load_pairs(data):
 def _mix(corpora):
     """Returns the pairs of a recipe's corpora as a dict of splits to `MixedPairs`."""
     parts = {}
-    names = [re.sub(r"\W", "", corpus.tag or "") for corpus in corpora]
-    for number, corpus in enumerate(corpora):
-        name = names[number]
-        if not name or names.count(name) > 1:
-            name += str(number + 1)
+    for name, corpus in zip(_corpus_names(corpora), corpora, strict=True):
         for split, pairs in _load_pairs(corpus).items():
             # A corpus that swaps its pairs also puts its tag in front of targets.
             given = getattr(corpus, split, None)
@@ -339,6 +335,17 @@ def _mix(corpora):
         tags = [each.tag for each in given]
         mixed[split] = pipelines.MixedPairs(pairs, weights, tags, names)
     return mixed
+
+
+def _corpus_names(corpora):
+    """Returns a different name for each corpus of a recipe, for metrics."""
+    tags = [re.sub(r"\W", "", corpus.tag or "") for corpus in corpora]
+    numbers = [str(number) for number in range(1, len(tags) + 1)]
+    names = [
+        tag if tag and tags.count(tag) == 1 else tag + number
+        for tag, number in zip(tags, numbers, strict=True)
+    ]
+    return names if len({*names}) == len(names) else numbers
 
 
 def check_targets(model, corpus, pairs):
