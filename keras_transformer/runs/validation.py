@@ -25,10 +25,14 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
+    rows_of = _rows_by_corpus(corpus, pairs)
     parts = {
-        name: pipelines.evaluation_dataset(corpus, settings.batch_tokens, rows=rows)
-        for name, rows in _rows_by_corpus(corpus, pairs).items()
+        f"perplexity_{name}": pipelines.evaluation_dataset(
+            corpus, settings.batch_tokens, rows=rows
+        )
+        for name, rows in rows_of.items()
     }
+    num_tokens = [corpus.target_lengths[rows].sum() for rows in rows_of.values()]
     decoding = {
         **recipe.decoding.model_dump(),
         "beam_size": beam_size or settings.validation_beam_size,
@@ -51,9 +55,16 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         score_outputs = _text_scorer(recipe, translator, pairs)
 
     def validate():
-        metrics = {"perplexity": evaluation.perplexity(pair_scorer, dataset)}
-        for name, part in parts.items():
-            metrics[f"perplexity_{name}"] = evaluation.perplexity(pair_scorer, part)
+        metrics = {
+            name: evaluation.perplexity(pair_scorer, part)
+            for name, part in parts.items()
+        }
+        if parts:
+            logs = np.log([*metrics.values()])
+            total = math.exp(np.average(logs, weights=num_tokens))
+        else:
+            total = evaluation.perplexity(pair_scorer, dataset)
+        metrics = {"perplexity": total, **metrics}
         if score_outputs is not None:
             metrics |= score_outputs()
         return metrics

@@ -1,5 +1,6 @@
 """Recipes whose training text is a list of corpora, with weights and tags."""
 
+import math
 from collections import Counter
 from types import SimpleNamespace
 
@@ -166,12 +167,37 @@ def test_validation_measures_each_corpus(prepared, monkeypatch):
     monkeypatch.setattr(validation, "Translator", lambda *_, **__: None)
     monkeypatch.setattr(validation, "PairScorer", lambda *_: None)
 
-    def count_rows(_, dataset):
-        return sum(len(labels) for _, labels in dataset)
+    # Scores of each corpus: the rows and the negative log-probability of a token.
+    logs = {SIZES["a"]: 1.5, SIZES["b"]: 4.0}
+    num_tokens = {}
 
-    monkeypatch.setattr(validation.evaluation, "perplexity", count_rows)
+    def measure(_, dataset):
+        labels = [labels.numpy() for _, labels in dataset]
+        size = sum(map(len, labels))
+        num_tokens[size] = sum(map(np.count_nonzero, labels))
+        return math.exp(logs[size])
+
+    monkeypatch.setattr(validation.evaluation, "perplexity", measure)
     recipe.training.validation_bleu = False
     arguments = SimpleNamespace(), tokenizer, corpora["validation"], pairs["validation"]
     validate = validation.build_validator(recipe, *arguments)
-    sizes = {"perplexity_fra": SIZES["a"], "perplexity_BT": SIZES["b"]}
-    assert validate() == {"perplexity": sum(SIZES.values()), **sizes}
+    found = validate()
+    mean = sum(logs[size] * num_tokens[size] for size in logs)
+    mean /= sum(num_tokens.values())
+    expected = {"perplexity": mean, "perplexity_fra": 1.5, "perplexity_BT": 4.0}
+    assert found == pytest.approx({n: math.exp(v) for n, v in expected.items()})
+
+
+@pytest.mark.parametrize(
+    ("tags", "names"),
+    [
+        (["<a>", None], ["a", "2"]),
+        (["<a>", ">>a<<"], ["a1", "a2"]),
+        (["2", None], ["1", "2"]),
+        (["a1", "a", "<a>"], ["a1", "a2", "a3"]),
+        (["a2", "a", "<a>"], ["1", "2", "3"]),
+    ],
+)
+def test_each_corpus_has_its_own_name(tags, names):
+    corpora = [{"kind": "tsv", "train": "a", "tag": tag} for tag in tags]
+    assert [*load_pairs(load(corpora))["train"].names] == names
