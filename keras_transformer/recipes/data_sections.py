@@ -4,7 +4,7 @@ Types are strict: a quoted number, or a boolean in place of a count, is an error
 """
 
 import os
-from typing import Annotated, Literal, Union
+from typing import Annotated, ClassVar, Literal, Union
 
 from pydantic import (
     AfterValidator,
@@ -287,13 +287,16 @@ class CorpusOptions(Section):
 
     weight: Weight = 1.0  # how often an epoch contains each pair
     tag: _Tag | None = None  # word in front of each source
+    # Keys of a kind that a mixture has instead of its corpora.
+    max_length: ClassVar[None]
+    noise: ClassVar[None]
 
 
 # The kinds of data that a mixture may contain.
 CORPUS_KINDS = {
     section.model_fields["kind"].annotation.__args__[0]: type(
         section.__name__.replace("Data", "Corpus"),
-        (section, CorpusOptions),
+        (CorpusOptions, section),
         {"__doc__": section.__doc__, "__module__": __name__},
     )
     for section in (
@@ -326,18 +329,18 @@ class MixedData(Section):
             values = {**values, "train": [*map(_complete_corpus, values["train"])]}
         return values
 
-    @model_validator(mode="after")
-    def _share_settings(self):
-        for corpus in self.train:
-            if corpus.noise or corpus.max_length not in (256, self.max_length):
-                raise ValueError("max_length and noise must be set for all corpora")
-            corpus.max_length = self.max_length
-        return self
-
     @property
     def validation(self):
         """Whether a corpus has validation text, or `None` if none has."""
-        return any(getattr(each, "validation", True) for each in self.train) or None
+        return self._has_text("validation")
+
+    @property
+    def test(self):
+        """Whether a corpus has test text, or `None` if none has."""
+        return self._has_text("test")
+
+    def _has_text(self, split):
+        return any(getattr(each, split, True) for each in self.train) or None
 
 
 def _complete_corpus(corpus):

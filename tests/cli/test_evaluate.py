@@ -86,9 +86,14 @@ def test_evaluate_uses_the_settings_of_the_run(
 
 
 def test_evaluate_scores_the_test_set_of_the_recipe(run_command, model_path, files):
-    result = run_command("evaluate", model_path, "--test-split")
-    assert result.exit_code == 2 and "recipe with text in data.test" in result.stderr
-    pathlib.Path(model_path, "config.yaml").write_text(
+    config = pathlib.Path(model_path, "config.yaml")
+    for recipe in ("", "data: {train: [{source: a, target: b}]}"):
+        if recipe:
+            config.write_text(recipe)
+        result = run_command("evaluate", model_path, "--test-split")
+        assert result.exit_code == 2
+        assert "recipe with text in data.test" in result.stderr
+    config.write_text(
         "data: {train: {source: a, target: b}, "
         f"test: {{source: {files[1]}, target: {files[3]}}}}}\n"
     )

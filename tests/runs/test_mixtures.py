@@ -81,7 +81,8 @@ def test_recipe_with_a_list_of_corpora_round_trips(corpora, tmp_path):
         ({"tagg": "a"}, "corpus 2: unknown key tagg; did you mean tag?"),
         ({"kind": "trees"}, "corpus 2: kind must be one of files, tsv, csv"),
         ({"kind": "files", "train": {}}, "corpus 2: source must be given"),
-        ({"max_length": 9}, "data: max_length and noise must be set"),
+        ({"max_length": 9}, "corpus 2: unknown key max_length"),
+        ({"noise": {"typos": 0.1}}, "corpus 2: unknown key noise"),
     ],
 )
 def test_error_of_a_corpus_names_its_number_and_key(corpora, changes, message):

@@ -27,6 +27,7 @@ from keras_transformer.saving.names import final_scores_of_run
 
 JOBS = min(2, machine.find_machine().cores)
 TREES = "{kind: trees, train: {trees: a}, validation: {trees: b}}"
+MIXTURE = "{train: [{source: a, target: a}]}"
 
 
 @pytest.fixture
@@ -150,6 +151,7 @@ def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch, run_instead):
         (["phrases", "--jobs=3"], "--jobs 3: must be at most the number of cores, 2"),
         (["phrases", "--set=data=" + TREES], "cannot be used with data.kind: trees"),
         (["files"], "data.test must be given"),
+        (["phrases", "--set=data=" + MIXTURE], "data.test must be given"),
         (["files", "--set=data.test={source: b, target: b}"], "b: no such file"),
         (["files", "--set=data.test={source: c, target: c}"], "data.test must contain"),
     ],
