@@ -449,7 +449,7 @@ def update_vocabulary(
     from keras_transformer.files import replace_folder
     from keras_transformer.pipelines import read_lines
     from keras_transformer.runs import vocabulary
-    from keras_transformer.saving.keras_file import store_fingerprint
+    from keras_transformer.saving.keras_file import save_model
     from keras_transformer.saving.load import load_model
     from keras_transformer.saving.names import MODEL, TOKENIZER
 
@@ -471,8 +471,7 @@ def update_vocabulary(
     )
     with replace_folder(output, must_be_new=True) as temporary:
         extended_tokenizer.save(temporary / TOKENIZER)
-        new.save(temporary / MODEL)
-        store_fingerprint(temporary / MODEL, extended_tokenizer.fingerprint())
+        save_model(new, temporary / MODEL, extended_tokenizer.fingerprint())
     if not is_shared:
         _print_added(tokenizer.source, extended_tokenizer.source, "source ")
     _print_added(

@@ -102,7 +102,7 @@ def write_imported(imported, output):
     """
     from keras_transformer.export.card import describe_model
     from keras_transformer.recipes import dump_recipe
-    from keras_transformer.saving.keras_file import store_fingerprint
+    from keras_transformer.saving.keras_file import save_model
     from keras_transformer.saving.names import CONFIG, MODEL, TOKENIZER
 
     output = pathlib.Path(output)
@@ -115,8 +115,8 @@ def write_imported(imported, output):
     )
     with replace_folder(output, must_be_new=True) as temporary:
         imported.tokenizer.save(temporary / TOKENIZER)
-        imported.model.save(temporary / MODEL)
-        store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())
+        fingerprint = imported.tokenizer.fingerprint()
+        save_model(imported.model, temporary / MODEL, fingerprint)
         dump_recipe(_recipe(imported), temporary / CONFIG)
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")
