@@ -8,7 +8,7 @@ import functools
 import logging
 import pathlib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -147,6 +147,7 @@ class _Generation(BaseModel):
 
     num_beams: imported.BeamSize | None = None
     length_penalty: imported.LengthPenalty | None = None
+    forced_bos_token_id: int | None = None
 
 
 def import_huggingface(
@@ -198,7 +199,8 @@ def import_huggingface(
             "import with --engine marian, for Marian's normalization epsilon and "
             "frequencies of the sinusoids"
         )
-    decoding = _read_decoding(folder, stored, tokenizer.target.end_id)
+    generation = _read_generation(folder, stored)
+    decoding = _read_decoding(folder, generation, tokenizer.target.end_id)
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
 
@@ -223,14 +225,13 @@ def _import_fairseq(folder, stored, source_language, target_language):
     config = imported.check_settings(
         path, _FAIRSEQ_CONFIGS[stored["model_type"]], stored
     )
-    if (folder / "generation_config.json").is_file():
-        stored = {**stored, **_read_mapping(folder / "generation_config.json")}
+    generation = _read_generation(folder, stored)
     tokenizer = read_fairseq_tokenizer(
         folder,
         config.vocab_size,
         source_language,
         target_language,
-        stored.get("forced_bos_token_id"),
+        generation.search.forced_bos_token_id,
     )
     arrays = _read_arrays(folder, _FAIRSEQ_IGNORED)
     tied = config.tie_word_embeddings is not False
@@ -266,7 +267,7 @@ def _import_fairseq(folder, stored, source_language, target_language):
         f"by default, {len(tokenizer.languages)} in all",
     }
     decoding = _read_decoding(
-        folder, stored, tokenizer.end_id, ("forced_bos_token_id",)
+        folder, generation, tokenizer.end_id, ("forced_bos_token_id",)
     )
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
@@ -493,22 +494,36 @@ def _read_mapping(path):
     return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
 
 
-def _read_decoding(folder, config, end_id, used=()):
-    """Converts settings of transformers' `generate` to a recipe's `decoding`.
+class _StoredGeneration(NamedTuple):
+    """Settings of transformers' `generate`, and the file that has precedence."""
 
-    Logs a warning for settings that change translations and have no equivalent, except
-    for those in `used`.
-    """
+    path: pathlib.Path
+    settings: dict
+    search: _Generation
+
+
+def _read_generation(folder, config):
+    """Returns the `_StoredGeneration` of a folder with the content of `config.json`."""
     settings, path = config, folder / "config.json"
     if (folder / "generation_config.json").is_file():
         path = folder / "generation_config.json"
         settings = {**config, **_read_mapping(path)}
+    search = imported.check_settings(path, _Generation, settings)
+    return _StoredGeneration(path, settings, search)
+
+
+def _read_decoding(folder, generation, end_id, used=()):
+    """Converts a `_StoredGeneration` to a recipe's `decoding`.
+
+    Logs a warning for settings that change translations and have no equivalent, except
+    for those in `used`.
+    """
+    path, settings, search = generation
     if settings.get("eos_token_id") not in (None, end_id, [end_id]):
         raise ModelError(
             f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
             f"{settings['eos_token_id']!r:.80}"
         )
-    search = imported.check_settings(path, _Generation, settings)
     # The defaults of transformers.
     decoding = imported.search_settings(
         search.num_beams or 1,
