@@ -211,17 +211,7 @@ _FAIRSEQ_CONFIGS = {"m2m_100": _FairseqConfig, "mbart": _MBartConfig}
 def _import_fairseq(folder, stored, source_language, target_language):
     """Imports M2M100, NLLB or mBART-50, which were trained with fairseq."""
     path, is_mbart = folder / "config.json", stored["model_type"] == "mbart"
-    if is_mbart:
-        settings = dict(stored)
-        if (folder / "tokenizer_config.json").is_file():
-            settings |= _read_mapping(folder / "tokenizer_config.json")
-        # mBART-cc25 puts the languages at the end of texts.
-        if not str(settings.get("tokenizer_class")).startswith("MBart50Tokenizer"):
-            raise ModelError(
-                f"{folder}: of mBART, only mBART-50 can be imported: tokenizer_class "
-                "must be MBart50Tokenizer. Received: "
-                f"{settings.get('tokenizer_class')!r:.80}"
-            )
+    _check_tokenizer_class(folder, stored)
     config = imported.check_settings(
         path, _FAIRSEQ_CONFIGS[stored["model_type"]], stored
     )
@@ -271,6 +261,25 @@ def _import_fairseq(folder, stored, source_language, target_language):
     )
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
+
+
+def _check_tokenizer_class(folder, stored):
+    """Checks that a folder's tokenizer has the languages where an import has them."""
+    settings = dict(stored)
+    if (folder / "tokenizer_config.json").is_file():
+        settings |= _read_mapping(folder / "tokenizer_config.json")
+    # mBART-cc25 puts the languages at the end of texts, and SMaLL-100 the target
+    # language at the beginning of sources.
+    is_mbart = stored["model_type"] == "mbart"
+    what, names = "M2M100 and NLLB", ("M2M100Tokenizer", "NllbTokenizer")
+    if is_mbart:
+        what, names = "mBART-50", ("MBart50Tokenizer",)
+    found = settings.get("tokenizer_class")
+    if (is_mbart or found is not None) and not str(found).startswith(names):
+        raise ModelError(
+            f"{folder}: only {what} can be imported: tokenizer_class must be "
+            f"{' or '.join(names)}. Received: {found!r:.80}"
+        )
 
 
 def _set_fairseq_weights(model, arrays):

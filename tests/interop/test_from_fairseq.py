@@ -235,6 +235,11 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
             change(SETTINGS, tokenizer_class="MBartTokenizer"),
             "only mBART-50",
         ),
+        (
+            "m2m100",
+            change(SETTINGS, tokenizer_class="SMALL100Tokenizer"),
+            "only M2M100 and NLLB can be imported: tokenizer_class",
+        ),
         ("mbart50", change(CONFIG, normalize_before=False), "normalize_before"),
     ],
 )
