@@ -86,7 +86,7 @@ class _Sizes(BaseModel):
 
     encoder_layers: int
     decoder_layers: int
-    d_model: int
+    d_model: Annotated[int, Field(ge=1)]
     encoder_ffn_dim: int
     decoder_ffn_dim: int
     encoder_attention_heads: int
@@ -216,6 +216,16 @@ def _import_fairseq(folder, stored, source_language, target_language):
         path, _FAIRSEQ_CONFIGS[stored["model_type"]], stored
     )
     generation = _read_generation(folder, stored)
+    arrays = _read_arrays(folder, _FAIRSEQ_IGNORED)
+    tied = config.tie_word_embeddings is not False
+    # A wrong vocab_size could need any amount of memory.
+    name = _NAMES["shared" if tied else "output"]
+    shape = config.vocab_size, config.d_model
+    if arrays.raw(name).shape != shape:
+        raise ModelError(
+            f"{path}: vocab_size and d_model must be the shape of {name}, "
+            f"{list(arrays.raw(name).shape)}. Received: {list(shape)}"
+        )
     tokenizer = read_fairseq_tokenizer(
         folder,
         config.vocab_size,
@@ -223,8 +233,6 @@ def _import_fairseq(folder, stored, source_language, target_language):
         target_language,
         generation.search.forced_bos_token_id,
     )
-    arrays = _read_arrays(folder, _FAIRSEQ_IGNORED)
-    tied = config.tie_word_embeddings is not False
     changes = {
         "position_rates": "paper" if is_mbart else "tensor2tensor",
         "first_position": 0 if is_mbart else config.pad_token_id + 1,

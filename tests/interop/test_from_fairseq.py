@@ -20,6 +20,7 @@ from fairseq_models import (
     SENTENCES,
     SPECIAL,
     layout,
+    random_arrays,
     sources,
     targets,
     write_fairseq,
@@ -28,7 +29,7 @@ from import_checks import import_error
 from layer_checks import numpy
 from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
-from toolkit_models import HOSTILE_TEXTS
+from toolkit_models import HOSTILE_TEXTS, safetensors
 
 import keras_transformer as kt
 from keras_transformer.decoding import SpecialIds, translate_ids
@@ -210,6 +211,12 @@ def without(*names):
     return lambda folder: [(folder / name).unlink() for name in names]
 
 
+def fewer_rows(folder):
+    content = safetensors(random_arrays("nllb", 70))
+    (folder / "model.safetensors").write_bytes(content)
+    change("config.json", vocab_size=70)(folder)
+
+
 CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
 
 
@@ -224,7 +231,9 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
         ("nllb", change(CONFIG, decoder_start_token_id=7), "decoder_start_token_id"),
         ("nllb", change(CONFIG, decoder_ffn_dim=7), "must equal encoder_ffn_dim"),
         ("nllb", change(CONFIG, quantization_config={}), "quantization_config"),
-        ("nllb", change(CONFIG, vocab_size=70), "too small for 71 pieces"),
+        ("nllb", fewer_rows, "too small for 71 pieces"),
+        ("nllb", change(CONFIG, vocab_size=2**33), "weight, [79, 16]. Received"),
+        ("nllb untied", change(CONFIG, vocab_size=80), "must be the shape of lm_head"),
         ("nllb", change(SETTINGS, legacy_behaviour=True), "legacy_behaviour"),
         ("nllb", without("special_tokens_map.json"), "no file lists the languages"),
         ("nllb", without("sentencepiece.bpe.model"), "sentencepiece.bpe.model"),
