@@ -2,8 +2,9 @@
 
 import base64
 import re
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, Field
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import DataError, ModelError
@@ -21,7 +22,40 @@ from keras_transformer.untrusted import read_bytes, read_json
 MODEL = "sentencepiece.bpe.model"
 # Languages of M2M100, such as `__fr__`, and of NLLB and mBART-50.
 _LANGUAGE = re.compile(r"__(\w+)__|([a-z]{2,3}_[A-Z]\w+)")
-_LISTS = "additional_special_tokens", "extra_special_tokens"
+
+
+class _Token(BaseModel):
+    content: str
+
+
+class _AddedToken(_Token):
+    id: int
+
+
+class _Lists(BaseModel):
+    """Settings that may list the languages, `special_tokens_map.json`."""
+
+    additional_special_tokens: list[Any] | dict[str, Any] | None = None
+    extra_special_tokens: list[Any] | dict[str, Any] | None = None
+
+
+class _Settings(_Lists):
+    """The part of `tokenizer_config.json` that an import reads."""
+
+    legacy_behaviour: bool | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    added_tokens_decoder: (
+        dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], _Token] | None
+    ) = None
+
+
+class _TokenizerFile(BaseModel):
+    """The part of `tokenizer.json` that an import reads."""
+
+    added_tokens: list[_AddedToken] = []
+    normalizer: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
 
 
 def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
@@ -30,13 +64,13 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
     `source` and `target` are the default languages. If `None`, they are those of the
     folder. `forced_id` is the id of a target language, or `None`.
     """
-    settings = _read_mapping(folder / "tokenizer_config.json")
-    if settings.get("legacy_behaviour"):
+    settings = _read(folder / "tokenizer_config.json", _Settings)
+    if settings.legacy_behaviour:
         raise ModelError(
             f"{folder / 'tokenizer_config.json'}: models with legacy_behaviour, which "
             "have the source language at the end of a text, cannot be imported"
         )
-    stored = _read_mapping(folder / "tokenizer.json")
+    stored = _read(folder / "tokenizer.json", _TokenizerFile)
     try:
         model = _read_model(folder, stored)
         if (folder / "vocab.json").is_file():  # M2M100
@@ -54,15 +88,15 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
         found = []
         codes = {number: code for code, number in languages.items()}
         for side, code in (
-            ("source", source or settings.get("src_lang")),
-            ("target", target or settings.get("tgt_lang") or codes.get(forced_id)),
+            ("source", source or settings.src_lang),
+            ("target", target or settings.tgt_lang or codes.get(forced_id)),
         ):
             if code is None:
                 raise ModelError(
                     f"the folder has no default for the {side} language. Pass "
                     f"--{side}-language, one of {', '.join(languages)}"
                 )
-            found.append(str(code).strip("_"))
+            found.append(code.strip("_"))
         pieces = [None] * 4 + pieces[4:] + [None] * (size - len(pieces))
         return FairseqTokenizer(pieces, model, languages, *found)
     except (DataError, ModelError) as error:
@@ -71,18 +105,18 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
 
 def _read_languages(folder, settings, stored, first_id):
     """Returns the id of each language code. The first usually has `first_id`."""
-    given = settings.get("added_tokens_decoder") or {}
-    given = {content.get("content"): int(n) for n, content in given.items()}
-    tokens = stored.get("added_tokens") or []
-    for found in (given, {each.get("content"): each.get("id") for each in tokens}):
+    given = settings.added_tokens_decoder or {}
+    for found in (
+        {each.content: int(number) for number, each in given.items()},
+        {each.content: each.id for each in stored.added_tokens},
+    ):
         # transformers 5 puts the mask before the languages, where it has no row.
         shift = found.get("<mask>") == first_id
         if languages := _codes(found):
             return {code: number - shift for code, number in languages.items()}
-    for mapping in (settings, _read_mapping(folder / "special_tokens_map.json")):
-        for name in _LISTS:
-            listed = mapping.get(name) or []
-            listed = [each for each in listed if _match(each)]
+    for lists in (settings, _read(folder / "special_tokens_map.json", _Lists)):
+        for name in _Lists.model_fields:
+            listed = [each for each in getattr(lists, name) or [] if _match(each)]
             if listed:
                 return _codes({each: first_id + n for n, each in enumerate(listed)})
     raise ModelError(
@@ -103,19 +137,18 @@ def _codes(tokens):
 
 def _read_model(folder, stored):
     """Returns the SentencePiece model, or one with the contents of `tokenizer.json`."""
-    if (folder / MODEL).is_file() or not stored:
+    if (folder / MODEL).is_file() or not stored.model:
         return read_bytes(folder / MODEL, MAX_MODEL_BYTES, ModelError)
     try:
-        settings, proto = stored["model"], ModelProto()
-        vocabulary = settings["vocab"]
-        if is_bpe := settings["type"] == "BPE":
+        proto, vocabulary = ModelProto(), stored.model["vocab"]
+        if is_bpe := stored.model["type"] == "BPE":
             # Ids are in the order of the merges.
-            ordered = sorted(vocabulary, key=vocabulary.get)
-            vocabulary = [(piece, -float(n)) for n, piece in enumerate(ordered)]
-        added = {each["content"] for each in stored["added_tokens"]}
+            ordered = sorted(vocabulary.items(), key=lambda each: each[1])
+            vocabulary = [(piece, -float(n)) for piece, n in ordered]
+        added = {each.content for each in stored.added_tokens}
         proto.trainer_spec.model_type = 2 if is_bpe else 1
         normalizer = proto.normalizer_spec
-        normalizer.precompiled_charsmap = _charsmap(stored["normalizer"])
+        normalizer.precompiled_charsmap = _charsmap(stored.normalizer)
         special = proto.SentencePiece
         for name, kind in zip(
             ("<unk>", "<s>", "</s>"),
@@ -141,8 +174,8 @@ def _charsmap(normalizer):
     return b""
 
 
-def _read_mapping(path):
-    """Returns the mapping in a JSON file, which is empty if there is no file."""
+def _read(path, schema):
+    """Returns the content of a JSON file. If there is no file, it is the default."""
     if not path.is_file():
-        return {}
-    return read_json(path, dict[str, Any], MAX_VOCABULARY_BYTES, ModelError)
+        return schema()
+    return read_json(path, schema, MAX_VOCABULARY_BYTES, ModelError)

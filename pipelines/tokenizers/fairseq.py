@@ -88,6 +88,8 @@ class FairseqTokenizer(Tokenizer):
         free = {n for n, piece in enumerate(pieces) if n > 3 and piece is None}
         if any(pieces[:4]) or not free.issuperset(languages.values()):
             raise DataError("a language or a special id has the id of a piece.")
+        if len(set(languages.values())) < len(languages):
+            raise DataError("two languages have the same id.")
         for language in (source, target):
             if language not in languages:
                 raise DataError(unknown_language(language, languages))

@@ -250,6 +250,35 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
             "only M2M100 and NLLB can be imported: tokenizer_class",
         ),
         ("mbart50", change(CONFIG, normalize_before=False), "normalize_before"),
+        *(
+            ("nllb", change(SETTINGS, added_tokens_decoder=value), message)
+            for value, message in (
+                ({"x": {"content": "fra_Latn"}}, "added_tokens_decoder.x"),
+                ({"5": {}}, "added_tokens_decoder.5.content' is wrong"),
+                ({"5": "fra_Latn"}, "added_tokens_decoder.5' is wrong"),
+                (["fra_Latn"], "'added_tokens_decoder"),
+                (
+                    {"72": {"content": "fr_XX"}, "72 ": {"content": "fra_Latn"}},
+                    "added_tokens_decoder.72 ",
+                ),
+            )
+        ),
+        ("nllb", change(SETTINGS, tgt_lang=["fra_Latn"]), "'tgt_lang' is wrong"),
+        ("nllb", change(SETTINGS, extra_special_tokens=5), "'extra_special_tokens"),
+        ("nllb", change(CONFIG, forced_bos_token_id=[1]), "forced_bos_token_id' is"),
+        (
+            "nllb",
+            change("tokenizer.json", added_tokens=[{"content": "fra_Latn"}]),
+            "'added_tokens.0.id' is wrong",
+        ),
+        (
+            "nllb",
+            change(
+                "tokenizer.json",
+                added_tokens=[{"content": x, "id": 72} for x in LANGUAGES["nllb"]],
+            ),
+            "two languages have the same id",
+        ),
     ],
 )
 def test_unsupported_folders_are_refused(tmp_path, kind, apply, reason):
