@@ -145,6 +145,9 @@ def _read_model(folder, stored):
             # Ids are in the order of the merges.
             ordered = sorted(vocabulary.items(), key=lambda each: each[1])
             vocabulary = [(piece, -float(n)) for piece, n in ordered]
+            numbers = dict(ordered)
+        else:
+            numbers = {piece: n for n, (piece, _) in enumerate(vocabulary)}
         added = {each.content for each in stored.added_tokens}
         proto.trainer_spec.model_type = 2 if is_bpe else 1
         normalizer = proto.normalizer_spec
@@ -159,7 +162,15 @@ def _read_model(folder, stored):
         for piece, score in vocabulary[4:]:
             if piece not in added:
                 proto.pieces.add(piece=piece, score=score)
+                # Left out, an added token in the middle would shift all later ids.
+                if numbers[piece] != (number := len(proto.pieces)):
+                    raise ModelError(
+                        f"{folder / 'tokenizer.json'}: the piece {piece!r:.80} must "
+                        f"have the id {number}. Received: {numbers[piece]}"
+                    )
         return proto.SerializeToString()
+    except ModelError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ModelError(
             f"{folder / 'tokenizer.json'}: not a tokenizer of NLLB or mBART-50"

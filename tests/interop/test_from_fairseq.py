@@ -181,7 +181,10 @@ def tokenizer_json(kind, mask_first):
     }
 
 
-@pytest.mark.parametrize("kind", ["nllb", "mbart50"])
+JSON = ("nllb", "mbart50")  # kinds whose `tokenizer.json` is enough
+
+
+@pytest.mark.parametrize("kind", JSON)
 @pytest.mark.parametrize("mask_first", [True, False])
 def test_tokenizer_json_replaces_the_sentencepiece_model(
     imported, tmp_path, kind, mask_first
@@ -209,6 +212,16 @@ def change(name, **values):
 
 def without(*names):
     return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def added_piece(folder):
+    """Replaces the SentencePiece model. A piece in the middle is an added token."""
+    (folder / "sentencepiece.bpe.model").unlink()
+    is_nllb = "Nllb" in (folder / "tokenizer_config.json").read_text()
+    kind = "nllb" if is_nllb else "mbart50"
+    content = tokenizer_json(kind, False)
+    content["added_tokens"].append({"content": layout(kind)[1][10], "id": 10})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
 def fewer_rows(folder):
@@ -279,6 +292,7 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
             ),
             "two languages have the same id",
         ),
+        *((kind, added_piece, "must have the id 10. Received: 11") for kind in JSON),
     ],
 )
 def test_unsupported_folders_are_refused(tmp_path, kind, apply, reason):
