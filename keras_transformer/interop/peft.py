@@ -43,6 +43,8 @@ class _Settings(BaseModel):
     use_rslora: bool = False
     use_dora: Literal[False] | None = None
     fan_in_fan_out: Literal[False] | None = None
+    # With others, such as "pissa", PEFT changes the weights of the base.
+    init_lora_weights: Literal[True, False, "gaussian"] = True
     bias: Literal["none"] = "none"
     rank_pattern: dict[str, int] = {}
     alpha_pattern: dict[str, float] = {}

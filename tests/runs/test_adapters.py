@@ -158,6 +158,7 @@ def changed_folder(source, folder, settings, **arrays):
     [
         ({"peft_type": "IA3"}, {}, "adapter_config.json: 'peft_type' is wrong: .*LORA"),
         ({"use_dora": True}, {}, "adapter_config.json: 'use_dora' is wrong"),
+        ({"init_lora_weights": "pissa_niter_4"}, {}, "'init_lora_weights' is wrong"),
         ({"rank_pattern": {"q_proj": 4}}, {}, "must have no rank_pattern"),
         ({"r": 4}, {}, r"lora_A.weight must have the shape \[4, 16\]"),
         ({}, {"other": np.zeros(3, "float32")}, "unexpected array 'other'"),
