@@ -117,7 +117,8 @@ def _check_members(members, size):
 def read_safetensors(path):
     """Returns the arrays of a safetensors file, by name, as views of the mapped file.
 
-    So only the parts of the file that are in use need memory.
+    So only the parts of the file that are in use need memory. While the arrays are in
+    use, the file must not change.
     """
     require_regular([path], ModelError)
     try:
@@ -130,17 +131,20 @@ def read_safetensors(path):
                         f"Received: {kind}"
                     )
         content = np.memmap(path, "uint8", "r")
-    except (SafetensorError, OSError) as error:
+        start = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:start].tobytes())
+        header.pop("__metadata__", None)
+        arrays = {}
+        for name, entry in header.items():
+            first, last = (start + offset for offset in entry["data_offsets"])
+            kind = _SAFETENSORS_TYPES[entry["dtype"]]
+            arrays[name] = content[first:last].view(kind).reshape(entry["shape"])
+        return arrays
+    except ModelError:
+        raise
+    # The second opening may find another file, in which any of this can be wrong.
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not a safetensors file: {error!s:.200}") from None
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start].tobytes())
-    header.pop("__metadata__", None)
-    arrays = {}
-    for name, entry in header.items():
-        first, last = (start + offset for offset in entry["data_offsets"])
-        kind = _SAFETENSORS_TYPES[entry["dtype"]]
-        arrays[name] = content[first:last].view(kind).reshape(entry["shape"])
-    return arrays
 
 
 def read_torch(path):
