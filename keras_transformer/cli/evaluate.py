@@ -148,6 +148,12 @@ def evaluate(
     translator = console.open_translator(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
+    if not is_parsing:
+        from keras_transformer.runs.corpora import strip_languages
+
+        # An export has no tokenizer here.
+        kind = getattr(getattr(translator, "tokenizer", None), "kind", None)
+        references = [strip_languages(kind, each) for each in references]
     outputs, details = [], {}
     with open_output(output) if output else contextlib.nullcontext() as write_line:
         if is_parsing:

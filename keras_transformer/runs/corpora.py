@@ -16,6 +16,7 @@ from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.pipelines.tokenizers.fairseq import TEXT_PREFIX
 from keras_transformer.pipelines.tokenizers.normalization import TextSettings
 from keras_transformer.pipelines.tokenizers.registry import reservoir_sample
 from keras_transformer.saving.names import TOKENIZER
@@ -246,9 +247,24 @@ def load_scored_pairs(recipe, split):
 
     Pairs with an empty side, or a side that is not UTF-8, are omitted.
     """
-    pairs = nonempty_pairs(load_pairs(recipe)[split], split)
+    return scored_texts(recipe, load_pairs(recipe)[split], split)
+
+
+def scored_texts(recipe, pairs, split):
+    """Returns sources and references (see `load_scored_pairs`) of `Pairs`."""
+    pairs = nonempty_pairs(pairs, split)
     sources, references = map(list, zip(*pairs, strict=True))
-    return sources, references
+    return sources, strip_languages(recipe.tokenizer.kind, references)
+
+
+def strip_languages(kind, references):
+    """Returns references as a model generates them that has a tokenizer of a kind.
+
+    A target of a multilingual corpus begins with its language. A translation does not.
+    """
+    if kind != "fairseq":
+        return references
+    return [TEXT_PREFIX.sub("", each) for each in references]
 
 
 def nonempty_pairs(pairs, split):

@@ -13,7 +13,7 @@ from keras_transformer.opening import open_model
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
-from keras_transformer.runs.corpora import nonempty_pairs
+from keras_transformer.runs.corpora import scored_texts
 
 
 def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
@@ -104,10 +104,10 @@ def validation_settings(recipe):
 
 def _text_scorer(recipe, translator, pairs):
     """Returns a function that computes BLEU, plus chrF if it selects the best model."""
-    kept = _sample(
-        nonempty_pairs(pairs, "validation"), recipe.training.validation_sentences
+    sources, references = (
+        _sample(texts, recipe.training.validation_sentences)
+        for texts in scored_texts(recipe, pairs, "validation")
     )
-    sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()
     try:
         # Some tokenizers need extra packages. This call reports a missing one before

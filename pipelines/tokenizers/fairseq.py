@@ -30,6 +30,7 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 # `>>fra_Latn<<` selects the target language, `>>deu_Latn fra_Latn<<` both languages.
 _PREFIX = r">>(?:([\w-]+) +)?([\w-]+)<<"
 _BYTES_PREFIX = re.compile(_PREFIX.encode())
+TEXT_PREFIX = re.compile(f"^{_PREFIX} *", re.ASCII)
 
 
 class _File(BaseModel):

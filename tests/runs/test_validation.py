@@ -7,6 +7,7 @@ import sacrebleu
 
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import validation
+from keras_transformer.runs.corpora import strip_languages
 
 # A side that cannot be read is `None`. Such a pair, or one with an empty side, is not
 # translated.
@@ -74,6 +75,19 @@ def test_validation_can_translate_evenly_spaced_sentences(metrics):
     bleu = sacrebleu.corpus_bleu([DICTIONARY["a"]] * 3, references).score
     settings = "training.validation_sentences=3", "training.validation_beam_size=9"
     assert metrics(*settings, pairs=pairs)["bleu"] == pytest.approx(bleu)
+
+
+def test_references_have_no_language(metrics):
+    """A search is given the language of a target, so translations lack it."""
+    pairs = [(source, target and f">>fra_Latn<< {target}") for source, target in PAIRS]
+    multilingual = "tokenizer.kind=fairseq"
+    expected = metrics()["bleu"]
+    assert metrics(multilingual, pairs=pairs)["bleu"] == pytest.approx(expected)
+    assert metrics(pairs=pairs)["bleu"] < expected
+    given = ["a >>fra<<", ">>eng_Latn fra_Latn<<b", ">>x y z<< c"]
+    expected = [given[0], "b", given[2]]
+    assert strip_languages("fairseq", given) == expected
+    assert strip_languages("bpe", given) == given
 
 
 def test_validation_without_translations_measures_perplexity(metrics):
