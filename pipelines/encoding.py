@@ -164,7 +164,7 @@ def _encode_texts(pairs, tokenizers, sampling):
         chunk: The texts, a list of pairs.
     """
     num_read = 0
-    pairs = iter(pairs)
+    locate, pairs = pairs.locate, iter(pairs)
     while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):
         reasons = np.full(len(chunk), "", object)
         identical = np.array([source == target for source, target in chunk])
@@ -177,6 +177,8 @@ def _encode_texts(pairs, tokenizers, sampling):
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
+        for tokenizer, texts in zip(tokenizers, sides, strict=True):
+            _check_languages(tokenizer, texts, num_read, locate)
         yield (
             identical,
             reasons,
@@ -187,6 +189,21 @@ def _encode_texts(pairs, tokenizers, sampling):
             chunk,
         )
         num_read += len(chunk)
+
+
+def _check_languages(tokenizer, texts, num_read, locate):
+    """Raises an error that names the place of an unknown language in a chunk's side."""
+    first_ids = getattr(tokenizer, "first_ids", None)
+    if first_ids is None:
+        return
+    try:
+        first_ids(texts)
+    except DataError:
+        for number, text in enumerate(texts, num_read + 1):
+            try:
+                first_ids([text])
+            except DataError as error:
+                raise DataError(f"{locate(number)}: {error}") from None
 
 
 def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
@@ -268,6 +285,11 @@ def _write_corpus(
 
         append_dropped = create(DROPPED, np.int64)
         writers = []
+        # A tokenizer may put a language before each text.
+        num_first = [
+            int(each.tokenize(tf.constant([""])).row_lengths()[0])
+            for each in tokenizers
+        ]
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
             ids, offsets = side_files(side)
             dtype = np.uint16 if tokenizer.vocabulary_size <= 1 << 16 else np.int32
@@ -278,10 +300,10 @@ def _write_corpus(
             writers.append(_RowWriter(*files, tokenizer.end_id, groups))
         begins = [_begins_word(each) for each in tokenizers if alignments is not None]
         for identical, reasons, sides, chunk in encoded:
-            for rows in sides:
+            for rows, first in zip(sides, num_first, strict=True):
                 lengths = rows.row_lengths().numpy().reshape(len(reasons), -1)
                 # A normalizer may remove all characters of a text.
-                reasons[(lengths == 0).any(1) & (reasons == "")] = "empty"
+                reasons[(lengths <= first).any(1) & (reasons == "")] = "empty"
                 is_long = (lengths + 1 > max_length).any(1)
                 reasons[is_long & (reasons == "")] = "too_long"
             append_dropped(num_read + np.flatnonzero(reasons != ""))

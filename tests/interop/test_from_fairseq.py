@@ -39,7 +39,7 @@ from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.interop import export_huggingface
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.imported import write_imported
-from keras_transformer.pipelines import load_tokenizer
+from keras_transformer.pipelines import TextFiles, encode_corpus, load_tokenizer
 
 RESULTS = json.loads(
     pathlib.Path(__file__).with_name("fairseq_results.json").read_text()
@@ -383,6 +383,39 @@ def test_each_text_has_its_languages(nllb, tmp_path):
         rtol=1e-4,
     )
     assert exported.align(*pairs) == translator.align(*pairs)
+
+
+PAIRS = [
+    (">>eng_Latn fra_Latn<< dog", ">>fra_Latn<< Rad"),
+    ("\u200b", "Rad"),  # SentencePiece removes the only character
+    ("dog", ">>fra_Latn<<"),
+    ("man", "Mann"),
+]
+
+
+def corpus_of(tokenizer, folder, pairs):
+    for name, lines in zip(("a.en", "a.fr"), zip(*pairs, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    files = TextFiles(folder / "a.en", folder / "a.fr")
+    return encode_corpus(files, tokenizer, tokenizer.target, folder / "ids")
+
+
+def test_training_text_names_its_languages(imported, tmp_path):
+    tokenizer = imported("nllb").tokenizer
+    corpus = corpus_of(tokenizer, tmp_path, PAIRS)
+    assert corpus.report.startswith("2 of 4 pairs kept; dropped: 2 with an empty")
+    rows = [tokenizer.tokenize(["dog"]), tokenizer.target.tokenize(["Rad"])]
+    expected = [[*each.to_list()[0], 2] for each in rows]
+    assert [each.tolist() for each in corpus.pair(0)] == expected
+
+
+@pytest.mark.parametrize(
+    "pair", [(">>eng_Latn fra_latn<< dog", "Rad"), ("dog", ">>fra_latn<< Rad")]
+)
+def test_unknown_language_of_training_text_is_an_error(imported, tmp_path, pair):
+    message = r"a\.en:2: the model has no language 'fra_latn'.* are: fra_Latn"
+    with pytest.raises(DataError, match=message):
+        corpus_of(imported("nllb").tokenizer, tmp_path, [PAIRS[0], pair, PAIRS[3]])
 
 
 def test_stored_tokenizer_is_the_same(nllb):
