@@ -33,7 +33,7 @@ from toolkit_models import HOSTILE_TEXTS, safetensors
 
 import keras_transformer as kt
 from keras_transformer.decoding import SpecialIds, translate_ids
-from keras_transformer.errors import DataError
+from keras_transformer.errors import DataError, ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.interop import export_huggingface
@@ -383,6 +383,16 @@ def test_each_text_has_its_languages(nllb, tmp_path):
         rtol=1e-4,
     )
     assert exported.align(*pairs) == translator.align(*pairs)
+
+
+def test_spans_are_kept_without_stand_ins(nllb):
+    """The small vocabulary spells no name that could stand for a span."""
+    _, translator = nllb
+    with pytest.raises(ModelError, match="required phrase 'Paris'"):
+        translator.n_best(["dog"], 1, required=[["Paris"]])
+    spans = ["<b>", "</b>", "{name}", "me@a.org"]
+    (found,) = translator.translate(["A <b>man</b> rides {name} to me@a.org."])
+    assert all(found.count(each) == 1 for each in spans)
 
 
 PAIRS = [
