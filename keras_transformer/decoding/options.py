@@ -103,7 +103,8 @@ class BeamSearch:
             This requires a model that was trained with capitals. `"keep"` changes
             no letters.
         no_repeat_ngram_size: Length of the shortest sequences of subwords that no
-            translation repeats. If 0, translations may repeat all.
+            translation repeats. If 0, translations may repeat all. Subwords of
+            required phrases are exempt.
         repetition_penalty: Divisor of the positive logits, and factor of the negative
             ones, of subwords that a hypothesis contains already (Keskar et al., 2019).
             Values above 1 make repetitions rarer.
@@ -111,7 +112,7 @@ class BeamSearch:
             scores of translations that hardly attend to parts of the source (Wu et
             al., 2016, section 7).
         min_length: Minimum number of subwords of a translation, without the end id and
-            a forced prefix.
+            a forced prefix or language.
         max_length_ratio: Maximum number of tokens per token of the source, both
             including the end id. If `None`, only `extra_length` limits translations.
 

@@ -74,7 +74,7 @@ def translate_ids(
     return beam_search(
         **_begin(
             *(model, source_ids, search, search.beam_size, ids, constraints),
-            *(drop_finished, decoder, required_ids),
+            *(drop_finished, decoder, required_ids, first_ids),
         ),
         search=search,
         n_best=n_best,
@@ -152,6 +152,7 @@ def _begin(
     drop_finished,
     decoder=None,
     required_ids=None,
+    first_ids=None,
 ):
     """Encodes sources and returns the arguments that beam search and sampling share.
 
@@ -191,7 +192,8 @@ def _begin(
     if isinstance(settings, BeamSearch) and settings.steering():
         decoder = SteeredDecoder(decoder, settings, beam_size, ids)
         cache, context = decoder.wrap(
-            cache, context, source_ids, buffer_length, prefix_ids
+            *(cache, context, source_ids, buffer_length, prefix_ids),
+            *(required_ids, int(first_ids is not None)),
         )
     if prefix_ids is not None or automaton is not None:
         decoder = ConstrainedDecoder(decoder, beam_size, max_length, ids, *constraints)

@@ -15,6 +15,7 @@ class SteeredDecoder:
     It applies the settings `no_repeat_ngram_size`, `repetition_penalty`, `min_length`
     and `coverage_penalty` of `BeamSearch`. The first three change logits before they
     are normalized, as in CTranslate2. Within a forced prefix, logits stay as they are.
+    Subwords of required phrases may repeat, because the phrases could not occur else.
     """
 
     returns_log_probs = False
@@ -28,24 +29,37 @@ class SteeredDecoder:
             search.no_repeat_ngram_size > 0 or search.repetition_penalty != 1
         )
 
-    def wrap(self, cache, context, source_ids, buffer_length, prefix_ids=None):
+    def wrap(
+        self,
+        cache,
+        context,
+        source_ids,
+        buffer_length,
+        prefix_ids=None,
+        required_ids=None,
+        num_forced=0,
+    ):
         """Adds this decoder's state to an empty cache and its context.
 
         `buffer_length` is the maximum number of tokens. Without a coverage penalty,
-        only the number of rows of `source_ids` counts.
+        only the number of rows of `source_ids` counts. `num_forced` is the number of
+        first tokens that are forced even without a prefix.
         """
         batch_size, source_length = ops.shape(source_ids)
         num_rows = batch_size * self._beam_size
         cache, context = {"inner": cache}, {"inner": context}
-        context["free_from"] = ops.zeros((batch_size,), "int32")
+        context["free_from"] = ops.full((batch_size,), num_forced, "int32")
         if prefix_ids is not None:
             is_token = ops.cast(ops.not_equal(prefix_ids, self._ids.pad), "int32")
-            context["free_from"] = ops.sum(is_token, axis=1)
+            context["free_from"] = ops.maximum(ops.sum(is_token, axis=1), num_forced)
         if self._sees_history:
             cache["history"] = ops.zeros((num_rows, buffer_length), "int32")
         if self._search.no_repeat_ngram_size:
             # For each token, how many up to it equal the last ones.
             cache["num_equal"] = ops.zeros((num_rows, buffer_length), "int32")
+            if required_ids is not None:
+                # Marks and padding equal no token of a hypothesis.
+                context["required"] = ops.cast(required_ids, "int32")
         if self._search.coverage_penalty:
             is_token = ops.cast(ops.not_equal(source_ids, self._ids.pad), "float32")
             context["is_token"] = is_token
@@ -65,7 +79,7 @@ class SteeredDecoder:
         free_from = ops.repeat(context["free_from"], self._beam_size)[:, None]
         steered = logits
         if self._sees_history:
-            steered = self._avoid_repetitions(steered, ids, cache, index)
+            steered = self._avoid_repetitions(steered, ids, cache, context, index)
         if self._search.min_length:
             is_end = ops.arange(logits.shape[-1], dtype="int32") == self._ids.end
             is_early = index < free_from + self._search.min_length
@@ -83,7 +97,7 @@ class SteeredDecoder:
         total = ops.sum(is_token * ops.log(coverage), axis=1)
         cache["added"] = self._search.coverage_penalty * total
 
-    def _avoid_repetitions(self, logits, ids, cache, index):
+    def _avoid_repetitions(self, logits, ids, cache, context, index):
         """Applies the penalty of repeated tokens, and excludes repeated n-grams."""
         history = cache["history"]
         place = ops.arange(ops.shape(history)[1], dtype="int32")
@@ -102,6 +116,11 @@ class SteeredDecoder:
             cache["num_equal"] = num_equal
             # Tokens that followed the last `size - 1` ones before.
             repeats = ops.logical_and(is_known, _shift(num_equal) >= size - 1)
+            if "required" in context:
+                required = ops.repeat(context["required"], self._beam_size, axis=0)
+                is_same = history[:, :, None] == required[:, None]
+                is_free = ops.logical_not(ops.any(is_same, axis=2))
+                repeats = ops.logical_and(repeats, is_free)
             excluded = ops.full_like(history, NEG_INF, dtype="float32")
             logits = _replace(logits, history, repeats, excluded)
         return logits
