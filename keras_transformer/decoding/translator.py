@@ -589,7 +589,8 @@ class Translator:
             has_means = seed is None and not options["search"].coverage_penalty
             if self.low_score is not None and has_means:
                 means = mean_log_probs(
-                    sequences, found_scores, options["search"], target.pad_id
+                    *(sequences, found_scores, options["search"], target.pad_id),
+                    int(first_ids is not None),
                 )
             is_cut = is_cut_off(sequences, found_scores, target.end_id)
             return *_texts_of(target, sequences, found_scores), is_cut, means

@@ -35,14 +35,16 @@ def is_cut_off(sequences, scores, end_id):
     return np.any(~has_end & (np.asarray(scores) > -np.inf), axis=1)
 
 
-def mean_log_probs(sequences, scores, search, pad_id):
+def mean_log_probs(sequences, scores, search, pad_id, num_forced=0):
     """Returns the mean log-probability per subword of each segment's best translation.
 
-    `sequences` and `scores` are a result of beam search. Returns float `[batch]`.
+    `sequences` and `scores` are a result of beam search without a coverage penalty. The
+    first `num_forced` tokens have no probability. Returns float `[batch]`.
     """
     lengths = np.maximum(np.sum(np.not_equal(sequences[:, 0], pad_id), axis=1), 1)
     penalties = np.array([search.penalty(length) for length in lengths])
-    return np.asarray(scores)[:, 0] * penalties / lengths
+    counts = np.maximum(lengths - num_forced, 1)
+    return np.asarray(scores)[:, 0] * penalties / counts
 
 
 def export_warnings(outputs, low_score):

@@ -298,7 +298,11 @@ class Signatures:
             length = tf.shape(sequences)[2]
             is_token = sequences[:, 0] != self._target_tokenizer.pad_id
             sizes = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), axis=1), 1)
-            new_means = new_scores[:, 0] * self._penalty(sizes) / sizes
+            # A language has no probability.
+            counts = tf.maximum(sizes - float(segments.first_ids is not None), 1)
+            new_means = new_scores[:, 0] * self._penalty(sizes) / counts
+            if self._search.coverage_penalty:  # it is a part of the scores
+                new_means = tf.zeros_like(new_means)
             has_end = tf.reduce_any(
                 sequences[:, 0] == self._target_tokenizer.end_id, axis=1
             )

@@ -30,8 +30,9 @@ from keras_transformer.decoding import (
     score_ids,
     translate_ids,
 )
+from keras_transformer.decoding.required import required_row
 from keras_transformer.decoding.steering import SteeredDecoder
-from keras_transformer.decoding.warnings import find_loop
+from keras_transformer.decoding.warnings import find_loop, mean_log_probs
 
 TOKENS = (4, 5, 6)
 SETTINGS = [
@@ -162,6 +163,34 @@ def test_prefixes_are_forced_but_not_counted(model):
         assert ids[:size] == prefix
         rest = ids[size:]
         assert len(rest) >= 2 and len({*rest}) == len(rest) and not {*rest} & {*prefix}
+
+
+def test_required_phrases_may_repeat(model):
+    settings = BeamSearch(3, no_repeat_ngram_size=1, min_length=2, extra_length=4)
+    phrases = [[[[5, 6]], [[5, 4]]], [[[6]], [[6]]]]
+    required = padded([[*required_row(each), 0] for each in phrases])
+    sequences, scores = translate(model, settings, required_ids=required)
+    assert np.all(scores[:, 0] > -50)
+    assert all(END in row for row in sequences[:, 0])
+    first, second = map(strip, sequences[:, 0])
+    assert {(5, 6), (5, 4)} <= {*ngrams(first, 2)} and second.count(6) == 2
+
+
+def test_forced_first_tokens_are_not_counted(model):
+    settings = BeamSearch(3, min_length=2, extra_length=4)
+    sequences, scores = translate(model, settings, first_ids=np.array([4, 6], "int32"))
+    assert all(len(strip(row)) >= 4 for row in sequences[:, 0])
+    settings = BeamSearch(3, extra_length=4)
+    sequences, scores = translate(model, settings, first_ids=np.array([4, 6], "int32"))
+    means = mean_log_probs(sequences, scores, settings, 0, 1)
+    for row, first, mean, source in zip(
+        sequences[:, 0], (4, 6), means, SOURCES, strict=True
+    ):
+        ids = strip(row)
+        assert ids[0] == first
+        labels = padded([[0, *ids[1:]]])
+        sums = score_ids(model, source[None], padded([[START, *ids[:-1]]]), labels)
+        np.testing.assert_allclose(mean, sums[0] / (len(ids) - 1), rtol=1e-4)
 
 
 def test_looping_translations_stop_looping(tiny_model):
