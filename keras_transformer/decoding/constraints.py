@@ -55,9 +55,9 @@ class ConstrainedDecoder:
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
             # All steps after the prefixes read the added column of padding.
-            context["prefix"] = ops.pad(
-                self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
-            )
+            padding = ops.full((batch_size, 1), self._pad_id, "int32")
+            prefix_ids = ops.cast(self._prefix_ids, "int32")
+            context["prefix"] = ops.concatenate([prefix_ids, padding], axis=1)
         if self._prefix_ends is not None:
             context["ends"] = ops.pad(self._prefix_ends, [[0, 0], [0, 1], [0, 0]])
             # Whether a hypothesis begins with the ids of the prefix.

@@ -6,7 +6,7 @@ from keras_transformer.decoding.alignment import (
     continues_character,
     mean_cross_attention,
 )
-from keras_transformer.decoding.batches import target_of
+from keras_transformer.decoding.batches import WHITESPACE, target_of
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.required import ALTERNATIVE, PHRASE, THEN
@@ -36,6 +36,9 @@ from keras_transformer.export.searches import (
 _MARGIN = 4
 # Maximum size of a text, as a multiple of the maximum size of a segment.
 _MAX_TEXT_FACTOR = 16
+# Maximum length of a row of required phrases. The memory of a search grows with its
+# square.
+_MAX_PLACES = 64
 
 
 class Signatures:
@@ -175,7 +178,7 @@ class Signatures:
     def translate_constrained(self, inputs, prefixes, required):
         source_ids, prefix_ids, _, truncated = self._pairs(inputs, prefixes)
         with tf.control_dependencies([self._check_paired(inputs, required)]):
-            required_ids = self._required_rows(required)
+            required_ids, is_lost = self._required_rows(required)
         kernels = self.kernels
         weights = kernels.unpacked() if kernels.replaces_layers else None
         weights = weights or arrange_weights(self._model)
@@ -190,39 +193,64 @@ class Signatures:
             decoder=IncrementalDecoder(self._model, weights, self._encode),
             is_checked=True,
             required_ids=required_ids,
+            first_ids=None if self._first_ids is None else prefix_ids[:, 1],
         )
         is_end = sequences[:, 0] == self._target_tokenizer.end_id
+        has_end = tf.reduce_any(is_end, 1) | (scores[:, 0] == 0)
         return {
             "translations": self._target_tokenizer.detokenize(sequences[:, 0]),
             "scores": scores[:, 0],
-            "truncated": truncated | ~(tf.reduce_any(is_end, 1) | (scores[:, 0] == 0)),
+            "truncated": truncated | is_lost | ~has_end,
         }
 
     def _required_rows(self, required):
         """Returns the rows of `required_row` for texts of a phrase per line.
 
-        A phrase is a list of alternatives between bars.
+        A phrase is a list of alternatives between bars. Also returns whether a phrase
+        of each text is left out, because the search cannot generate it or because the
+        row is full, bool `[batch]`.
         """
+        tokenizer, size = self._target_tokenizer, tf.size(required, tf.int64)
         lines = tf.strings.split(_cut_texts(required, self._max_bytes), "\n")
         phrases, text_of = lines.flat_values, lines.value_rowids()
-        used = tf.where(~tf.strings.regex_full_match(phrases, r"[\s|]*"))[:, 0]
-        phrases, text_of = tf.gather(phrases, used), tf.gather(text_of, used)
+        is_blank = tf.strings.regex_full_match(phrases, f"[{WHITESPACE}|]*")
+        phrases, text_of = (
+            tf.boolean_mask(each, ~is_blank) for each in (phrases, text_of)
+        )
+        num_phrases = tf.size(phrases, tf.int64)
         alternatives = tf.strings.split(phrases, "|")
         phrase_of = alternatives.value_rowids()
-        ids = self._target_tokenizer.tokenize(alternatives.flat_values)
+        outer = f"^[{WHITESPACE}]+|[{WHITESPACE}]+$"
+        texts = tf.strings.regex_replace(alternatives.flat_values, outer, "")
+        ids = tokenizer.tokenize(texts)[:, int(self._first_ids is not None) :]
+        excluded = list(SpecialIds.of(tokenizer).excluded_ids())
+        is_excluded = tf.reduce_any(ids.flat_values[:, None] == excluded, axis=1)
+        is_excluded |= ids.flat_values >= self._model.num_outputs
+        is_usable = ids.row_lengths() > 0
+        is_usable &= ~tf.reduce_any(ids.with_flat_values(is_excluded), axis=1)
+        sizes = tf.where(is_usable, ids.row_lengths() + 1, 0)
+        sizes = tf.math.unsorted_segment_sum(sizes, phrase_of, num_phrases)
+        ends = tf.cumsum(sizes)
+        before = tf.math.unsorted_segment_min(ends - sizes, text_of, size)
+        fits = ends - tf.gather(before, text_of) <= _MAX_PLACES
+        is_lost = tf.cast((sizes == 0) | ~fits, tf.int32)
+        is_lost = tf.math.unsorted_segment_max(is_lost, text_of, size) > 0
         # A phrase that is given twice must occur twice.
         repeats = (phrases[1:] == phrases[:-1]) & (text_of[1:] == text_of[:-1])
-        marks = tf.where(tf.concat([repeats, [False]], 0), THEN, PHRASE)
-        ends = phrase_of != tf.concat([phrase_of[1:], [-1]], 0)
-        marks = tf.where(ends, tf.gather(marks, phrase_of), ALTERNATIVE)
+        marks = tf.where(tf.concat([repeats & fits[1:], [False]], 0), THEN, PHRASE)
+        is_usable &= tf.gather(fits, phrase_of)
+        ids = tf.ragged.boolean_mask(ids, is_usable)
+        phrase_of = tf.boolean_mask(phrase_of, is_usable)
+        is_last = phrase_of != tf.concat([phrase_of[1:], [-1]], 0)
+        marks = tf.where(is_last, tf.gather(marks, phrase_of), ALTERNATIVE)
         rows = tf.concat([ids, marks[:, None]], axis=1)
         text_of = tf.gather(tf.gather(text_of, phrase_of), rows.value_rowids())
         rows = tf.RaggedTensor.from_value_rowids(
-            rows.flat_values, text_of, tf.size(required, tf.int64), validate=False
+            rows.flat_values, text_of, size, validate=False
         )
-        pad_id = self._target_tokenizer.pad_id
-        rows = rows[:, : self.max_target_length].to_tensor(pad_id)
-        return tf.pad(rows, [[0, 0], [0, 1]], constant_values=pad_id)
+        padding = tf.fill([tf.size(required), 1], tokenizer.pad_id)
+        rows = tf.concat([rows.to_tensor(tokenizer.pad_id), padding], axis=1)
+        return rows, is_lost | (tf.strings.length(required) > self._max_bytes)
 
     def translate_n_best(self, inputs):
         inputs = self._check_batch_size(inputs)

@@ -398,6 +398,16 @@ def test_constrained_signature_matches_translator(tiny_model, translator, tmp_pa
         found["scores"], [best.score for (best,) in expected], rtol=1e-4, atol=1e-5
     )
     assert texts_of(found["translations"])[2].count("Hund") >= 2
+    # Blank alternatives require nothing, nor do phrases after the 64th place.
+    changed = ["Katze|\u00a0\nnoch| |", "\u200b", "Hund||\u3000"]
+    changed.append("\n".join(["Hund"] * 70))
+    found = signatures["translate_constrained"](
+        **{**rows, "required": tf.constant(changed)}
+    )
+    written = texts_of(found["translations"])
+    assert "Katze" in written[0] and "noch" in written[0] and written[1] == ""
+    assert "Hund" in written[2] and "Hund" in written[3]
+    assert not found["truncated"][1] and found["truncated"][3]
     # Without constraints, the result is the usual one.
     rows |= dict.fromkeys(("prefixes", "required"), tf.constant([""] * len(texts)))
     free = signatures["translate_constrained"](**rows)
