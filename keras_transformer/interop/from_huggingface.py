@@ -6,6 +6,7 @@ docs/how-to/import-a-marian-model.md).
 
 import functools
 import logging
+import math
 import pathlib
 import re
 from typing import Annotated, Any, Literal, NamedTuple
@@ -57,11 +58,8 @@ _IGNORED_SETTINGS = {
     "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": None,
     "forced_bos_token_id": None,
-    "min_length": 0,
     "min_new_tokens": 0,
-    "no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
-    "repetition_penalty": 1.0,
     "suppress_tokens": None,
 }
 _BADLY_CONVERTED = (
@@ -148,6 +146,9 @@ class _Generation(BaseModel):
     num_beams: imported.BeamSize | None = None
     length_penalty: imported.LengthPenalty | None = None
     forced_bos_token_id: int | None = None
+    no_repeat_ngram_size: Annotated[int, Field(ge=0)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, lt=math.inf)] | None = None
+    min_length: Annotated[int, Field(ge=0)] | None = None
 
 
 def import_huggingface(
@@ -546,6 +547,15 @@ def _read_decoding(folder, generation, end_id, used=()):
         search.num_beams or 1,
         1 if search.length_penalty is None else search.length_penalty,
     )
+    # transformers also counts the start id and the language.
+    num_given = 2 if "forced_bos_token_id" in used else 1
+    for name, value, neutral in (
+        ("no_repeat_ngram_size", search.no_repeat_ngram_size, 0),
+        ("repetition_penalty", search.repetition_penalty, 1),
+        ("min_length", max((search.min_length or 0) - num_given, 0), 0),
+    ):
+        if value not in (None, neutral):
+            decoding[name] = value
     ignored = [
         f"{name}={settings[name]}"[:80]
         for name, neutral in _IGNORED_SETTINGS.items()

@@ -31,25 +31,37 @@ def check_model(translator, folder):
 
 def check_translator(translator, folder, library, variations, activations):
     """Checks that a library, which supports the named `variations`, can run a model."""
-    model, tokenizer = translator.model, translator.tokenizer
+    tokenizer = translator.tokenizer
     check_model(translator, folder)
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             f"{library} needs a SentencePiece model: tokenizer.kind must be bpe, or "
             f"marian if the model was imported. Received: {tokenizer.kind}"
         )
+    check_architecture(translator.model, library, variations, activations)
+
+
+def check_architecture(
+    model, library, variations, activations, positions="sinusoidal", **expected
+):
+    """Raises `ExportError` for a model with other parts than a library supports.
+
+    `variations` are those that the library supports with any value, and `expected` are
+    values of others.
+    """
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
     require_values(
         library,
         key_dim=(attention.key_dim, head_dim),
         value_dim=(attention.value_dim or attention.key_dim, head_dim),
-        positions=(model.positions, "sinusoidal"),
+        positions=(model.positions, positions),
         attention_window=(model.attention_window, None),
         score_mode=(model.score_mode, "scaled_dot"),
+        **{k: (getattr(model.variations, k), value) for k, value in expected.items()},
     )
     for name, value in model.variations.changes().items():
-        if name not in variations:
+        if name not in variations and name not in expected:
             raise ExportError(
                 f"{library} does not support {name}. Received: {name}={value}"
             )
@@ -82,8 +94,11 @@ def find_repeated(pieces):
     return next((piece for piece, count in counts.items() if count > 1), None)
 
 
-def common_notes(translator, library):
-    """Returns the notes of a model card that hold for Marian and for transformers."""
+def common_notes(translator, library, written=()):
+    """Returns the notes of a model card that hold for Marian and for transformers.
+
+    `written` are the names of search settings that the export contains.
+    """
     notes, search = [], translator.search
     kind, alpha = search.length_penalty_kind, search.length_penalty
     if kind != "power" and alpha != 0:
@@ -92,8 +107,12 @@ def common_notes(translator, library):
             "keras_transformer divides them by the length penalty "
             f"{kind} with alpha {alpha:g}."
         )
-    if given := search.steering():
-        given = ", ".join(f"{name}={value:g}" for name, value in given.items())
+    given = search.steering()
+    if search.max_length_ratio is not None:
+        given["max_length_ratio"] = search.max_length_ratio
+    given = [f"{k}={value:g}" for k, value in given.items() if k not in written]
+    if given:
+        given = ", ".join(given)
         notes.append(f"The export does not contain the search settings {given}.")
     if translator.tokenizer.kind == "bpe":
         notes.append(

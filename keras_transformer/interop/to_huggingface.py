@@ -27,6 +27,8 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
+# Settings of the search that transformers has, too, under the same names.
+_SEARCH = ("no_repeat_ngram_size", "repetition_penalty", "min_length")
 _NAMES = array_names.HUGGINGFACE_ARRAYS
 _ACTIVATIONS = array_names.HUGGINGFACE_ACTIVATIONS
 # Number of positions that transformers stores. It rejects longer texts.
@@ -47,7 +49,8 @@ print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 
 The model is a `{architecture}`. With another class, its translations are wrong.
 
-## Differences
+"""
+_DIFFERENCES = """## Differences
 
 transformers computes almost the same results from these weights as keras_transformer.
 The differences are:
@@ -88,6 +91,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         raise ExportError(f'dtype must be None or "float16". Received: {dtype!r}')
     if tokenizer.kind == "fairseq":
         supported.check_model(translator, folder)
+        _check_fairseq(model)
         tensors, files = describe_fairseq(
             translator,
             _config(model, tokenizer, dtype or "float32"),
@@ -98,6 +102,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             target=tokenizer.languages[tokenizer.target_language],
             code=tokenizer.target_language,
         )
+        notes += f"\n{_DIFFERENCES}{_list_differences(translator)}"
         models = {MODEL: tokenizer.model}
         texts = describe_translator(translator, scores, license)
         return _write(folder, tensors, files, models, texts, notes, dtype)
@@ -167,6 +172,12 @@ def _half(name, array):
 
 def _notes(translator):
     """Returns the sections of the model card on transformers."""
+    usage = _NOTES.format(architecture=_architecture(translator.model))
+    return usage + _DIFFERENCES + _list_differences(translator)
+
+
+def _list_differences(translator):
+    """Returns the differences between transformers and this package, as a list."""
     notes = []
     norm = translator.model.encoder.layers[0].feed_forward_add_norm
     if norm.layer_norm_epsilon != 1e-5:
@@ -175,7 +186,13 @@ def _notes(translator):
             f"{norm.layer_norm_epsilon:g}."
         )
     search = translator.search
-    notes += supported.common_notes(translator, "transformers")
+    notes += supported.common_notes(translator, "transformers", _SEARCH)
+    given = [name for name in _SEARCH[:2] if name in search.steering()]
+    if given:
+        notes.append(
+            f"transformers applies {' and '.join(given)} to log-probabilities, and "
+            "keras_transformer to logits."
+        )
     if search.patience not in (None, 1):
         notes.append(
             f"transformers stops a search once {search.beam_size} hypotheses have "
@@ -190,8 +207,20 @@ def _notes(translator):
     if translator.tokenizer.kind == "bpe":
         notes.append("Spaces at both ends of a translation are removed.")
     notes.append("In a text, `</s>`, `<unk>` and `<pad>` become special ids.")
-    items = "".join(f"- {note}\n" for note in notes)
-    return _NOTES.format(architecture=_architecture(translator.model)) + items
+    return "".join(f"- {note}\n" for note in notes)
+
+
+def _check_fairseq(model):
+    """Raises `ExportError` unless a model has the parts of M2M100 or of mBART-50."""
+    is_mbart = model.positions == "learned"
+    supported.require_values("transformers", normalization=(model.normalization, "pre"))
+    supported.check_architecture(
+        *(model, "transformers", (*_VARIATIONS, "tied_output"), _ACTIVATIONS),
+        positions="learned" if is_mbart else "sinusoidal",
+        position_rates="paper" if is_mbart else "tensor2tensor",
+        first_position=0 if is_mbart else 2,
+        embedding_norm=is_mbart,
+    )
 
 
 def _check_marian(tokenizer, model):
@@ -313,7 +342,12 @@ def _generation_config(model, tokenizer, search):
     """Returns the content of `generation_config.json`."""
     pad_id = _num_ids(model)
     excluded_ids = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
+    steering = {k: value for k, value in search.steering().items() if k in _SEARCH}
+    if "min_length" in steering:
+        # transformers also counts the start id and the language.
+        steering["min_length"] += 1 + (tokenizer.kind == "fairseq")
     return {
+        **steering,
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty,
         # Like this package, "never" searches until no better hypothesis is possible.

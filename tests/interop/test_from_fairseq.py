@@ -11,6 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 from ask_transformers_fairseq import MAX_NEW_TOKENS
 from fairseq_models import (
     DEFAULTS,
@@ -33,7 +34,7 @@ from toolkit_models import HOSTILE_TEXTS, safetensors
 
 import keras_transformer as kt
 from keras_transformer.decoding import SpecialIds, translate_ids
-from keras_transformer.errors import DataError, ModelError
+from keras_transformer.errors import DataError, ExportError, ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.interop import export_huggingface
@@ -360,9 +361,9 @@ def test_each_text_has_its_languages(nllb, tmp_path):
             expected = score.log_prob / (score.num_tokens + 1)
             np.testing.assert_allclose(one.score, expected, rtol=1e-4)
     # Prefixes and required phrases do not contain a second language.
-    options = {"prefixes": ["Two", ""], "required": [[], ["dog"]]}
-    first, second = translator.n_best(LINES[:2], 1, **options)
-    assert first[0].text.startswith("Two") and "dog" in second[0].text
+    options = {"prefixes": ["Two ", ""], "required": [[], ["dog"]]}
+    (first,), (second,) = translator.n_best(LINES[:2], 1, **options)
+    assert first.text.startswith("Two") and "dog" in second.text
     plain, prefixed, none = translator.align([*LINES[:2], "a"], ["Rad a", "Rad", ""])
     assert {target for _, target in plain} == {0, 1} and none == []
     assert all(1 <= source < 6 for source, _ in prefixed)
@@ -373,8 +374,23 @@ def test_each_text_has_its_languages(nllb, tmp_path):
             translator.tokenizer,
             tmp_path / "export",
             translator.search,
+            constraints=True,
         )
     )
+    rows = {
+        "inputs": LINES[:2],
+        "prefixes": ["Two ", ""],
+        "required": ["", "dog|\u4e00\n\u4e00"],
+    }
+    signature = exported._signature("translate_constrained")
+    found_rows = signature(**{name: tf.constant(each) for name, each in rows.items()})
+    for text, score, best in zip(
+        *(found_rows["translations"], found_rows["scores"], (first, second)),
+        strict=True,
+    ):
+        assert text.numpy().decode() == best.text
+        np.testing.assert_allclose(score, best.score, rtol=1e-4)
+    assert found_rows["truncated"][1]  # a phrase without known characters
     assert exported.translate(LINES) == [each[0].text for each in found]
     pairs = LINES[:3], ["Rad", "fährt", "dog"]
     np.testing.assert_allclose(
@@ -465,3 +481,44 @@ def test_export_for_transformers_gives_the_folder_back(imported, tmp_path, name)
     }
     again = import_huggingface(folder).tokenizer
     assert again.fingerprint() == found.tokenizer.fingerprint()
+
+
+# Variations of positions other than sinusoids.
+PLAIN = {"position_rates": "paper", "first_position": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"normalization": "post"}, "normalization=post"),
+        ({**PLAIN, "positions": "rotary"}, "positions=rotary"),
+        ({"position_rates": "paper"}, "position_rates=paper"),
+        ({"first_position": 0}, "first_position=0"),
+        (
+            {**PLAIN, "positions": "learned", "max_length": 9},
+            "embedding_norm=False",
+        ),
+    ],
+)
+def test_export_refuses_other_architectures(imported, tmp_path, changes, message):
+    config = imported("nllb").model.get_config()
+    variations = config["variations"]
+    variations |= {name: changes[name] for name in changes if name in variations}
+    changes = {name: changes[name] for name in changes if name not in variations}
+    model = kt.Transformer.from_config({**config, **changes})
+    translator = kt.Translator(model, imported("nllb").tokenizer)
+    with pytest.raises(ExportError, match=message):
+        export_huggingface(translator, tmp_path / "m")
+
+
+def test_search_settings_are_exported_and_imported(imported, tmp_path):
+    found = imported("nllb")
+    steering = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5, "min_length": 4}
+    search = kt.BeamSearch(max_length_ratio=2.5, **steering)
+    translator = kt.Translator(found.model, found.tokenizer, search=search)
+    translator.path = tmp_path
+    folder = export_huggingface(translator, tmp_path / "m", license=found.license)
+    decoding = import_huggingface(folder).decoding
+    assert {name: decoding[name] for name in steering} == steering
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "search settings max_length_ratio=2.5." in card

@@ -27,7 +27,7 @@ from toolkit_models import (
 )
 
 import keras_transformer as kt
-from keras_transformer.decoding import SpecialIds, translate_ids
+from keras_transformer.decoding import BeamSearch, SpecialIds, translate_ids
 from keras_transformer.errors import ModelError
 from keras_transformer.interop.from_huggingface import import_huggingface
 
@@ -247,14 +247,30 @@ def test_bfloat16_weights_are_the_upper_halves_of_float32(huggingface):
 
 def test_import_warns_about_settings_without_an_equivalent(huggingface, caplog):
     neutral = {"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None}
-    settings = {**neutral, "no_repeat_ngram_size": 3, "do_sample": True}
+    settings = {**neutral, "encoder_repetition_penalty": 3, "do_sample": True}
     (huggingface / "generation_config.json").write_text(json.dumps(settings))
     import_huggingface(huggingface)
     (message,) = caplog.messages
     assert message == (
         f"{huggingface}: settings without an equivalent are ignored: do_sample=True, "
-        "no_repeat_ngram_size=3"
+        "encoder_repetition_penalty=3"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"no_repeat_ngram_size": 3, "min_length": 6}, (3, 1.0, 5)),
+        ({"repetition_penalty": 1.3, "min_length": 1}, (0, 1.3, 0)),
+        ({"no_repeat_ngram_size": 0, "repetition_penalty": 1}, (0, 1.0, 0)),
+    ],
+)
+def test_settings_of_steering_are_read(huggingface, caplog, settings, expected):
+    (huggingface / "generation_config.json").write_text(json.dumps(settings))
+    search = BeamSearch(**import_huggingface(huggingface).decoding)
+    names = "no_repeat_ngram_size", "repetition_penalty", "min_length"
+    assert tuple(getattr(search, name) for name in names) == expected
+    assert not caplog.messages and search.steering().keys() <= {*settings}
 
 
 @pytest.mark.slow

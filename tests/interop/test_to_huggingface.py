@@ -89,6 +89,17 @@ def test_card_lists_only_actual_differences(post, tmp_path):
     assert "transformers divides log-probabilities by length^0.6." in text
     text = card(translator, patience=0.5)
     assert "3 hypotheses have finished. keras_transformer stops it at 1.5" in text
+    # Settings that transformers has are written, and others named.
+    steering = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5, "min_length": 4}
+    others = {"coverage_penalty": 0.5, "max_length_ratio": 2.5}
+    text = card(translator, **steering, **others)
+    assert "the search settings coverage_penalty=0.5, max_length_ratio=2.5." in text
+    (written,) = tmp_path.glob("*-no_repeat*/generation_config.json")
+    # The minimum length of transformers counts the start id.
+    stored = json.loads(written.read_text())
+    assert stored.items() >= {**steering, "min_length": 5}.items()
+    again = import_huggingface(written.parent).decoding
+    assert {name: again[name] for name in steering} == steering
     trained_alike = make_translator(**VARIANTS["biases"], name="biases")
     assert "variance" not in card(trained_alike)
 
