@@ -215,14 +215,32 @@ def _can_generate(tokenizer, model, row):
     return max(row, default=0) < model.num_outputs and not excluded & {*row}
 
 
-def encode_required(tokenizer, required, model):
+def spell_texts(tokenizer, texts):
+    """Returns texts as a tokenizer spells their ids, without outer whitespace."""
+    return [
+        text.decode("utf-8", "replace").strip()
+        for group in group_texts(texts)
+        for text in tokenizer.detokenize(
+            tokenizer.tokenize(group).to_tensor(tokenizer.pad_id)
+        ).numpy()
+    ]
+
+
+def encode_required(tokenizer, required, model, automaton=None):
     """Encodes the required phrases of texts, each a list of alternatives.
 
     Returns, for each text, its phrases as lists of ids. Alternatives that no search
-    generates are left out. Raises `ModelError` for a phrase without any other.
+    generates are left out, and so are those that `automaton` forbids. Raises
+    `ModelError` for a phrase without any other.
     """
     texts = [text for phrases in required for phrase in phrases for text in phrase]
-    rows = iter(_encode_phrases(tokenizer, texts))
+    rows = _encode_phrases(tokenizer, texts)
+    if automaton is not None and rows:
+        ends = tokenizer.start_id, tokenizer.end_id
+        framed = [[ends[0], *row, ends[1]] for row in rows]
+        accepted = automaton.accepts(pad_rows(framed, tokenizer.pad_id))
+        rows = [row if one else [] for row, one in zip(rows, accepted, strict=True)]
+    rows = iter(rows)
     encoded = []
     for phrases in required:
         encoded.append([])
@@ -232,7 +250,7 @@ def encode_required(tokenizer, required, model):
             if not any(found):
                 raise ModelError(
                     f"the model cannot generate the required phrase {phrase[0]!r}. "
-                    "Its vocabulary must spell it."
+                    "Its vocabulary must spell it, without a forbidden phrase."
                 )
             encoded[-1].append(list(filter(None, found)))
     return encoded

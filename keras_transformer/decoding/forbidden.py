@@ -73,6 +73,15 @@ class Automaton(NamedTuple):
         is_allowed = ops.take(ops.reshape(self.allowed, (-1,)), places)
         return ops.where(is_allowed, following, FORBIDDEN)
 
+    def accepts(self, rows):
+        """Returns which rows of ids, int32 `[n, length]`, are allowed, bool `[n]`."""
+        states, accepted = np.zeros(len(rows), "int32"), np.ones(len(rows), bool)
+        for tokens in rows.T:
+            states = np.asarray(self.next_states(states, tokens))
+            accepted &= states != FORBIDDEN
+            states = np.maximum(states, 0)
+        return accepted
+
 
 def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds().end):
     """Builds an automaton that rejects tokens completing a forbidden phrase.

@@ -12,6 +12,8 @@ from keras_transformer.errors import DataError
 
 # Flags in the third column of a glossary.
 FLAGS = ("case", "inside")
+# Number of characters by which phrases are looked up.
+_START = 4
 
 
 class Term(NamedTuple):
@@ -31,10 +33,10 @@ class Term(NamedTuple):
     whole_words: bool = True
     place: str = "glossary"
 
-    def requirement(self):
-        """Returns the target phrases, and a warning if a translation lacks them."""
+    def warning(self):
+        """Returns the warning about a translation that lacks the target phrases."""
         names = " or ".join(map(repr, self.targets))
-        return tuple(self.targets), f"the translation lacks {names} for {self.source!r}"
+        return f"the translation lacks {names} for {self.source!r}"
 
 
 def read_glossary(path):
@@ -53,7 +55,7 @@ def read_glossary(path):
     Raises:
         DataError: If a line is invalid. The message names file and line.
     """
-    terms = []
+    terms, places = [], {}
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             place = f"{path}: line {number}"
@@ -62,7 +64,15 @@ def read_glossary(path):
             except UnicodeDecodeError:
                 raise DataError(f"{place}: is not UTF-8") from None
             if text.strip():
-                terms.append(_parse(text, place))
+                term = _parse(text, place)
+                source = term.source if term.match_case else term.source.lower()
+                first = places.setdefault((source, *term[2:4]), number)
+                if first != number:
+                    raise DataError(
+                        f"{place}: has the source phrase of line {first}. Write its "
+                        "target phrases in one line, separated by |"
+                    )
+                terms.append(term)
     return terms
 
 
@@ -86,30 +96,51 @@ class Glossary:
     """Terms by their source phrases. `terms` is a list of `Term`."""
 
     def __init__(self, terms):
-        self._by_phrase = defaultdict(list)
-        for index, term in enumerate(terms):
-            self._by_phrase[term.source.lower()].append((not term.match_case, index))
         self._terms = terms
-        self._lengths = sorted({len(term.source) for term in terms}, reverse=True)
+        self._by_phrase, self._by_start = defaultdict(list), defaultdict(set)
+        for index, term in enumerate(terms):
+            phrase = _change_case(term.source, str.lower)
+            self._by_phrase[phrase].append((not term.match_case, index))
+            self._by_start[phrase[:_START]].add(phrase)
+        self._start_sizes = {*map(len, self._by_start)}
 
-    def find(self, text):
+    def find(self, text, protected=(), in_capitals=False):
         """Returns the indices of the terms in a text, one for each occurrence.
 
-        Longer phrases come first. An occurrence does not overlap with earlier ones.
+        Longer phrases come first. An occurrence does not overlap with earlier ones, nor
+        with the protected parts of the text. `in_capitals` is whether the text was in
+        capitals before.
         """
+        lower = _change_case(text, str.lower)
+        if in_capitals:
+            text = _change_case(text, str.upper)
         found, is_free = [], [True] * len(text)
-        for length in self._lengths:
-            for start in range(len(text) - length + 1):
-                part = slice(start, start + length)
-                index = self._match(text, part)
-                if index is not None and all(is_free[part]):
-                    is_free[part] = [False] * length
-                    found.append(index)
+        for part in (_change_case(each, str.lower) for each in protected):
+            start = lower.find(part)
+            # A part that is given twice is protected twice.
+            while start >= 0 and not is_free[start]:
+                start = lower.find(part, start + 1)
+            if start >= 0:
+                is_free[start : start + len(part)] = [False] * len(part)
+        places = [
+            (-len(phrase), start, phrase)
+            for start in range(len(text))
+            for size in self._start_sizes
+            for phrase in self._by_start.get(lower[start : start + size], ())
+            # The last starts are shorter than `size`.
+            if min(len(phrase), _START) == size and lower.startswith(phrase, start)
+        ]
+        for size, start, phrase in sorted(places):
+            part = slice(start, start - size)
+            index = self._match(text, part, phrase)
+            if index is not None and all(is_free[part]):
+                is_free[part] = [False] * -size
+                found.append(index)
         return found
 
-    def _match(self, text, part):
+    def _match(self, text, part, phrase):
         # A term with the text's letters comes before one that ignores case.
-        for _, index in sorted(self._by_phrase.get(text[part].lower(), ())):
+        for _, index in sorted(self._by_phrase[phrase]):
             term = self._terms[index]
             edges = part.start, part.stop
             splits_word = term.whole_words and any(
@@ -122,6 +153,11 @@ class Glossary:
         return None
 
 
+def _change_case(text, change):
+    """Changes the case of the letters that stay one character."""
+    return "".join(new if len(new := change(each)) == 1 else each for each in text)
+
+
 def find_unmet(phrases, text):
     """Returns the phrases that a text does not contain as often as they are given.
 
@@ -130,7 +166,8 @@ def find_unmet(phrases, text):
     """
     unmet = []
     for phrase, times in Counter(map(tuple, phrases)).items():
-        spellings = sorted((each.strip() for each in phrase), key=len, reverse=True)
+        spellings = filter(None, (each.strip() for each in phrase))
+        spellings = sorted(spellings, key=len, reverse=True)
         pattern = "|".join(map(re.escape, spellings))
         if len(re.findall(pattern, text, re.IGNORECASE)) < times:
             unmet.append(phrase)

@@ -193,7 +193,14 @@ def _translate_whole(translator, texts, marked, n, spans_of, languages):
     if not tagged:
         return {}
     quiet, whole = without_warnings(translator), {}
-    found = quiet.n_best([languages[index] + texts[index] for index in tagged], n)
+    options = {}
+    if getattr(translator, "glossary", ()):
+        options["protected"] = [
+            [*_ANY_TAG.findall(text), *(each.text for each in spans_of(text))]
+            for text in (texts[index] for index in tagged)
+        ]
+    lines = [languages[index] + texts[index] for index in tagged]
+    found = quiet.n_best(lines, n, **options)
     for index, translations in zip(tagged, found, strict=True):
         text, spans = texts[index], spans_of(texts[index])
         kept = [

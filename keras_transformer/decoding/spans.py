@@ -155,12 +155,16 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
     quiet = without_warnings(translator)
     is_bare = [_is_bare(*each) for each in zip(texts, spans, strict=True)]
     languages = [""] * len(texts) if languages is None else languages
+    options = {}
+    if getattr(translator, "glossary", ()):
+        options["protected"] = [[each.text for each in row] for row in spans]
     found = quiet.n_best(
         [
             "" if bare else language + text
             for language, text, bare in zip(languages, texts, is_bare, strict=True)
         ],
         n,
+        **options,
     )
     for index in itertools.compress(range(len(texts)), is_bare):
         found[index] = [found[index][0]._replace(text=texts[index])]

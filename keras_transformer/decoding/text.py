@@ -58,7 +58,7 @@ _BETWEEN_MARKS = _MARK + b"\\0" + _MARK
 _GAP = _MARK + b"\\2" + _MARK  # of the white space between sentences
 
 # How the case of a segment's translation follows its source.
-_AS_TRANSLATED, _CAPITALIZED, _CAPITALS = range(3)
+_AS_TRANSLATED, _CAPITALIZED, CAPITALS = range(3)
 # Shorter words in capitals, such as NATO, are translated as they are.
 _MIN_CAPITALS = 5
 _BEGINS_UPPER = r"(?s)\P{L}*\p{Lu}.*"
@@ -111,7 +111,7 @@ class Segments(NamedTuple):
     gaps: tf.Tensor  # string [segments], text before each segment's translation
     truncated: tf.Tensor  # bool [texts], whether part of the text was cut
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
-    # int32 [segments], such as `_CAPITALS`, or `None` if cases are not followed
+    # int32 [segments], such as `CAPITALS`, or `None` if cases are not followed
     cases: tf.Tensor | None = None
     # string [segments], text of other scripts at the end of the gap, or `None`
     kept: tf.Tensor | None = None
@@ -189,7 +189,7 @@ def segment(
     gaps = tf.where(is_first, tf.gather(gaps, line_of), " ")
     if cases is not None:
         cases = tf.gather(cases, line_of)
-        cases = tf.where(is_first | (cases == _CAPITALS), cases, _AS_TRANSLATED)
+        cases = tf.where(is_first | (cases == CAPITALS), cases, _AS_TRANSLATED)
     if kept is not None:
         kept = tf.where(is_first, tf.gather(kept, line_of), "")
     num_texts = tf.size(texts, tf.int64)
@@ -280,7 +280,7 @@ def _usual_case(lines):
     is_sentence = tf.strings.regex_full_match(lowered, f"(?s).*{_END}")
     is_begun = is_upper | ((num_capitals == 0) & is_sentence)
     lines = tf.where(is_begun, _capitalize(lowered), lines)
-    return lines, tf.where(is_upper, _CAPITALS, cases)
+    return lines, tf.where(is_upper, CAPITALS, cases)
 
 
 def _capitalize(texts):
@@ -295,7 +295,7 @@ def _follow_case(texts, cases):
     is_capitalized = cases[:, None] == _CAPITALIZED
     texts = tf.where(is_capitalized, _capitalize(texts), texts)
     upper = tf.strings.upper(texts, "utf-8")
-    return tf.where(cases[:, None] == _CAPITALS, upper, texts)
+    return tf.where(cases[:, None] == CAPITALS, upper, texts)
 
 
 def script_of(text):

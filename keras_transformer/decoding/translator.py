@@ -35,6 +35,7 @@ from keras_transformer.decoding.batches import (
     group_texts,
     log_warning,
     pad_rows,
+    spell_texts,
     target_of,
 )
 from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
@@ -202,8 +203,8 @@ class Translator:
         other.search = dataclasses.replace(self.search, **changes)
         if forbidden is not None:
             other._forbid(forbidden)
-        if glossary is not None:
-            other._use_glossary(glossary)
+        if forbidden is not None or glossary is not None:
+            other._use_glossary(self.glossary if glossary is None else glossary)
         return other
 
     def translate(self, lines, protect=PROTECTED):
@@ -228,7 +229,7 @@ class Translator:
         found = n_best_marked(self, lines, 1, "text", protect)
         return [best.text for best, *_ in found]
 
-    def n_best(self, lines, n=None, prefixes=None, required=None):
+    def n_best(self, lines, n=None, prefixes=None, required=None, protected=None):
         """Returns the best translations of each line, with scores.
 
         Args:
@@ -242,6 +243,8 @@ class Translator:
                 given twice must occur twice. Finding a good place for a phrase of many
                 subwords needs a large beam. If a translation lacks a phrase, for
                 example because it reached its maximum length, there is a warning.
+            protected: For each line, a list of its parts in which terms of the glossary
+                do not count, such as addresses. If `None`, there are none.
 
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
@@ -252,7 +255,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size, or the model cannot generate a
-                prefix or a required phrase.
+                prefix or a required phrase, for example because it is forbidden.
         """
         search = self.search
         n = search.beam_size if n is None else n
@@ -268,8 +271,9 @@ class Translator:
         if required is not None:
             lines = check_texts(lines)
             required = _check_required(lines, required)
+        phrases = {"required": required, "protected": protected}
         return self._run(
-            translate_ids, lines, num_places, prefixes, required=required, **options
+            translate_ids, lines, num_places, prefixes, **phrases, **options
         )
 
     def sample(self, lines, sampling=Sampling(), prefixes=None):
@@ -430,20 +434,42 @@ class Translator:
     def _use_glossary(self, terms):
         terms = list(terms)
         targets = [[[each] for each in term.targets] for term in terms]
-        encode = functools.partial(
-            encode_required, self.target_tokenizer, model=self.model
-        )
         try:
-            encoded = encode(targets)
+            encoded = self._encode_required(targets)
         except ModelError:
             for term, phrases in zip(terms, targets, strict=True):
                 try:
-                    encode([phrases])
+                    self._encode_required([phrases])
                 except ModelError as error:
                     raise ModelError(f"{term.place}: {error}") from None
             raise
-        self.glossary, self._glossary = terms, Glossary(terms)
+        # Sources and translations are spelled as their tokenizers spell them.
+        sources = encode_texts(self.tokenizer, [term.source for term in terms])
+        for term, row in zip(terms, sources, strict=True):
+            if self.tokenizer.unknown_id in row:
+                raise ModelError(
+                    f"{term.place}: the model's vocabulary cannot spell the source "
+                    f"phrase {term.source!r}"
+                )
+        sources = spell_texts(self.tokenizer, [term.source for term in terms])
+        self.glossary = terms
+        self._glossary = Glossary(
+            [
+                term._replace(source=source or term.source)
+                for term, source in zip(terms, sources, strict=True)
+            ]
+        )
+        texts = [text for term in terms for text in term.targets]
+        spelled = iter(spell_texts(self.target_tokenizer, texts))
+        self._term_targets = [
+            tuple(next(spelled) for _ in term.targets) for term in terms
+        ]
         self._term_ids = [[ids for (ids,) in phrases] for phrases in encoded]
+
+    def _encode_required(self, required):
+        return encode_required(
+            self.target_tokenizer, required, self.model, self._automaton
+        )
 
     def _call(self, function, inputs, forbidden=(), **options):
         """Calls a function of the model and of arrays, `inputs`, compiled.
@@ -533,6 +559,7 @@ class Translator:
         prefixes,
         seed=None,
         required=None,
+        protected=None,
         **options,
     ):
         """Runs a search that returns `num_places` translations per segment.
@@ -556,7 +583,10 @@ class Translator:
         required_rows, needed = [[]] * len(rows), []
         if seed is None and (required is not None or self.glossary):
             required = [[]] * len(lines) if required is None else required
-            required_rows, needed = self._required_of_segments(groups, required)
+            protected = [[]] * len(lines) if protected is None else protected
+            required_rows, needed = self._required_of_segments(
+                groups, required, protected
+            )
         target = self.target_tokenizer
         options["ids"] = SpecialIds.of(target, self.tokenizer)
         options["vocabulary_size"] = target.vocabulary_size
@@ -620,19 +650,24 @@ class Translator:
                     warnings[index].append(LOW_SCORE.format(mean, self.low_score))
         for index, pairs in enumerate(needed):
             phrases, messages = [phrase for phrase, _ in pairs], dict(pairs)
-            unmet = find_unmet(phrases, joined[index][0].text)
-            warnings[index] += [messages[phrase] for phrase in unmet]
+            for place, each in enumerate(joined[index] if pairs else ()):
+                unmet = [messages[one] for one in find_unmet(phrases, each.text)]
+                joined[index][place] = each._replace(warnings=tuple(unmet))
         is_text = self.data is None or self.data.kind != "trees"
         return add_warnings(lines, joined, warnings, self.warn, is_text)
 
-    def _required_of_segments(self, groups, required):
+    def _required_of_segments(self, groups, required, protected):
         """Returns the ids that describe each segment's phrases (see `required_row`).
 
         A phrase belongs to the first segment whose source contains it, or if none does,
         to the first one. Those of the glossary belong to the segments with their terms.
         Also returns, for each text, its phrases and the warnings if it lacks them.
         """
-        encoded = encode_required(self.target_tokenizer, required, self.model)
+        from keras_transformer.decoding.text import CAPITALS
+
+        encoded = self._encode_required(required)
+        texts = [text for phrases in required for phrase in phrases for text in phrase]
+        spelled = iter(spell_texts(self.target_tokenizer, texts))
         needed = []
         rows, num_texts = [], 0
         for segments in groups:
@@ -641,23 +676,33 @@ class Translator:
             sources = [each.decode("utf-8", "replace") for each in sources]
             is_blank = segments.ids.row_lengths().numpy() == 0
             of_text = segments.text_index.numpy()
+            in_capitals = np.zeros(len(sources), bool)
+            if segments.cases is not None:
+                in_capitals = segments.cases.numpy() == CAPITALS
             found = [[] for _ in sources]
             for text in range(len(segments.lengths)):
                 places = np.flatnonzero((of_text == text) & ~is_blank)
                 index = num_texts + text
                 needed.append([])
                 for phrase, ids in zip(required[index], encoded[index], strict=True):
+                    spellings = tuple(next(spelled) for _ in phrase)
                     for place in places[:1]:
                         inside = (
                             k for k in places if any(x in sources[k] for x in phrase)
                         )
                         found[next(inside, place)].append(ids)
                         message = f"the translation lacks {phrase[0]!r}"
-                        needed[index].append((tuple(phrase), message))
+                        needed[index].append((spellings, message))
+                parts = ()
+                if self.glossary and protected[index]:
+                    parts = spell_texts(self.tokenizer, protected[index])
                 for place in places:
-                    for term in self._glossary.find(sources[place]):
+                    for term in self._glossary.find(
+                        sources[place], parts, in_capitals[place]
+                    ):
                         found[place].append(self._term_ids[term])
-                        needed[index].append(self.glossary[term].requirement())
+                        message = self.glossary[term].warning()
+                        needed[index].append((self._term_targets[term], message))
             rows += map(required_row, found)
             num_texts += len(segments.lengths)
         return rows, needed

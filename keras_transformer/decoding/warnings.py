@@ -81,7 +81,8 @@ def add_warnings(texts, ranked, warnings, warn, is_text=True):
 
     Args:
         texts: List of str.
-        ranked: For each text, a list of `Translation`s, best first.
+        ranked: For each text, a list of `Translation`s, best first, with the warnings
+            about each of them.
         warnings: For each text, a list of warnings about all its translations.
         warn: Called with the index of a text and a warning about its best translation.
         is_text: Whether the translations are text, not trees, which may repeat parts.
@@ -93,7 +94,8 @@ def add_warnings(texts, ranked, warnings, warn, is_text=True):
     def add(text, translation, found):
         loop = find_loop(text, translation.text) if is_text else None
         loops = () if loop is None else (LOOP.format(loop),)
-        return translation._replace(warnings=(*found, *loops))
+        warnings = *found, *translation.warnings, *loops
+        return translation._replace(warnings=warnings)
 
     marked = [
         [add(text, translation, found) for translation in translations]

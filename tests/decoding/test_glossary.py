@@ -3,10 +3,14 @@
 import pytest
 from characters import Characters, characters_model
 from small_transformers import built
+from tiny_export import SENTENCES
 
+import keras_transformer as kt
 from keras_transformer.decoding import BeamSearch, Term, Translator, read_glossary
 from keras_transformer.decoding.glossary import Glossary, find_unmet
 from keras_transformer.errors import DataError, ModelError
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines.tokenizers.normalization import TextSettings
 
 
 def test_glossary_is_read_from_a_file(tmp_path):
@@ -34,6 +38,7 @@ def test_glossary_is_read_from_a_file(tmp_path):
         (b"bike\tRad\tcase\tx", "must have a source phrase, a tab"),
         (b"bike\tRad\tcaze", "flags must be case or inside. Received: 'caze'"),
         (b"bike\tR\xe4der", "is not UTF-8"),
+        (b"Gear\tGetriebe", "has the source phrase of line 1. Write its target"),
     ],
 )
 def test_bad_rows_name_file_and_line(tmp_path, line, message):
@@ -66,6 +71,29 @@ def test_longest_terms_are_found_first(phrases, text, found):
         source, _, flag = phrase.partition("+") if phrase != "C++" else (phrase, 0, "")
         terms.append(Term(source, ("x",), flag == "case", flag != "inside"))
     assert [phrases[index] for index in Glossary(terms).find(text)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "protected", "in_capitals", "found"),
+    [
+        ("bike <keep>Bike</keep> bike", ["Bike"], False, ["bike", "bike"]),
+        ("a bike at bike.org/bike", ["bike.org/bike"], False, ["bike"]),
+        ("my bike.org", ["bike.org"], False, []),
+        ("bike", ["ike"], False, []),
+        ("bike", ["bike", "car"], False, []),
+        ("polish nato bike", [], True, ["NATO+case", "bike"]),
+        ("polish nato bike", [], False, ["bike"]),
+        ("İbike bike İ", [], False, ["bike"]),
+    ],
+)
+def test_protected_parts_and_capitals(text, protected, in_capitals, found):
+    terms = [Term("bike", ("x",)), Term("NATO", ("x",), True)]
+    terms.append(Term("Polish", ("x",), True))
+    indices = Glossary(terms).find(text, protected, in_capitals)
+    names = [
+        terms[index].source + "+case" * terms[index].match_case for index in indices
+    ]
+    assert names == found
 
 
 @pytest.mark.parametrize(
@@ -109,6 +137,40 @@ def test_translations_contain_the_terms_of_their_sources():
     with pytest.raises(ModelError, match=r"terms\.tsv: line 3: .*'xyz'"):
         place = "terms.tsv: line 3"
         plain.with_search(glossary=[*terms, Term("a", ("b", "xyz"), place=place)])
+    with pytest.raises(ModelError, match=r"line 3: .* spell the source phrase 'xy'"):
+        plain.with_search(glossary=[*terms, Term("xy", ("b",), place=place)])
+
+
+def test_terms_are_spelled_like_their_text(tiny_model):
+    text = TextSettings(normalization=True, capitals=True)
+    tokenizer = train_tokenizer("bpe", SENTENCES, 300, text=text)
+    translator = kt.Translator(tiny_model[0], tokenizer, search=BeamSearch(2))
+    terms = [Term("Hund  la\u0308uft", ("Kat\u200bze",)), Term("DIE", ("noch",), True)]
+    lines = ["der Hund läuft", "DER HUND LÄUFT UND DIE", "die Katze"]
+    found = translator.with_search(glossary=terms).n_best(lines, 1)
+    for (best,), words in zip(found, ("katze", "katze noch", ""), strict=True):
+        assert all(word in best.text.lower() for word in words.split())
+        assert "lacks" not in str(best.warnings)
+    assert "noch" not in found[2][0].text
+    # Phrases must not be forbidden, neither whole words nor beginnings of words.
+    plain = translator.with_search(forbidden=["Hund", "Kat*"])
+    for phrase in ("Hund", "Katze", "der Hund"):
+        with pytest.raises(ModelError, match=f"{phrase}'.* without a forbidden phrase"):
+            plain.n_best(["a"], required=[[phrase]])
+    ((best,),) = plain.n_best(["der Hund"], 1, required=[[["Katze", "noch ein"]]])
+    assert "noch ein" in best.text
+    steered = translator.with_search(glossary=[Term("a", ("Hund",), place="t: 1")])
+    with pytest.raises(ModelError, match=r"^t: 1: .* phrase 'Hund'"):
+        steered.with_search(forbidden=["Hund"])
+
+
+def test_terms_in_spans_and_tags_do_not_count(tiny_model):
+    terms = [Term("Hund", ("noch noch noch",))]
+    translator = kt.Translator(*tiny_model, search=BeamSearch(2), glossary=terms)
+    lines = ["die <keep>Hund</keep>", "die https://x.org/Hund", "der Hund"]
+    lines.append('die <b title="Hund">Katze</b>')
+    found = translator.translate(lines)
+    assert ["noch noch noch" in each for each in found] == [False, False, True, False]
 
 
 def test_terms_beyond_the_maximum_length_are_reported():
