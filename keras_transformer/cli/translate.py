@@ -258,16 +258,25 @@ def translate(
         from keras_transformer.evaluation import reranking
 
         job.num_searched = candidates or (16 if sampling else None)
+        size = job.num_searched
+        if size is None and hasattr(translator, "search"):
+            size = translator.search.beam_size
+        if size is not None and n_best > size:
+            raise UserError(
+                f"--n-best {n_best}: must not exceed the number of candidates, {size}"
+            )
         if mbr is not None:
             job.choose = lambda lines, ranked: reranking.rank_by_utility(
                 ranked, reranking.UTILITIES[mbr]
             )
         else:
             reverse = console.open_translator(
-                rerank, parallel_parts=parallel_parts, allow_unsafe=allow_unsafe
+                *(rerank, (), (), parallel_parts, None, lambda *_: None, allow_unsafe)
             )
+            if getattr(getattr(reverse, "tokenizer", None), "kind", None) == "fairseq":
+                raise UserError(f"{rerank}: a multilingual model cannot rerank")
             job.choose = lambda lines, ranked: reranking.rank_by_reverse_model(
-                lines, ranked, reverse
+                _without_languages(translator, lines), ranked, reverse
             )
 
     def write_all(write_line, num_done):
@@ -350,6 +359,9 @@ class _Job:
             if self.choose is not None:
                 chosen = self.choose(lines, ranked)
                 ranked = [each[: self.num_candidates] for each in chosen]
+                for index, (best, *_) in enumerate(ranked):
+                    for warning in best.warnings:
+                        self.warnings(index, warning)
             yield from self._format(
                 [
                     (number, line, candidate)
@@ -383,13 +395,18 @@ class _Job:
     def _candidates(self, start, lines, prefixes, count):
         """Returns the translations of each line of a chunk, best first."""
         given = {} if None in prefixes else {"prefixes": prefixes}
+        translator = self.translator
+        if self.choose is not None:
+            from keras_transformer.decoding.spans import without_warnings
+
+            translator = without_warnings(translator)
         if self.sampling_options is None:
             if given or not self.protected:
-                return self.translator.n_best(lines, count, **given)
+                return translator.n_best(lines, count, **given)
             from keras_transformer.decoding.markup import n_best_marked
 
             return n_best_marked(
-                *(self.translator, lines, count, "text", self.protected),
+                *(translator, lines, count, "text", self.protected),
                 name=self._name,
             )
         import numpy as np
@@ -400,9 +417,9 @@ class _Job:
         # samples.
         seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
         options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
-        extra_length = self.translator.search.extra_length
+        extra_length = translator.search.extra_length
         sampling = Sampling(count, **options, extra_length=extra_length)
-        return self.translator.sample(lines, sampling, **given)
+        return translator.sample(lines, sampling, **given)
 
     def _format(self, found):
         """Yields the lines of output for (line number, line, translation) triples."""
@@ -426,6 +443,16 @@ class _Job:
                 # A text can contain a tab, which would begin another column.
                 columns = [column.replace("\t", " ") for column in columns]
             yield "\t".join(columns)
+
+
+def _without_languages(translator, lines):
+    """Removes the languages that a multilingual model reads at the start of lines."""
+    tokenizer = getattr(translator, "tokenizer", None)
+    split = getattr(tokenizer, "split_language_prefix", None)
+    if split is None:
+        return lines
+    _, texts = split([line.encode("utf-8", "replace") for line in lines])
+    return [each.decode("utf-8", "replace") for each in texts.numpy()]
 
 
 def _json_lines(found, aligned):

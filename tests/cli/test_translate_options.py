@@ -1,5 +1,7 @@
 """`translate` with a real model gives what the library gives for the same options."""
 
+import json
+
 import numpy as np
 import pytest
 import tiny_export
@@ -117,6 +119,16 @@ def test_glossary_and_choice_give_the_results_of_the_library(
     ]
     sampled = lines(translate("--sampling", "--mbr", "bleu", "--candidates", 3))
     assert len(sampled) == len(SOURCES)
+    # Warnings are those of the translation that is printed, once.
+    path.write_text("Hund\tKatze Katze Katze Katze Katze Katze Katze\n")
+    options = "--glossary", path, "--n-best", 2, "--rerank", folders[1]
+    result = translate(*options, "--json")
+    warned = [each for each in result.stderr.splitlines() if each[:7] == "warning"]
+    assert warned == [
+        f"warning: line {record['line']}: {warning}"
+        for record in map(json.loads, lines(result))
+        for warning in record["translations"][0].get("warnings", ())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +137,10 @@ def test_glossary_and_choice_give_the_results_of_the_library(
         (["--glossary", "x", "--sampling"], "--glossary: cannot be used with --samp"),
         (["--candidates", "3"], "--candidates: needs --mbr or --rerank"),
         (["--mbr", "bleu", "--rerank", "x"], "--mbr and --rerank: give only one"),
+        (
+            ["--mbr", "bleu", "--candidates", "2", "--n-best", "3"],
+            "--n-best 3: must not exceed the number of candidates, 2",
+        ),
         (["--glossary", "none.tsv"], "none.tsv"),
         (["--glossary", "bad.tsv"], "bad.tsv: line 2: must have a source phrase"),
     ],
