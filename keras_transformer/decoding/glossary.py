@@ -53,7 +53,8 @@ def read_glossary(path):
         List of `Term`.
 
     Raises:
-        DataError: If a line is invalid. The message names file and line.
+        DataError: If a line is invalid, or there is none. The message names file and
+            line.
     """
     terms, places = [], {}
     with open(path, "rb") as file:
@@ -73,6 +74,8 @@ def read_glossary(path):
                         "target phrases in one line, separated by |"
                     )
                 terms.append(term)
+    if not terms:
+        raise DataError(f"{path}: contains no terms")
     return terms
 
 

@@ -97,6 +97,11 @@ def apply_adapters(model, folders):
         raise ModelError(f"adapters: {error}") from None
     kernels = {name: to_numpy(each.kernel) for name, each, _ in _projections(model)}
     for folder in map(pathlib.Path, folders):
+        if not (folder / _CONFIG).is_file():
+            raise ModelError(
+                f"{folder}: contains no {_CONFIG}. The adapters of a run are in its "
+                "folder `adapters`"
+            )
         settings = read_json(folder / _CONFIG, _Settings, error=ModelError)
         if settings.rank_pattern or settings.alpha_pattern:
             raise ModelError(

@@ -47,6 +47,9 @@ def test_bad_rows_name_file_and_line(tmp_path, line, message):
     with pytest.raises(DataError) as error:
         read_glossary(path)
     assert str(error.value).startswith(f"{path}: line 2: {message}")
+    path.write_text("\n \n")
+    with pytest.raises(DataError, match="contains no terms"):
+        read_glossary(path)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,11 @@ def test_other_adapters_are_refused(base, adapted, tmp_path, settings, arrays, m
         kt.open_model(base, adapters=[folder])
 
 
+def test_run_in_place_of_its_adapters_is_refused(base, adapted):
+    with pytest.raises(ModelError, match=r"run: contains no adapter_config\.json"):
+        kt.open_model(base, adapters=[adapted[0]])
+
+
 def test_adapters_of_other_weights_give_a_warning(adapted, base, caplog):
     model = load_model(base)[2]
     apply_adapters(model, [adapted[0] / "adapters"])
