@@ -194,8 +194,8 @@ def _read_test_split(model):
     # A recipe of phrases has no key for its test set.
     if not data or data.kind == "trees" or getattr(data, "test", True) is None:
         raise UserError(
-            "--test-split: the model must have a recipe with text in data.test. Use "
-            "--source and --reference"
+            "--test-split: the model must have a recipe with text in data.test, or in "
+            "data.train.test if it mixes corpora. Use --source and --reference"
         )
     return load_scored_pairs(recipe, "test")
 
