@@ -204,10 +204,8 @@ class _Run:
         return initial
 
     def _load_initial_model(self, allow_unsafe):
-        path, has_adapters = (
-            self.recipe.training.initial_path,
-            self.recipe.training.lora,
-        )
+        settings = self.recipe.training
+        path, has_adapters = settings.initial_path, settings.lora
         if self.has_begun:
             # Checkpoints contain no weights that are frozen.
             return load_model(self.folder / BASE_MODEL)[2] if has_adapters else None

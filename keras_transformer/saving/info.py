@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import CheckpointError, ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file, names
@@ -183,9 +184,13 @@ def _describe_run(source, info):
         from keras_transformer.saving.checkpoints import count_stored_weights
 
         tokenizer = pipelines.load_tokenizer(source.tokenizer)
-        info.describe_model(model_settings(recipe, tokenizer))
-        with contextlib.suppress(CheckpointError):
-            info.parameters = count_stored_weights(source.path / "checkpoints")
+        settings = model_settings(recipe, tokenizer)
+        info.describe_model(settings)
+        if recipe.training.lora:  # its checkpoints contain only adapters
+            info.parameters = count_parameters(settings)
+        else:
+            with contextlib.suppress(CheckpointError):
+                info.parameters = count_stored_weights(source.path / "checkpoints")
     else:
         _describe_weights(source, info)
     if recipe is None:

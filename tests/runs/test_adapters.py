@@ -13,6 +13,7 @@ from keras_transformer.errors import ModelError, RecipeError, RunError
 from keras_transformer.interop.peft import apply_adapters
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
+from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import load_model
 
 RANK, ALPHA = 3, 6.0
@@ -82,6 +83,7 @@ def test_resumed_run_has_the_same_weights(recipe, adapted, base, tmp_path, monke
     # Before the end, the run opens with the adapters of its newest checkpoint.
     before, after = kernels(base), kernels(folder)
     assert before.keys() == after.keys()
+    assert model_info(folder)["parameters"] == sum(map(np.size, before.values()))
     name = next(each for each in before if each.endswith("/inner/kernel"))
     assert 0 < np.abs(after[name] - before[name]).max() < 1
     with pytest.raises(RunError, match=r"do not fit these changes: training\.lora"):
