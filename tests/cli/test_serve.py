@@ -125,7 +125,8 @@ def serve(run_command, monkeypatch, folder):
         monkeypatch.setattr(serving, name, stand_in)
 
     replace("listen", lambda *_: contextlib.nullcontext("the socket"))
-    replace("ServedModel", lambda *_: types.SimpleNamespace(name="mine", version=3))
+    model = types.SimpleNamespace(name="mine", version=3, limits=None)
+    replace("ServedModel", lambda *_: model)
     replace("serve", lambda *arguments: arguments[4]("http://example.org:80/"))
 
     def run(*options):
