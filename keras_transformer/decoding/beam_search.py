@@ -17,6 +17,7 @@ from keras_transformer.decoding.loop import (
 from keras_transformer.decoding.options import BeamSearch, SpecialIds
 from keras_transformer.decoding.required import Progress, choose
 from keras_transformer.decoding.top_k import top_k
+from keras_transformer.numerics.indexing import gather, shape
 from keras_transformer.numerics.softmax import best_log_probs
 
 NEG_INF = float("-inf")
@@ -153,8 +154,8 @@ def beam_search(
             cache = decoder.reorder(cache, parents)
         return state, cache
 
-    shape = (batch_size, beam_size, buffer_length)
-    state = _initial_state(max_lengths, shape, num_results, ids)
+    sizes = (batch_size, beam_size, buffer_length)
+    state = _initial_state(max_lengths, sizes, num_results, ids)
     if required_ids is not None:
         progress = Progress.of(required_ids, beam_size, ids.pad)
         state = state._replace(progress=progress)
@@ -187,8 +188,8 @@ class BeamState(NamedTuple):
     first_ids: Any = ()  # int32 [batch] if first tokens are forced
 
 
-def _initial_state(max_lengths, shape, num_results, ids):
-    batch_size, beam_size, buffer_length = shape
+def _initial_state(max_lengths, sizes, num_results, ids):
+    batch_size, beam_size, buffer_length = sizes
     done = max_lengths <= 0
     # All slots start alike, so more than one alive slot would give equal hypotheses.
     alive = ops.logical_and(ops.arange(beam_size) == 0, ops.logical_not(done[:, None]))
@@ -196,7 +197,7 @@ def _initial_state(max_lengths, shape, num_results, ids):
     is_empty = ops.logical_and(ops.arange(num_results) == 0, done[:, None])
     finished_shape = (batch_size, num_results, buffer_length)
     return BeamState(
-        alive_sequences=ops.full(shape, ids.pad, dtype="int32"),
+        alive_sequences=ops.full(sizes, ids.pad, dtype="int32"),
         alive_log_probs=_zero_where(alive),
         last_ids=ops.full((batch_size, beam_size), ids.start, dtype="int32"),
         finished_sequences=ops.full(finished_shape, ids.pad, dtype="int32"),
@@ -236,7 +237,7 @@ def _best_tokens(
 
 def _add_required(progress, may_follow, logits, log_probs, tokens):
     """Adds the ids that continue required phrases to the best tokens of each row."""
-    num_places = ops.shape(may_follow)[2]
+    num_places = shape(may_follow)[2]
     may_follow = ops.reshape(may_follow, (-1, num_places))
     beam_size = progress.met.shape[1]
     added = ops.repeat(ops.maximum(progress.ids, 0), beam_size, axis=0)
@@ -260,7 +261,7 @@ def _force_first(state, index, log_probs, tokens):
     """Replaces each row's best tokens at the first position by the forced one."""
     forced = ops.repeat(state.first_ids, state.last_ids.shape[1])[:, None]
     # The same token must not fill the beam.
-    free = _zero_where(ops.arange(ops.shape(tokens)[1]) == 0)
+    free = _zero_where(ops.arange(shape(tokens)[1]) == 0)
     is_first = index == 0
     return ops.where(is_first, free, log_probs), ops.where(is_first, forced, tokens)
 
@@ -292,7 +293,7 @@ def _expand_beams(
     sequences = _select(
         state.alive_sequences, ops.reshape(parents, (-1,)), 2 * beam_size
     )
-    here = ops.arange(ops.shape(sequences)[2], dtype="int32") == index
+    here = ops.arange(shape(sequences)[2], dtype="int32") == index
     sequences = ops.where(
         here, ops.reshape(new_tokens, (-1, 2 * beam_size, 1)), sequences
     )
@@ -302,12 +303,12 @@ def _expand_beams(
     finished = ops.logical_and(new_tokens[:, 0] == end_id, best_log_probs > NEG_INF)
     scores = best_log_probs / search.penalty(length)
     if added is not None:
-        scores = scores + ops.take(added, parents[:, 0], axis=0)
+        scores = scores + gather(added, parents[:, 0], axis=0)
     finished_sequences, finished_scores = _update_finished(
         state, sequences, scores, finished, length
     )
     # NaN, which comes from logits that are not finite, remains in a sum.
-    total = ops.sum(ops.reshape(log_probs, (ops.shape(state.done)[0], -1)), axis=1)
+    total = ops.sum(ops.reshape(log_probs, (shape(state.done)[0], -1)), axis=1)
     is_finite = ops.logical_or(total <= 0, state.done)[:, None]
     finished_scores = ops.where(is_finite, finished_scores, -NEG_INF)
     num_finished = state.num_finished
@@ -343,12 +344,13 @@ def _continue(state, log_probs, tokens, end_id, index, may_follow):
     """
     beam_size = state.last_ids.shape[1]
     # Required phrases add as many candidates as the row of the longest has places.
-    num_tokens = tokens.shape[1] or ops.shape(tokens)[1]
+    num_tokens = tokens.shape[1] or shape(tokens)[1]
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
     candidates = candidates + state.alive_log_probs[:, :, None]
-    shape = (-1, 1, beam_size * num_tokens)
-    candidates = ops.reshape(candidates, shape)
-    unfinished = ops.where(ops.reshape(tokens, shape) == end_id, NEG_INF, candidates)
+    of_sentence = (-1, 1, beam_size * num_tokens)
+    candidates = ops.reshape(candidates, of_sentence)
+    is_end = ops.reshape(tokens, of_sentence) == end_id
+    unfinished = ops.where(is_end, NEG_INF, candidates)
     candidates = ops.concatenate([candidates, unfinished], axis=1)
     if may_follow is None:
         log_probs, places = ops.top_k(candidates, beam_size)
@@ -357,12 +359,10 @@ def _continue(state, log_probs, tokens, end_id, index, may_follow):
         log_probs, places = _allocate(
             state, candidates, tokens, end_id, index, may_follow
         )
-    batch = ops.arange(ops.shape(state.done)[0], dtype="int32")
+    batch = ops.arange(shape(state.done)[0], dtype="int32")
     first_row = (batch * beam_size)[:, None, None]
     parents = first_row + places // num_tokens
-    tokens = ops.take(
-        ops.reshape(tokens, (-1,)), first_row * num_tokens + places, axis=0
-    )
+    tokens = gather(ops.reshape(tokens, (-1,)), first_row * num_tokens + places, axis=0)
     return log_probs, tokens, parents
 
 
@@ -373,13 +373,12 @@ def _allocate(state, candidates, tokens, end_id, index, may_follow):
     selected ones and their places, `[batch, 2, beam_size]`.
     """
     beam_size = state.last_ids.shape[1]
-    tokens = ops.reshape(tokens, (-1, beam_size, ops.shape(tokens)[1]))
+    tokens = ops.reshape(tokens, (-1, beam_size, shape(tokens)[1]))
     banks = state.progress.banks(may_follow, tokens)
     lacks = banks < state.progress.total()[:, None, None]
     cannot_end = ops.logical_and(tokens == end_id, lacks)
     banks, cannot_end = (
-        ops.reshape(each, (-1, 1, ops.shape(candidates)[2]))
-        for each in (banks, cannot_end)
+        ops.reshape(each, (-1, 1, shape(candidates)[2])) for each in (banks, cannot_end)
     )
     candidates = ops.where(cannot_end, NEG_INF, candidates)
     # At the maximum length, only the highest bank counts.
@@ -408,7 +407,7 @@ def _update_finished(state, sequences, scores, finished, length):
     scores = ops.where(ops.logical_or(finished, cut_off), scores, NEG_INF)
     scores = ops.concatenate([state.finished_scores, scores], axis=1)
     best_scores, kept = ops.top_k(scores, num_results)
-    batch = ops.arange(ops.shape(state.done)[0], dtype="int32")[:, None]
+    batch = ops.arange(shape(state.done)[0], dtype="int32")[:, None]
     rows = batch * (num_results + sequences.shape[1]) + ops.cast(kept, "int32")
     best_sequences = _select(
         ops.concatenate([state.finished_sequences, sequences], axis=1),
@@ -424,7 +423,7 @@ def _is_done(state, alive_log_probs, length, search, n_best):
     if _is_number(n_best):
         nth_score = state.finished_scores[:, n_best - 1]
     else:
-        nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
+        nth_score = gather(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
     if search.patience is not None:
         # The product is rounded. The limit keeps it within int32.
@@ -442,6 +441,6 @@ def _select(sequences, rows, num_rows):
 
     `rows` are indices into the first two axes, flattened to one.
     """
-    length = ops.shape(sequences)[2]
-    sequences = ops.take(ops.reshape(sequences, (-1, length)), rows, axis=0)
+    length = shape(sequences)[2]
+    sequences = gather(ops.reshape(sequences, (-1, length)), rows, axis=0)
     return ops.reshape(sequences, (-1, num_rows, length))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.numerics.indexing import gather, shape
 from keras_transformer.numerics.softmax import mask_to_bias
 
 # Number of positions between calls of `compact`.
@@ -113,7 +114,7 @@ class Cache(NamedTuple):
         """
         if not self.is_buffer:
             return self._split(self.positions - index)
-        num_slots = ops.shape(self.ancestors)[2]
+        num_slots = shape(self.ancestors)[2]
         places = ops.arange(num_slots, dtype="int32") // self.beam_size
         # A ring buffer overwrites the oldest position.
         distances = -((place - places) % (num_slots // self.beam_size))
@@ -121,7 +122,7 @@ class Cache(NamedTuple):
 
     def _split(self, x):
         """Splits the last axis into the main and the recent part of a growing cache."""
-        num_main = ops.shape(self.layers[0].key)[2]
+        num_main = shape(self.layers[0].key)[2]
         return [x[..., :num_main], x[..., num_main:]]
 
 
@@ -173,13 +174,13 @@ def extend(cache, index, window=None):
         count = min((window - 1) * cache.beam_size, 2**31 - 1)
         cache = _newest(cache, count)
     if cache.has_positions:
-        shape = (ops.shape(cache.positions)[0], 1, cache.beam_size)
-        new = ops.broadcast_to(ops.cast(index, "int32"), shape)
+        new_shape = (shape(cache.positions)[0], 1, cache.beam_size)
+        new = ops.broadcast_to(ops.cast(index, "int32"), new_shape)
         positions = ops.concatenate([cache.positions, new], axis=2)
         cache = cache._replace(positions=positions)
     if cache.sees_all:
         return cache, index
-    batch, beam_size, _ = ops.shape(cache.ancestors)
+    batch, beam_size, _ = shape(cache.ancestors)
     hypotheses = ops.arange(beam_size, dtype="int32")
     own = hypotheses[:, None] == hypotheses
     own = ops.broadcast_to(own, (batch, beam_size, beam_size))
@@ -189,7 +190,7 @@ def extend(cache, index, window=None):
 
 def _extend_buffer(cache, index):
     """Like `extend`, for a cache with a fixed capacity."""
-    _, beam_size, num_slots = ops.shape(cache.ancestors)
+    _, beam_size, num_slots = shape(cache.ancestors)
     # With a window, the newest position replaces the oldest. Attention does not depend
     # on the order of slots.
     place = index % (num_slots // beam_size)
@@ -229,9 +230,9 @@ def reorder(cache, parents):
     """
     if cache.sees_all:
         return cache
-    _, beam_size, num_slots = ops.shape(cache.ancestors)
+    _, beam_size, num_slots = shape(cache.ancestors)
     rows = ops.reshape(cache.ancestors, (-1, num_slots))
-    rows = ops.take(rows, parents, axis=0)
+    rows = gather(rows, parents, axis=0)
     batch_size = cache.ancestors.shape[0] or -1
     ancestors = ops.reshape(rows, (batch_size, beam_size, num_slots))
     return cache._replace(ancestors=ancestors)
@@ -263,11 +264,11 @@ def compact(cache, window=None):
     if slots is None:
         return cache._replace(layers=layers)
 
-    def gather(x):
+    def keep(x):
         return gather_slots(x[..., None], slots)[..., 0]
 
-    positions = gather(cache.positions) if cache.has_positions else ()
-    return Cache(layers, gather(cache.ancestors), positions)
+    positions = keep(cache.positions) if cache.has_positions else ()
+    return Cache(layers, keep(cache.ancestors), positions)
 
 
 def reachable_slots(ancestors):
@@ -278,7 +279,7 @@ def reachable_slots(ancestors):
     """
     reachable = ops.any(ancestors, axis=1)
     num_reachable = ops.max(ops.sum(ops.cast(reachable, "int32"), axis=1))
-    count = ops.shape(reachable)[1]
+    count = shape(reachable)[1]
     slots = ops.arange(count, dtype="int32")
     order = ops.argsort(ops.where(reachable, slots, slots + count), axis=1)
     return ops.cast(order[:, :num_reachable], "int32")
@@ -286,8 +287,8 @@ def reachable_slots(ancestors):
 
 def gather_slots(x, slots):
     """Gathers `slots`, int32 `[batch, num]`, from `x`, `[batch, n, all_slots, dim]`."""
-    batch, n, count, dim = ops.shape(x)
+    batch, n, count, dim = shape(x)
     first = ops.reshape(ops.arange(batch * n, dtype="int32") * count, (batch, n, 1))
     rows = ops.reshape(first + slots[:, None], (-1,))
-    x = ops.take(ops.reshape(x, (-1, dim)), rows, axis=0)
+    x = gather(ops.reshape(x, (-1, dim)), rows, axis=0)
     return ops.reshape(x, (batch, n, -1, dim))

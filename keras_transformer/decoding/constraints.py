@@ -11,6 +11,7 @@ from keras_transformer.decoding.compiled import shared_constant
 from keras_transformer.decoding.forbidden import FORBIDDEN, Automaton
 from keras_transformer.decoding.loop import StepDecoder, next_logits
 from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.numerics.indexing import gather, shape
 
 
 class ConstrainedDecoder:
@@ -88,7 +89,7 @@ class ConstrainedDecoder:
             states = ops.maximum(states, 0)
             if self._prefix_ids is not None:
                 # A forbidden word may end with the prefix.
-                is_word = ops.logical_not(ops.take(self._automaton.may_end, states))
+                is_word = ops.logical_not(gather(self._automaton.may_end, states))
                 forced = self._forced_ids(context, index - 1)
                 is_forced = ops.logical_and(forced == tokens, forced != self._pad_id)
                 states = ops.where(ops.logical_and(is_word, is_forced), 0, states)
@@ -124,13 +125,13 @@ class ConstrainedDecoder:
 
     def _at(self, array, index):
         """Returns a column of `[batch, length, ...]` as `[n, ...]`."""
-        place = ops.minimum(ops.maximum(index, 0), ops.shape(array)[1] - 1)
-        return ops.repeat(ops.take(array, place, axis=1), self._beam_size, axis=0)
+        place = ops.minimum(ops.maximum(index, 0), shape(array)[1] - 1)
+        return ops.repeat(gather(array, place, axis=1), self._beam_size, axis=0)
 
     def reorder(self, cache, parents):
         cache = {**cache, "inner": self._decoder.reorder(cache["inner"], parents)}
         for name in {"state", "follows"} & cache.keys():
-            cache[name] = ops.take(cache[name], parents, axis=0)
+            cache[name] = gather(cache[name], parents, axis=0)
         return cache
 
     @property
@@ -150,22 +151,22 @@ class ConstrainedDecoder:
     def _allowed_ids(self, states, is_last):
         """Returns which ids are allowed in each state, bool `[n, vocabulary + 1]`."""
         num_masks, num_ids = self._automaton.allowed.shape
-        masks = ops.take(self._automaton.mask_of, states)
+        masks = gather(self._automaton.mask_of, states)
         masks = masks + num_masks // 2 * ops.cast(is_last, "int32")
         tokens, targets = self._automaton.edges(states)
-        may_end = ops.take(self._automaton.may_end, ops.maximum(targets, 0))
+        may_end = gather(self._automaton.may_end, ops.maximum(targets, 0))
         forbidden = ops.logical_or(
             targets == FORBIDDEN,
             ops.logical_and(is_last[:, None], ops.logical_not(may_end)),
         )
         tokens = ops.where(forbidden, tokens, num_ids - 1)
-        numbers = ops.arange(ops.shape(states)[0], dtype="int32")[:, None]
-        places = ops.stack([ops.broadcast_to(numbers, ops.shape(tokens)), tokens], 2)
+        numbers = ops.arange(shape(states)[0], dtype="int32")[:, None]
+        places = ops.stack([ops.broadcast_to(numbers, shape(tokens)), tokens], 2)
         places = ops.reshape(places, (-1, 2))
         return ops.scatter_update(
-            ops.take(self._automaton.allowed, masks, axis=0),
+            gather(self._automaton.allowed, masks, axis=0),
             places,
-            ops.zeros((ops.shape(places)[0],), "bool"),
+            ops.zeros((shape(places)[0],), "bool"),
         )
 
 

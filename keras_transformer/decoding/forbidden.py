@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.numerics.indexing import gather
 
 # The first states: within a word, after a boundary, and after a phrase that must not be
 # followed by a boundary.
@@ -53,24 +54,24 @@ class Automaton(NamedTuple):
 
         Unused places have token -1 and target 0.
         """
-        first, end = (ops.take(self.first_edge, states + i)[:, None] for i in (0, 1))
+        first, end = (gather(self.first_edge, states + i)[:, None] for i in (0, 1))
         places = first + ops.arange(MAX_EDGES, dtype="int32")
         return (
-            ops.where(places < end, ops.take(self.tokens, places), -1),
-            ops.where(places < end, ops.take(self.targets, places), 0),
+            ops.where(places < end, gather(self.tokens, places), -1),
+            ops.where(places < end, gather(self.targets, places), 0),
         )
 
     def next_states(self, states, tokens):
         """Returns the states after tokens, or `FORBIDDEN`. All are int32 `[n]`."""
-        places = ops.take(self.row_of, states) * self.rows.shape[1] + tokens
-        following = ops.take(ops.reshape(self.rows, (-1,)), places)
+        places = gather(self.row_of, states) * self.rows.shape[1] + tokens
+        following = gather(ops.reshape(self.rows, (-1,)), places)
         edge_tokens, targets = self.edges(states)
         is_edge = edge_tokens == tokens[:, None]  # true at most once
         target = ops.sum(ops.where(is_edge, targets, 0), axis=1)
         following = ops.where(ops.any(is_edge, axis=1), target, following)
         following = ops.where(following == UNCHANGED, states, following)
-        places = ops.take(self.mask_of, states) * self.allowed.shape[1] + tokens
-        is_allowed = ops.take(ops.reshape(self.allowed, (-1,)), places)
+        places = gather(self.mask_of, states) * self.allowed.shape[1] + tokens
+        is_allowed = gather(ops.reshape(self.allowed, (-1,)), places)
         return ops.where(is_allowed, following, FORBIDDEN)
 
     def accepts(self, rows):

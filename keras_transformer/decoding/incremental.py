@@ -15,6 +15,7 @@ from keras_transformer.decoding import cache as kv_cache
 from keras_transformer.decoding.alignment import NUM_LAYERS
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_encoding import rotate
+from keras_transformer.numerics.indexing import shape
 from keras_transformer.numerics.matrices import (
     pack_kernel,
     packed_matmul,
@@ -152,7 +153,7 @@ class IncrementalDecoder:
         layers = tuple(map(project, model.decoder.layers))
         cache = kv_cache.empty_cache(
             [layer.self_attention for layer in model.decoder.layers],
-            ops.shape(source_ids)[0],
+            shape(source_ids)[0],
             beam_size,
             max_length,
             model.attention_window,

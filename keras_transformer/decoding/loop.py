@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
+from keras_transformer.numerics.indexing import gather, shape
 
 # Dropping sentences copies the whole cache. So the loop waits until at most 3/4 of the
 # sentences are unfinished, or until the cache is compacted, which copies it anyway.
@@ -86,7 +87,7 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     # the sentences that are left in the batch, and `rows` contains the indices of these
     # sentences in `results`.
     def condition(index, results, rows, state, cache, context):
-        return ops.logical_and(index < num_steps, ops.shape(rows)[0] > 0)
+        return ops.logical_and(index < num_steps, shape(rows)[0] > 0)
 
     def body(index, results, rows, state, cache, context):
         stop = num_steps
@@ -97,10 +98,9 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
         )
         if compact is not None:
             cache = compact(cache)
+        places = rows[:, None]
         results = keras.tree.map_structure(
-            lambda result, now: ops.scatter_update(result, rows[:, None], now),
-            results,
-            state,
+            lambda result, now: ops.scatter_update(result, places, now), results, state
         )
         return (index, results, *drop_done(rows, state, cache, context))
 
@@ -108,16 +108,16 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
         keep = ops.nonzero(ops.logical_not(state.done))[0]
         keep = ops.cast(keep, "int32")
         return (
-            ops.take(rows, keep, axis=0),
+            gather(rows, keep, axis=0),
             take_rows(state, keep),
-            _take_sentences(cache, keep, ops.shape(rows)[0]),
+            _take_sentences(cache, keep, shape(rows)[0]),
             take_rows(context, keep),
         )
 
     # In a loop whose batch shrinks, leading axes must have no static size. Calling
     # `drop_done` before the loop also hides their size from shape inference.
-    cache = keras.tree.map_structure(_hide_zeros, cache)
-    rows = ops.arange(ops.shape(state.done)[0], dtype="int32")
+    cache = _hide_zeros(cache)
+    rows = ops.arange(shape(state.done)[0], dtype="int32")
     loop = (index, state, *drop_done(rows, state, cache, context))
     return ops.while_loop(condition, body, loop)[1]
 
@@ -131,17 +131,20 @@ def has_dynamic_shapes(drop_finished):
 
 def take_rows(nest, rows):
     """Takes rows `rows` (int32 `[n]`) of every tensor in `nest`."""
-    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), nest)
+    return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), nest)
 
 
 def _take_sentences(nest, sentences, batch_size):
     """Takes all rows of `sentences` (int32 `[n]`) of every tensor in `nest`."""
 
+    # The maximum avoids a division by zero in an empty batch.
+    batch_size = ops.maximum(batch_size, 1)
+    column = sentences[:, None]
+
     def take(x):
-        # The maximum avoids a division by zero in an empty batch.
-        num_rows = ops.shape(x)[0] // ops.maximum(batch_size, 1)  # per sentence
-        rows = sentences[:, None] * num_rows + ops.arange(num_rows, dtype="int32")
-        return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
+        num_rows = shape(x)[0] // batch_size  # per sentence
+        rows = column * num_rows + ops.arange(num_rows, dtype="int32")
+        return gather(x, ops.reshape(rows, (-1,)), axis=0)
 
     return keras.tree.map_structure(take, nest)
 
@@ -175,14 +178,18 @@ def _run_steps(step, state, cache, context, index, num_steps, enough_left):
     return ops.while_loop(condition, body, (index, state, cache))
 
 
-def _hide_zeros(x):
+def _hide_zeros(nest):
     """Hides axes of size 0 from a graph's shape inference, because they may grow."""
-    for axis, size in enumerate(x.shape):
-        if axis > 0 and size == 0:
-            # Shape inference does not know how many indices `nonzero` returns.
-            no_indices = ops.nonzero(ops.zeros((1,)))[0]
-            x = ops.take(x, no_indices, axis=axis)
-    return x
+    # Shape inference does not know how many indices `nonzero` returns.
+    no_indices = ops.nonzero(ops.zeros((1,)))[0]
+
+    def hide(x):
+        for axis, size in enumerate(x.shape):
+            if axis > 0 and size == 0:
+                x = gather(x, no_indices, axis=axis)
+        return x
+
+    return keras.tree.map_structure(hide, nest)
 
 
 def _num_left(state):
@@ -194,5 +201,5 @@ def _any_left(state):
 
 
 def _enough_left(state):
-    size = ops.shape(state.done)[0]
+    size = shape(state.done)[0]
     return _num_left(state) * KEEP_DENOMINATOR > size * KEEP_NUMERATOR

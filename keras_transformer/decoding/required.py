@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.numerics.indexing import shape
+
 # Marks after an alternative: another one follows, another phrase follows, and another
 # phrase follows that begins only where this one has ended.
 ALTERNATIVE, PHRASE, THEN = -1, -2, -3
@@ -43,7 +45,7 @@ class Progress(NamedTuple):
         ids = ops.convert_to_tensor(required_ids, "int32")
         ids = ops.where(ids == pad_id, ALTERNATIVE, ids)
         is_mark = ids < 0
-        place = ops.arange(ops.shape(ids)[1], dtype="int32")
+        place = ops.arange(shape(ids)[1], dtype="int32")
         ends_phrase = ops.cast(ids <= PHRASE, "int32")
         phrase = ops.cumsum(ends_phrase, axis=1) - ends_phrase
         begins = ops.logical_and(ops.logical_not(is_mark), _shift(is_mark, fill=True))
@@ -53,7 +55,7 @@ class Progress(NamedTuple):
         lengths = ops.where(begins, left + 1, _FAR)[:, None]
         is_same = phrase[:, :, None] == phrase[:, None]
         need = ops.min(ops.where(is_same, lengths, _FAR), axis=2)
-        none = ops.zeros((ops.shape(ids)[0], beam_size, ops.shape(ids)[1]), "bool")
+        none = ops.zeros((shape(ids)[0], beam_size, shape(ids)[1]), "bool")
         return cls(ids, begins, left, need, phrase, none, none)
 
     def open_places(self):
@@ -121,7 +123,7 @@ def choose(candidates, banks, num_chosen):
     and so on. `candidates`, float32 `[..., n]`, are log-probabilities, and `banks` are
     int32 of the same shape. Returns int32 `[..., num_chosen]`.
     """
-    place = ops.arange(candidates.shape[-1] or ops.shape(candidates)[-1], dtype="int32")
+    place = ops.arange(candidates.shape[-1] or shape(candidates)[-1], dtype="int32")
     one, other = candidates[..., :, None], candidates[..., None, :]
     is_first = ops.logical_and(one == other, place < place[:, None])
     is_better = ops.logical_or(other > one, is_first)

@@ -15,6 +15,7 @@ from keras_transformer.decoding.loop import (
 )
 from keras_transformer.decoding.options import Sampling, SpecialIds
 from keras_transformer.decoding.top_k import top_k as select_top_k
+from keras_transformer.numerics.indexing import gather, shape
 
 
 def sample(
@@ -64,7 +65,7 @@ def sample(
         scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
         tokens = _draw(
             scaled / sampling.temperature,
-            ops.reshape(ops.take(state.uniforms, index, axis=2), (-1, 1)),
+            ops.reshape(gather(state.uniforms, index, axis=2), (-1, 1)),
             sampling.top_k,
             sampling.top_p,
         )
@@ -79,9 +80,9 @@ def sample(
             log_probs = ops.where(is_first, 0.0, log_probs)
         return _append(state, tokens, log_probs, index, ids), cache
 
-    shape = (batch_size, num_samples, buffer_length)
+    sizes = (batch_size, num_samples, buffer_length)
     seed = sampling.seed if seed is None else seed
-    state = _initial_state(max_lengths, shape, ids, seed)
+    state = _initial_state(max_lengths, sizes, ids, seed)
     if first_ids is not None:
         state = state._replace(first_ids=ops.cast(first_ids, "int32"))
     state = decode_loop(
@@ -103,16 +104,16 @@ class SampleState(NamedTuple):
     first_ids: Any = ()  # int32 [batch] if first tokens are forced
 
 
-def _initial_state(max_lengths, shape, ids, seed):
+def _initial_state(max_lengths, sizes, ids, seed):
     done = max_lengths <= 0
     return SampleState(
-        sequences=ops.full(shape, ids.pad, dtype="int32"),
-        log_probs=ops.zeros(shape[:2], dtype="float32"),
-        last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
-        ended=ops.broadcast_to(done[:, None], shape[:2]),
+        sequences=ops.full(sizes, ids.pad, dtype="int32"),
+        log_probs=ops.zeros(sizes[:2], dtype="float32"),
+        last_ids=ops.full(sizes[:2], ids.start, dtype="int32"),
+        ended=ops.broadcast_to(done[:, None], sizes[:2]),
         # One number per token. All are drawn at once, so that a sentence's samples do
         # not depend on when other sentences leave the batch.
-        uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
+        uniforms=keras.random.uniform(sizes, dtype="float32", seed=seed),
         max_lengths=max_lengths,
         done=done,
     )
@@ -143,7 +144,7 @@ def _draw(logits, uniforms, top_k, top_p):
         # A token is in the nucleus if the more likely ones together do not reach top_p.
         before = ops.cumsum(probabilities, axis=-1) - probabilities
         # The first token is always in the nucleus, despite rounding.
-        before = ops.where(ops.arange(ops.shape(logits)[1]) == 0, 0.0, before)
+        before = ops.where(ops.arange(shape(logits)[1]) == 0, 0.0, before)
         probabilities = ops.where(before < top_p, probabilities, 0.0)
     cumulative = ops.cumsum(probabilities, axis=-1)
     total = cumulative[:, -1:]
@@ -163,7 +164,7 @@ def _count(condition):
 def _append(state, tokens, log_probs, index, ids):
     """Appends one drawn token, `tokens[i, j]`, to each sample."""
     tokens = ops.where(state.ended, ids.pad, tokens)
-    here = ops.arange(ops.shape(state.sequences)[2], dtype="int32") == index
+    here = ops.arange(shape(state.sequences)[2], dtype="int32") == index
     sequences = ops.where(here, tokens[:, :, None], state.sequences)
     at_limit = index + 1 >= state.max_lengths
     ended = ops.logical_or(state.ended, tokens == ids.end)

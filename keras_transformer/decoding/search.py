@@ -14,6 +14,7 @@ from keras_transformer.decoding.loop import has_dynamic_shapes
 from keras_transformer.decoding.options import BeamSearch, Sampling, SpecialIds
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.steering import SteeredDecoder
+from keras_transformer.numerics.indexing import shape
 
 
 def translate_ids(
@@ -170,7 +171,7 @@ def _begin(
     drop_finished = has_dynamic_shapes(drop_finished)
     decoder = decoder or _decoder_of(model, drop_finished)
     source_ids = ops.convert_to_tensor(source_ids, "int32")
-    batch_size, source_length = ops.shape(source_ids)
+    batch_size, source_length = shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
     max_length = lengths + extra_length
     if ratio := getattr(settings, "max_length_ratio", None):
@@ -180,7 +181,7 @@ def _begin(
     for given in (prefix_ids, required_ids):
         if given is not None:
             max_length = max_length + _num_tokens(given, ids.pad)
-            buffer_length = buffer_length + ops.shape(given)[1]
+            buffer_length = buffer_length + shape(given)[1]
     if (limit := getattr(model, "position_limit", None)) is not None:
         max_length = ops.minimum(max_length, limit)
     # A source of one token contains only the end id, so its translation is empty.
@@ -240,7 +241,7 @@ def cut_at_end(source_ids, ids):
     is_end = ops.cast(source_ids == end_id, "int32")
     # Up to the first end id, no other end id has been counted.
     is_kept = ops.cumsum(is_end, axis=1) == is_end
-    places = ops.arange(1, ops.shape(source_ids)[1] + 1)
+    places = ops.arange(1, shape(source_ids)[1] + 1)
     end_places = ops.sum(is_end * ops.where(is_kept, places, 0), axis=1)
     source_ids = ops.where(is_kept, source_ids, ids.pad)
     return source_ids, _num_tokens(source_ids, ids.pad) == end_places

@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_transformer.decoding.loop import StepDecoder, next_logits
+from keras_transformer.numerics.indexing import gather, shape
 
 NEG_INF = float("-inf")
 # Attention below this value counts as this value, because its logarithm is needed.
@@ -45,7 +46,7 @@ class SteeredDecoder:
         only the number of rows of `source_ids` counts. `num_forced` is the number of
         first tokens that are forced even without a prefix.
         """
-        batch_size, source_length = ops.shape(source_ids)
+        batch_size, source_length = shape(source_ids)
         num_rows = batch_size * self._beam_size
         cache, context = {"inner": cache}, {"inner": context}
         context["free_from"] = ops.full((batch_size,), num_forced, "int32")
@@ -90,7 +91,7 @@ class SteeredDecoder:
         """Adds a step's attention to the source, and updates the penalty."""
         mean = sum(attention) / len(attention)  # of an ensemble
         coverage = cache["coverage"]
-        coverage = coverage + ops.reshape(mean, (-1, ops.shape(coverage)[1]))
+        coverage = coverage + ops.reshape(mean, (-1, shape(coverage)[1]))
         cache["coverage"] = coverage
         coverage = ops.maximum(ops.minimum(coverage, 1.0), _MIN_COVERAGE)
         is_token = ops.repeat(context["is_token"], self._beam_size, axis=0)
@@ -100,10 +101,10 @@ class SteeredDecoder:
     def _avoid_repetitions(self, logits, ids, cache, context, index):
         """Applies the penalty of repeated tokens, and excludes repeated n-grams."""
         history = cache["history"]
-        place = ops.arange(ops.shape(history)[1], dtype="int32")
+        place = ops.arange(shape(history)[1], dtype="int32")
         history = ops.where(place == index - 1, ops.cast(ids, "int32"), history)
         cache["history"] = history
-        is_known = ops.broadcast_to(place < index, ops.shape(history))
+        is_known = ops.broadcast_to(place < index, shape(history))
         penalty = self._search.repetition_penalty
         size = self._search.no_repeat_ngram_size
         if penalty != 1:
@@ -127,7 +128,7 @@ class SteeredDecoder:
 
     def reorder(self, cache, parents):
         own = {
-            name: ops.take(cache[name], parents, axis=0)
+            name: gather(cache[name], parents, axis=0)
             for name in cache
             if name != "inner"
         }
@@ -154,8 +155,8 @@ def _shift(x):
 def _replace(logits, tokens, is_used, values):
     """Replaces the logits of the tokens `[rows, n]` that are used."""
     size = logits.shape[-1]
-    rows = ops.arange(ops.shape(tokens)[0], dtype="int32")[:, None]
-    rows = ops.broadcast_to(rows, ops.shape(tokens))
+    rows = ops.arange(shape(tokens)[0], dtype="int32")[:, None]
+    rows = ops.broadcast_to(rows, shape(tokens))
     # The others are written to a column of their own.
     places = ops.stack([rows, ops.where(is_used, tokens, size)], axis=2)
     return ops.scatter_update(

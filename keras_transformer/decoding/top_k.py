@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_transformer.numerics.indexing import gather, shape
+
 
 def top_k(x, k):
     """Returns the `k` largest values of each row, largest first, and their indices.
@@ -20,15 +22,13 @@ def top_k(x, k):
     blocks = ops.reshape(x, (-1, num_blocks, width))
     _, best_blocks = ops.top_k(ops.max(blocks, axis=2), k)  # [rows, k]
     best_blocks = ops.cast(best_blocks, "int32")
-    rows = ops.arange(ops.shape(x)[0], dtype="int32")[:, None]
-    chosen = ops.take(
+    rows = ops.arange(shape(x)[0], dtype="int32")[:, None]
+    chosen = gather(
         ops.reshape(x, (-1, width)), rows * num_blocks + best_blocks, axis=0
     )
     values, places = ops.top_k(ops.reshape(chosen, (-1, k * width)), k)
     places = ops.cast(places, "int32")
-    blocks = ops.take(
-        ops.reshape(best_blocks, (-1,)), rows * k + places // width, axis=0
-    )
+    blocks = gather(ops.reshape(best_blocks, (-1,)), rows * k + places // width, axis=0)
     return values, blocks * width + places % width
 
 

@@ -18,6 +18,7 @@ from keras_transformer.layers.positional_encoding import (
     rotate,
 )
 from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.indexing import shape
 from keras_transformer.numerics.softmax import masked_softmax
 
 
@@ -205,7 +206,7 @@ class MultiHeadAttention(keras.layers.Layer):
         query = self.split_heads(self.query_dense(query))
         if self.positions == "rotary":
             query, key = (
-                rotate(each, ops.arange(ops.shape(each)[2], dtype="int32"))
+                rotate(each, ops.arange(shape(each)[2], dtype="int32"))
                 for each in (query, key)
             )
         context, scores = self.attend(
@@ -223,7 +224,7 @@ class MultiHeadAttention(keras.layers.Layer):
         may return `None` for the scores.
         """
         if causal:
-            lengths = ops.shape(query)[2], ops.shape(key)[2]
+            lengths = shape(query)[2], shape(key)[2]
             mask = combine_masks(mask, causal_mask(*lengths))
         mask = None if mask is None else mask[:, None]
         logits, relative_values = self.position_logits(query, key)
@@ -241,7 +242,7 @@ class MultiHeadAttention(keras.layers.Layer):
         if self.positions != "relative":
             return logits, None
         queries, keys = (
-            ops.arange(ops.shape(each)[-2], dtype="int32") for each in (query, key)
+            ops.arange(shape(each)[-2], dtype="int32") for each in (query, key)
         )
         distances = keys[None, :] + first_key - queries[:, None]
         keys, values = self.relative_key_value(distances, logits.dtype)
@@ -299,14 +300,14 @@ class MultiHeadAttention(keras.layers.Layer):
     def split_heads(self, x):
         """Splits `[batch, length, heads * dim]` into `[batch, heads, length, dim]`."""
         dim = x.shape[-1] // self.num_heads
-        batch, length, _ = ops.shape(x)
+        batch, length, _ = shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def join_heads(self, x):
         """Joins `[batch, heads, length, dim]` into `[batch, length, heads * dim]`."""
         x = ops.transpose(x, (0, 2, 1, 3))
-        batch, length, *_ = ops.shape(x)
+        batch, length, *_ = shape(x)
         return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):

@@ -11,6 +11,7 @@ from keras_transformer.arguments import (
     POSITIONS,
     require_choice,
 )
+from keras_transformer.numerics.indexing import gather, shape
 
 
 def sinusoids(positions, d_model, rates="paper"):
@@ -52,13 +53,12 @@ def rotate(x, positions):
     Returns:
         `[..., length, dim]`, in the dtype of `x`.
     """
-    shape, dim = ops.shape(x), x.shape[-1]
-    sines_and_cosines = sinusoids(positions, dim)
+    sines_and_cosines = sinusoids(positions, x.shape[-1])
     sines, cosines = sines_and_cosines[:, 0::2], sines_and_cosines[:, 1::2]
     pairs = ops.cast(x, "float32")
     real, imaginary = pairs[..., 0::2], pairs[..., 1::2]
     rotated = real * cosines - imaginary * sines, real * sines + imaginary * cosines
-    return ops.cast(ops.reshape(ops.stack(rotated, axis=-1), shape), x.dtype)
+    return ops.cast(ops.reshape(ops.stack(rotated, axis=-1), shape(x)), x.dtype)
 
 
 def relative_vectors(table, distances):
@@ -69,7 +69,7 @@ def relative_vectors(table, distances):
     """
     max_distance = table.shape[0] // 2
     places = ops.clip(distances, -max_distance, max_distance) + max_distance
-    return ops.take(table, places, axis=0)
+    return gather(table, places, axis=0)
 
 
 def multiply_each_query(x, matrices):
@@ -78,11 +78,11 @@ def multiply_each_query(x, matrices):
     Like tensor2tensor, this joins all other axes, to have one large product per query.
     """
     x = ops.moveaxis(x, -2, 0)
-    *outer, width = ops.shape(x)
+    *outer, width = shape(x)
     # `reshape` could not infer the size for an empty batch.
     rows = ops.reshape(x, (outer[0], math.prod(outer[1:]), width))
     products = ops.matmul(rows, matrices)
-    products = ops.reshape(products, (*outer, ops.shape(matrices)[-1]))
+    products = ops.reshape(products, (*outer, shape(matrices)[-1]))
     return ops.moveaxis(products, 0, -2)
 
 
@@ -160,7 +160,7 @@ class PositionalEncoding(keras.layers.Layer):
         if self.kind in ATTENTION_POSITIONS:
             return inputs
         _, length, d_model = inputs.shape
-        positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
+        positions = ops.arange(shape(inputs)[1], dtype="int32") + start_index
         if self.kind == "learned":
             if length is not None and length > self.max_length:
                 raise ValueError(
@@ -168,7 +168,7 @@ class PositionalEncoding(keras.layers.Layer):
                     f" Received: max_length={self.max_length}, input length={length}."
                 )
             positions = ops.minimum(positions, self.max_length - 1)
-            encoding = ops.take(self.positions, positions, axis=0)
+            encoding = gather(self.positions, positions, axis=0)
         else:
             positions = positions + self.first_position
             encoding = sinusoids(positions, d_model, self.rates)

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_transformer.numerics.indexing import gather, shape
+
 # Finite, so that a row whose keys are all masked gives no NaN. If a row has an allowed
 # key, the scores of its masked keys are exactly 0.
 MASKED_LOGIT = -1e30
@@ -50,7 +52,7 @@ def weighted_values(logits, values):
         return ops.matmul(ops.cast(masked_softmax(logits[0]), dtype), values[0])
     main, recent = values
     scores = ops.cast(masked_softmax(ops.concatenate(logits, axis=-1)), dtype)
-    size = ops.shape(main)[-2]
+    size = shape(main)[-2]
     product = ops.matmul(scores[..., :size], main)
     return product + ops.matmul(scores[..., size:], recent)
 
@@ -68,9 +70,9 @@ def best_log_probs(logits, best, tokens, has_largest, uses_softmax):
         # Only the first log-probability is read from a softmax. The others follow from
         # the differences between logits.
         probabilities = ops.softmax(logits, axis=-1)
-        num_rows, size = ops.shape(logits)
+        num_rows, size = shape(logits)
         places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
-        first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
+        first = gather(ops.reshape(probabilities, (-1,)), places, axis=0)
         # Each value is repeated 16 times: TensorFlow's vectorized log rounds the
         # entries after the last multiple of 16 differently, so results would depend on
         # batch size.
