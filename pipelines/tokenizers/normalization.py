@@ -48,7 +48,8 @@ def normalize(strings):
     strings = tf.convert_to_tensor(strings, tf.string)
     strings = tf.strings.regex_replace(strings, _INVISIBLE, "")
     strings = tf.strings.regex_replace(strings, _SPACES, " ")
-    return compose(tf.strings.strip(strings))
+    strings = tf.strings.strip(strings)
+    return compose(strings) if tf.executing_eagerly() else _compose_in_graph(strings)
 
 
 def normalize_texts(texts, settings):
@@ -124,6 +125,12 @@ def compose(strings):
     )
     composed = tf.strings.unicode_encode(ragged, "UTF-8")
     return tf.tensor_scatter_nd_update(strings, places, composed)
+
+
+# The signatures of an export, which all tokenize texts, share one graph.
+_compose_in_graph = tf.function(
+    compose, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+)
 
 
 def _compose_hangul(left, right):
