@@ -263,6 +263,22 @@ def epoch_batches(
     return [(indices, number) for _, indices, number in batches]
 
 
+def skip_batches(
+    buckets: Sequence[Bucket],
+    order: np.ndarray,
+    bucket_of_position: np.ndarray,
+    num_batches: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an `epoch_order` without the pairs of its first `epoch_batches`."""
+    if not num_batches:
+        return order, bucket_of_position
+    positions = np.arange(len(order))
+    batches = epoch_batches(buckets, positions, bucket_of_position)
+    is_left = np.ones(len(order), bool)
+    is_left[np.concatenate([each for each, _ in batches[:num_batches]])] = False
+    return order[is_left], bucket_of_position[is_left]
+
+
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:

@@ -14,6 +14,7 @@ from keras_transformer.pipelines.batching import (
     plan_buckets,
     plan_few_buckets,
     sample_weighted_pairs,
+    skip_batches,
     sorted_batches,
 )
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
@@ -71,17 +72,16 @@ def training_dataset(
         bucket = buckets[bucket] if pad_to_bucket else None
         return corpus.padded_batch(indices, bucket, multiple, shard, int(epoch))
 
+    def order_of(epoch):
+        order = epoch_order(buckets, leaf_of_pair, seed, int(epoch), corpus.weights)
+        # Pairs of skipped batches are left out here, since the dataset would take
+        # minutes to skip them in a large epoch.
+        num_skipped = start_step % steps if epoch == start_step // steps else 0
+        return skip_batches(buckets, *order, num_skipped)
+
     def one_epoch(epoch):
-        order = tf.numpy_function(
-            lambda epoch: epoch_order(
-                buckets, leaf_of_pair, seed, int(epoch), corpus.weights
-            ),
-            [epoch],
-            (tf.int64, tf.int32),
-        )
-        batches = _index_batches(order, buckets, epoch)
-        resumed = tf.cast(epoch == start_step // steps, tf.int64)
-        return batches.skip(resumed * (start_step % steps))
+        order = tf.numpy_function(order_of, [epoch], (tf.int64, tf.int32))
+        return _index_batches(order, buckets, epoch)
 
     dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
     dataset = _ids_dataset(dataset, padded_batch, corpus.input_names)
