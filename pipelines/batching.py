@@ -16,7 +16,8 @@ once. This module uses NumPy only.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,17 @@ from keras_transformer.errors import DataError
 # Minimum number of batches per epoch in a leaf. With fewer, a leaf would leave many of
 # its pairs to its parent.
 _MIN_BATCHES = 2
+
+
+class Copies(NamedTuple):
+    """Changed copies of a part of the pairs of an epoch."""
+
+    share: float  # of the pairs
+    # Function of the lengths of pairs, an int array, that returns those of the copies.
+    bound: Callable
+
+
+_PAIRS = Copies(1.0, np.asarray)  # the pairs themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +56,31 @@ def plan_buckets(
     batch_tokens: int,
     max_leaves: int = 32,
     weights: np.ndarray | None = None,
+    copies: Sequence[Copies] = (),
 ) -> tuple[list[Bucket], np.ndarray]:
     """Splits a corpus into buckets, given the lengths of its pairs with end ids.
 
     The arrays are `[num_pairs]`. `weights` are the numbers of times that an epoch
-    contains each pair. Returns the tree as a list, every parent before its children,
-    the root first, and each pair's leaf as an index into the list, int32 `[num_pairs]`.
+    contains each pair. The rows of the corpus are its pairs, followed by all pairs once
+    more for each of the `copies`. Returns the tree as a list, every parent before its
+    children, the root first, and each row's leaf as an index into the list, an integer
+    array `[num_rows]`.
     """
-    source_lengths = np.asarray(source_lengths, np.int64)
-    target_lengths = np.asarray(target_lengths, np.int64)
-    check_budget(source_lengths, target_lengths, batch_tokens)
-    width = int(target_lengths.max()) + 1
+    lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    width = check_budget(*lengths, batch_tokens, copies) + 1
+
+    def keys_of(copy):
+        source, target = map(copy.bound, lengths)
+        return source.astype(np.int64) * width + target
+
     # A cell is a distinct combination of source and target length. Even a huge corpus
     # has only thousands of cells.
-    keys, cell_of_pair, counts = np.unique(
-        source_lengths * width + target_lengths, return_inverse=True, return_counts=True
-    )
+    kinds = [_PAIRS, *copies]
+    found = [np.unique(keys_of(copy), return_counts=True) for copy in kinds]
+    keys = np.unique(np.concatenate([each for each, _ in found]))
+    counts = np.zeros(len(keys), np.int64)
+    for (each, count), copy in zip(found, kinds, strict=True):
+        counts[np.searchsorted(keys, each)] += np.ceil(copy.share * count).astype(int)
     cells = np.stack([keys // width, keys % width], axis=1)
     buckets = [_bucket(cells, batch_tokens, parent=-1)]
     leaf_of_cell = np.zeros(len(keys), np.int32)
@@ -79,8 +100,11 @@ def plan_buckets(
                 half_cells, counts[in_half], batch_tokens
             )
             buckets.append(_bucket(half_cells, batch_tokens, parent))
-    leaf_of_pair = leaf_of_cell[cell_of_pair]
-    return _count_pairs(buckets, leaf_of_pair, weights), leaf_of_pair
+    leaf_of_cell = leaf_of_cell.astype(np.min_scalar_type(len(buckets)))
+    leaf_of_row = np.concatenate(
+        [leaf_of_cell[np.searchsorted(keys, keys_of(copy))] for copy in kinds]
+    )
+    return _count_pairs(buckets, leaf_of_row, weights, copies), leaf_of_row
 
 
 def plan_few_buckets(
@@ -89,6 +113,7 @@ def plan_few_buckets(
     batch_tokens: int,
     max_buckets: int = 6,
     weights: np.ndarray | None = None,
+    copies: Sequence[Copies] = (),
 ) -> tuple[list[Bucket], np.ndarray]:
     """Divides a corpus into a few buckets with one length for both sides.
 
@@ -96,9 +121,12 @@ def plan_few_buckets(
     `plan_buckets`, but the buckets form a chain: the first one has the longest pairs,
     and each is the parent of the next. No other lengths have less padding.
     """
-    check_budget(source_lengths, target_lengths, batch_tokens)
-    lengths = np.maximum(source_lengths, target_lengths)
-    num_shorter = np.cumsum(np.bincount(lengths))  # pairs of at most each length
+    longest = check_budget(source_lengths, target_lengths, batch_tokens, copies)
+    lengths, kinds = np.maximum(source_lengths, target_lengths), [_PAIRS, *copies]
+    num_shorter = np.zeros(longest + 1)  # rows of at most each length
+    for copy in kinds:
+        counts = np.bincount(copy.bound(lengths), minlength=longest + 1)
+        num_shorter += np.cumsum(np.ceil(copy.share * counts))
     length = np.arange(len(num_shorter))
     # Positions in a bucket of the pairs above one length (rows), up to another one.
     costs = (num_shorter - num_shorter[:, None]) * length.astype(float)
@@ -121,23 +149,46 @@ def plan_few_buckets(
         Bucket(high, high, batch_tokens // high, parent=number - 1)
         for number, high in enumerate(highest)
     ]
-    bucket_of_pair = len(highest) - 1 - np.searchsorted(highest[::-1], lengths)
-    bucket_of_pair = bucket_of_pair.astype(np.int32)
-    return _count_pairs(buckets, bucket_of_pair, weights), bucket_of_pair
+    bucket_of_length = len(highest) - 1 - np.searchsorted(highest[::-1], length)
+    bucket_of_length = bucket_of_length.astype(np.uint8)
+    bucket_of_row = np.concatenate(
+        [bucket_of_length[copy.bound(lengths)] for copy in kinds]
+    )
+    return _count_pairs(buckets, bucket_of_row, weights, copies), bucket_of_row
 
 
-def _count_pairs(buckets, bucket_of_pair, weights):
-    """Returns the buckets with the numbers of their pairs in an epoch."""
-    drawn = bucket_of_pair
-    if weights is not None:
+def _count_pairs(buckets, bucket_of_row, weights, copies):
+    """Returns the buckets with the numbers of their rows in an epoch."""
+    drawn = bucket_of_row
+    if weights is not None or copies:
         random = np.random.default_rng(0)
-        drawn = drawn[sample_weighted_pairs(bucket_of_pair, weights, random)]
+        drawn = drawn[sample_rows(bucket_of_row, weights, copies, random)]
     return [
         dataclasses.replace(bucket, num_pairs=int(count))
         for bucket, count in zip(
             buckets, np.bincount(drawn, minlength=len(buckets)), strict=True
         )
     ]
+
+
+def sample_rows(
+    leaf_of_row: np.ndarray,
+    weights: np.ndarray | None,
+    copies: Sequence[Copies],
+    random: np.random.Generator,
+) -> np.ndarray:
+    """Samples the rows of an epoch (see `plan_buckets`), not shuffled."""
+    drawn, kinds = [], [_PAIRS, *copies]
+    leaves = leaf_of_row.reshape(len(kinds), -1)
+    num_pairs = leaves.shape[1]
+    for number, (leaf_of_pair, copy) in enumerate(zip(leaves, kinds, strict=True)):
+        if copy is _PAIRS and weights is None:
+            drawn.append(np.arange(num_pairs))
+            continue
+        scaled = copy.share * (np.ones(num_pairs) if weights is None else weights)
+        found = sample_weighted_pairs(leaf_of_pair, scaled, random)
+        drawn.append(number * num_pairs + found)
+    return np.concatenate(drawn)
 
 
 def sample_weighted_pairs(
@@ -171,16 +222,21 @@ def sample_weighted_pairs(
 
 
 def check_budget(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
-) -> None:
-    """Raises a `DataError` if the longest sentence does not fit into a batch."""
-    longest = int(max(source_lengths.max(), target_lengths.max()))
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    batch_tokens: int,
+    copies: Sequence[Copies] = (),
+) -> int:
+    """Returns the maximum length, or raises a `DataError` if it exceeds a batch."""
+    longest = np.maximum(source_lengths.max(), target_lengths.max())
+    longest = int(max(copy.bound(longest) for copy in [_PAIRS, *copies]))
     if batch_tokens < longest:
         raise DataError(
             "training.batch_tokens must be at least the longest sentence. Received: "
             f"training.batch_tokens={batch_tokens}, longest sentence={longest}. "
             "Increase training.batch_tokens or reduce data.max_length."
         )
+    return longest
 
 
 def check_start(seed: int, start_step: int) -> None:
@@ -211,19 +267,16 @@ def epoch_order(
     seed: int,
     epoch: int,
     weights: np.ndarray | None = None,
+    copies: Sequence[Copies] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
-    Returns the pairs' indices batch by batch, with the batches in random order, and the
-    bucket in which each of these pairs is batched, int64 and int32 `[pairs in epoch]`.
+    Returns the rows' indices batch by batch, with the batches in random order, and the
+    bucket in which each of these rows is batched, int64 and int32 `[rows in epoch]`.
     """
     random = np.random.default_rng([seed, epoch])
-    order = random.permutation(
-        len(leaf_of_pair)
-        if weights is None
-        else sample_weighted_pairs(leaf_of_pair, weights, random)
-    )
-    bucket_of_position = leaf_of_pair[order]
+    order = random.permutation(sample_rows(leaf_of_pair, weights, copies, random))
+    bucket_of_position = leaf_of_pair[order].astype(np.int32)
     waiting = _positions(bucket_of_position, len(buckets))
     for number in range(len(buckets) - 1, 0, -1):
         bucket, positions = buckets[number], waiting[number]

@@ -10,10 +10,9 @@ from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     check_start,
     epoch_batches,
-    epoch_order,
     plan_buckets,
     plan_few_buckets,
-    sample_weighted_pairs,
+    sample_rows,
     skip_batches,
     sorted_batches,
 )
@@ -64,7 +63,7 @@ def training_dataset(
             f"`shard` must be (index, count) with index < count. Received: {shard}."
         )
     check_start(seed, start_step)
-    buckets, leaf_of_pair = _plan(corpus, batch_tokens, pad_to_bucket)
+    plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
 
@@ -73,7 +72,7 @@ def training_dataset(
         return corpus.padded_batch(indices, bucket, multiple, shard, int(epoch))
 
     def order_of(epoch):
-        order = epoch_order(buckets, leaf_of_pair, seed, int(epoch), corpus.weights)
+        order = corpus.epoch_order(plan, seed, int(epoch))
         # Pairs of skipped batches are left out here, since the dataset would take
         # minutes to skip them in a large epoch.
         num_skipped = start_step % steps if epoch == start_step // steps else 0
@@ -106,10 +105,9 @@ def batch_indices(
 
     `step` is the number of the batch, counted from 1.
     """
-    buckets, leaf_of_pair = _plan(corpus, batch_tokens, pad_to_bucket)
+    plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
-    order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
-    return epoch_batches(buckets, *order)[before][0]
+    return epoch_batches(buckets, *corpus.epoch_order(plan, seed, epoch))[before][0]
 
 
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
@@ -117,10 +115,9 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
 
     If the corpus has weights, they are a sample of about the size of an epoch.
     """
-    if corpus.weights is None:
-        return np.arange(corpus.num_pairs)
-    one_leaf = np.zeros(corpus.num_pairs, np.int32)
-    return sample_weighted_pairs(one_leaf, corpus.weights, np.random.default_rng(0))
+    one_leaf = np.zeros(corpus.num_pairs * (1 + len(corpus.copies)), np.uint8)
+    random = np.random.default_rng(0)
+    return sample_rows(one_leaf, corpus.weights, corpus.copies, random)
 
 
 def evaluation_dataset(
@@ -138,8 +135,7 @@ def evaluation_dataset(
         DataError: If the longest sentence exceeds `batch_tokens`.
     """
     rows = np.arange(corpus.num_pairs) if rows is None else rows
-    lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
-    batches = sorted_batches(*lengths, batch_tokens)
+    batches = sorted_batches(*corpus.lengths(rows), batch_tokens)
     return _ids_dataset(
         tf.data.Dataset.range(len(batches)),
         lambda number: corpus.padded_batch(rows[batches[number]], None, num_replicas),

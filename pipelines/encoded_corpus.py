@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.batching import Bucket, plan_buckets
+from keras_transformer.pipelines.batching import Bucket, epoch_order, plan_buckets
 from keras_transformer.untrusted import read_json, require_regular
 
 FACTS = "corpus.json"
@@ -76,7 +76,10 @@ class EncodedCorpus:
         start_id: Id that begins the decoder's input.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
+        copies: `Copies` that an epoch contains beside these rows (see `plan_buckets`).
     """
+
+    copies = ()
 
     def __init__(self, folder: str | os.PathLike, weights=None):
         self.folder = os.fspath(folder)
@@ -146,8 +149,17 @@ class EncodedCorpus:
         key = batch_tokens, planner
         if key not in self._plans:
             lengths = self.source_lengths, self.target_lengths
-            self._plans[key] = planner(*lengths, batch_tokens, weights=self.weights)
+            options = {"weights": self.weights, "copies": self.copies}
+            self._plans[key] = planner(*lengths, batch_tokens, **options)
         return self._plans[key]
+
+    def epoch_order(self, plan, seed: int, epoch: int):
+        """Returns the `epoch_order` of a result of `plan`."""
+        return epoch_order(*plan, seed, epoch, self.weights, self.copies)
+
+    def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the source and the target lengths of rows, with end ids."""
+        return self.source_lengths[rows], self.target_lengths[rows]
 
     def padded_batch(
         self,
@@ -171,8 +183,7 @@ class EncodedCorpus:
         if bucket:
             lengths = bucket.source_length, bucket.target_length
         else:
-            lengths = self.source_lengths[indices], self.target_lengths[indices]
-            lengths = [int(each.max()) for each in lengths]
+            lengths = [int(each.max()) for each in self.lengths(indices)]
         own = indices[shard[0] :: shard[1]]  # this worker's rows
         missing = ((0, num_rows - len(own)), (0, 0))
         source_ids, labels, *groups = (

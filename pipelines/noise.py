@@ -4,11 +4,13 @@ A copy is the text of a pair with one kind of noise, split into subwords again. 
 depends only on the seed, the epoch and the pair.
 """
 
+import functools
 import random
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.pipelines.batching import Copies
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
 
 # Share of the words that a copy lacks, and of the subwords that it masks.
@@ -79,8 +81,9 @@ KINDS = {
 class NoisyCorpus(EncodedCorpus):
     """`EncodedCorpus` whose epochs also contain noisy copies of pairs.
 
-    Row `k * n + i` of the `n` rows on disk is the copy of row `i` with the `k`-th kind
-    of noise. Its lengths are upper bounds, by which copies are batched. The pair itself
+    With `n` rows on disk, `num_pairs`, row `k * n + i` is the copy of row `i` with the
+    `k`-th kind of noise. No array has a value for each copy but the plan, which has a
+    byte. Lengths of copies are upper bounds, by which they are batched. The pair itself
     takes the place of a copy that exceeds them or lacks all text.
 
     Args:
@@ -120,31 +123,35 @@ class NoisyCorpus(EncodedCorpus):
         sides = tokenizer.source, tokenizer.target
         self._tokenize = [tf.function(each.tokenize, [text]) for each in sides]
         self._join = [tf.function(each.detokenize, [ids]) for each in sides]
+        self._max_length = max_length
         self._kinds = [None, *filter(noise.get, KINDS)]
-        weights = np.ones(self.num_pairs) if self.weights is None else self.weights
-        shares = [noise.get(kind, 1.0) for kind in self._kinds]
-        self.weights = np.concatenate([weights * share for share in shares])
-        self.source_lengths, self.target_lengths = (
-            np.concatenate(
-                [lengths, *(_bounds(lengths, k, max_length) for k in self._kinds[1:])]
-            )
-            for lengths in (self.source_lengths, self.target_lengths)
+        self.copies = [
+            Copies(noise[kind], functools.partial(self._bounds, KINDS[kind][1]))
+            for kind in self._kinds[1:]
+        ]
+
+    def _bounds(self, factor, lengths):
+        bounds = np.ceil(factor * lengths).astype(np.int32) + 4
+        return np.minimum(bounds, self._max_length)
+
+    def lengths(self, rows):
+        kinds, rows = np.divmod(rows, self.num_pairs)
+        factors = np.array([1.0, *(KINDS[each][1] for each in self._kinds[1:])])[kinds]
+        return tuple(
+            np.where(kinds == 0, lengths, self._bounds(factors, lengths))
+            for lengths in super().lengths(rows)
         )
-        self._num_rows, self.num_pairs = self.num_pairs, len(self.weights)
 
     def numbers(self, indices):
-        return super().numbers(indices % getattr(self, "_num_rows", self.num_pairs))
+        return super().numbers(indices % self.num_pairs)
 
     def _sides(self, indices, lengths, epoch):
-        sides = super()._sides(indices % self._num_rows, lengths, epoch)
-        places = np.flatnonzero(indices >= self._num_rows)
+        sides = super()._sides(indices % self.num_pairs, lengths, epoch)
+        places = np.flatnonzero(indices >= self.num_pairs)
         copies = self._copies(indices[places].tolist(), epoch)
-        for place, copy in zip(places, copies, strict=True):
-            has_room = all(
-                len(ids) <= limits[indices[place]]
-                for ids, limits in zip(copy, self._limits, strict=True)
-            )
-            if has_room:
+        limits = zip(*self.lengths(indices[places]), strict=True)
+        for place, copy, sizes in zip(places, copies, limits, strict=True):
+            if all(len(ids) <= size for ids, size in zip(copy, sizes, strict=True)):
                 for side, ids in zip(sides, copy, strict=False):
                     side[place] = self.pad_id
                     side[place, : len(ids)] = ids
@@ -152,16 +159,12 @@ class NoisyCorpus(EncodedCorpus):
                     groups[place] = 0
         return sides
 
-    @property
-    def _limits(self):
-        return self.source_lengths, self.target_lengths
-
     def _copies(self, indices, epoch):
         """Returns the source and target ids, with end ids, of noisy copies."""
         copies, changes = [], []
         for place, index in enumerate(indices):
             draw = random.Random(f"{self._seed} {epoch} {index}")
-            kind, row = self._kinds[index // self._num_rows], index % self._num_rows
+            kind, row = self._kinds[index // self.num_pairs], index % self.num_pairs
             tag, source, target = self._split(row)
             if kind == "mask":
                 unknown = self._tokenizer.source.unknown_id
@@ -195,12 +198,14 @@ class NoisyCorpus(EncodedCorpus):
 
     def _partners(self, index, draw):
         """Returns a list of a row to join to another row, empty if none fits."""
-        row = index % self._num_rows
+        row = index % self.num_pairs
         for _ in range(_CANDIDATES):
-            other = (row + draw.randint(1, _MAX_DISTANCE)) % self._num_rows
+            other = (row + draw.randint(1, _MAX_DISTANCE)) % self.num_pairs
             has_room = all(
-                lengths[row] + lengths[other] <= lengths[index]
-                for lengths in self._limits
+                first + second <= limit
+                for first, second, limit in map(
+                    tuple, self.lengths(np.array([row, other, index]))
+                )
             )
             if has_room and self._can_join(row, other):
                 return [other]
@@ -222,8 +227,3 @@ class NoisyCorpus(EncodedCorpus):
         rows = self._tokenize[side](tf.constant(texts)).to_list()
         end_id = (self._tokenizer.source, self._tokenizer.target)[side].end_id
         return [[*row, end_id] for row in rows]
-
-
-def _bounds(lengths, kind, max_length):
-    bounds = np.ceil(KINDS[kind][1] * lengths).astype(lengths.dtype) + 4
-    return np.minimum(bounds, max_length)

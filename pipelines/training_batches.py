@@ -9,7 +9,6 @@ from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     check_start,
     epoch_batches,
-    epoch_order,
     plan_few_buckets,
 )
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
@@ -84,5 +83,5 @@ class TrainingBatches(keras.utils.PyDataset):
         return dict(zip(self._corpus.input_names, inputs, strict=True)), labels
 
     def _batches_of(self, epoch):
-        order = epoch_order(*self._plan, self._seed, epoch, self._corpus.weights)
+        order = self._corpus.epoch_order(self._plan, self._seed, epoch)
         return epoch_batches(self._plan[0], *order)

@@ -67,8 +67,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
     """
     total = tokens = 0.0
     for stage, corpus in zip(recipe.stages, corpora, strict=True):
-        rows = pipelines.epoch_rows(corpus)
-        lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
+        lengths = corpus.lengths(pipelines.epoch_rows(corpus))
         epoch = training_flops(settings, num_outputs, *lengths)
         if stage.settings.consistency is not None:
             epoch *= 2  # the model processes each batch twice

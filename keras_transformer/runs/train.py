@@ -246,7 +246,7 @@ class _Run:
             options = stage.text_options
             corpus, pairs = self._training_text(options)
             lengths = corpus.source_lengths, corpus.target_lengths
-            check_budget(*lengths, stage.settings.batch_tokens)
+            check_budget(*lengths, stage.settings.batch_tokens, corpus.copies)
             check_targets(self.trainer.model.transformer, corpus, pairs)
             fingerprints[options] = corpus.fingerprint
         is_known = None not in fingerprints.values()
