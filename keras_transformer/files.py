@@ -72,25 +72,29 @@ def replace_text(path, text):
 
 
 @contextlib.contextmanager
-def replace_folder(folder, must_be_new=False):
+def replace_folder(folder, must_be_new=False, is_kept=False):
     """Yields a temporary folder next to `folder` and renames it to `folder` at the end.
 
     After an error, in the block or in the renaming, the temporary folder is removed and
     `folder` is unchanged. After a power failure, `folder` is the old folder, the new
-    one, or missing, but never partly written.
+    one, or missing, but never partly written. If `is_kept`, the temporary folder is
+    `folder` with the suffix `.part`, which a signal leaves as it is, for the next call.
     """
     folder = pathlib.Path(folder)
     if not folder.name:
         raise StorageError(f"{folder}: must be a new folder with a name")
     temporary = temporary_name(folder)
     old = temporary.with_name(f"{temporary.name}-old")
-    remove_tree(temporary)
+    if is_kept:
+        temporary = folder.with_name(f"{folder.name}.part")
+    else:
+        remove_tree(temporary)
     try:
         parents = folder.parents
         with convert_disk_full_errors(folder), _name_target(folder, *parents):
             folder.parent.mkdir(parents=True, exist_ok=True)
         with convert_disk_full_errors(folder), _name_target(folder, temporary):
-            temporary.mkdir()
+            temporary.mkdir(exist_ok=is_kept)
             yield temporary
             sync_tree(temporary)
         with convert_disk_full_errors(folder), _name_target(folder, temporary, folder):
@@ -100,8 +104,12 @@ def replace_folder(folder, must_be_new=False):
             else:
                 _rename_over(temporary, folder, old)
         sync(folder.parent)
-    finally:
-        remove_tree(temporary)
+    except BaseException as error:
+        # A `BlockingIOError` means that another process writes to the folder.
+        kept_after = (KeyboardInterrupt, SystemExit, BlockingIOError)
+        if not is_kept or not isinstance(error, kept_after):
+            remove_tree(temporary)
+        raise
 
 
 def _rename_over(temporary, folder, old):

@@ -12,7 +12,6 @@ from rich.progress import (
     ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Column
 from rich.text import Text
@@ -56,9 +55,7 @@ class ProgressBar:
                 _DetailsColumn(),
                 TimeElapsedColumn(table_column=Column(no_wrap=True)),
                 TextColumn("left"),
-                TimeRemainingColumn(
-                    elapsed_when_finished=False, table_column=Column(no_wrap=True)
-                ),
+                TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
                 console=console,
                 transient=transient,
             )
@@ -67,11 +64,10 @@ class ProgressBar:
         self._shown = time.monotonic()
         if self._bar is not None:
             label, done, details = self._columns
+            fields = {"completed": done, "details": details, "left": "-:--"}
             try:
                 self._bar.start()
-                self._task = self._bar.add_task(
-                    label, total=self.total, completed=done, details=details
-                )
+                self._task = self._bar.add_task(label, total=self.total, **fields)
             except OSError:
                 self.__exit__()
                 self._bar = None
@@ -100,17 +96,36 @@ class ProgressBar:
         printed, with the time left at its end.
         """
         self._shown = now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, details=details)
-            return
         # The first unit is slower, because TensorFlow traces its functions. Only later
         # ones count in the estimate.
-        start, first = self._first or (now, done)
+        left, (start, first) = None, self._first or (now, done)
         if self.total is not None and done > first:
-            left = (now - start) / (done - first) * (self.total - done)
-            line += f", {_clock(left)} left"
+            left = _clock((now - start) / (done - first) * (self.total - done))
+        if self._bar is not None:
+            fields = {"total": self.total, "completed": done, "left": left or "-:--"}
+            self._bar.update(self._task, details=details, **fields)
+            return
         with contextlib.suppress(OSError):
+            line += f", {left} left" if left else ""
             print(line, file=sys.stderr, flush=True)
+
+    def show_count(self, done, unit):
+        """Shows the number of done units, if it is due."""
+        if self.is_due(done):
+            of_total = "" if self.total is None else f" of {self.total:,}"
+            self.show(done, unit, f"{self._columns[0]}: {done:,}{of_total} {unit}")
+
+    @contextlib.contextmanager
+    def pause(self, details):
+        """Shows `details` in a terminal, and leaves this time out of estimates."""
+        started = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, details=details)
+        yield
+        seconds = time.monotonic() - started
+        self._shown += seconds
+        if self._first is not None:
+            self._first = self._first[0] + seconds, self._first[1]
 
 
 def _clock(seconds):

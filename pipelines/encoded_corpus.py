@@ -44,6 +44,12 @@ class _Facts(BaseModel):
     ids: str  # hash of the ids
     pad_id: NonNegativeInt
     start_id: NonNegativeInt
+    ends: list[NonNegativeInt] | None = None  # those of `MixedPairs`
+
+
+def stored_ends(folder) -> list[int] | None:
+    """Returns the `MixedPairs.ends` of an encoded corpus, or `None`."""
+    return read_json(os.path.join(folder, FACTS), _Facts, error=DataError).ends
 
 
 class EncodedCorpus:

@@ -1,17 +1,20 @@
 """Tokenizes a corpus once and stores its ids in a folder."""
 
 import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.files import replace_folder
+from keras_transformer.files import replace_folder, replace_text
 from keras_transformer.pipelines.encoded_corpus import (
     DROP_REASONS,
     DROPPED,
@@ -25,12 +28,16 @@ from keras_transformer.pipelines.encoded_corpus import (
 from keras_transformer.pipelines.lines import encode_text
 from keras_transformer.pipelines.sources.base import Pair, Pairs, as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.untrusted import read_json
+
+logger = logging.getLogger(__name__)
 
 # Part of the fingerprint. Change it when the stored ids change.
 _FORMAT = 3
 # Part of the fingerprint. Change it when `Tokenizer.sample` draws other numbers.
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
+_HASHED_IDS = 1 << 20  # per step, to bound the memory
 # Maximum number of dropped pairs per reason whose locations are stored.
 _MAX_LOCATIONS = 5
 _FILES = {FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))}
@@ -47,6 +54,7 @@ def encode_corpus(
     segmentations: int = 1,
     seed: int = 1,
     examples: str = "training examples",
+    report: Callable | None = None,
 ) -> EncodedCorpus:
     """Tokenizes pairs once and stores their ids in `folder`.
 
@@ -55,7 +63,8 @@ def encode_corpus(
 
     If the folder already contains the same text, encoded with the same tokenizers and
     options, the existing corpus is opened. A source whose `fingerprint()` is `None` is
-    always encoded again.
+    always encoded again. An interrupted call leaves finished chunks in a folder with
+    the suffix `.part`, and the same call continues them.
 
     Args:
         pairs: A `Pairs` object or any iterable of (source text, target text).
@@ -68,6 +77,7 @@ def encode_corpus(
         segmentations: Number of segmentations per pair, 1 without dropout.
         seed: Seed of the dropout, not negative.
         examples: Plural noun for the pairs, for the message if none is left.
+        report: Function that receives the number of encoded pairs after each chunk.
 
     Returns:
         The corpus in `folder`.
@@ -98,23 +108,26 @@ def encode_corpus(
         raise DataError(
             f"{folder}: contains other files. Choose an empty folder for the token ids."
         )
-    with replace_folder(folder) as temporary:
+    with replace_folder(folder, is_kept=fingerprint is not None) as temporary:
         id_chunks = pairs.id_chunks(source_tokenizer)
         if id_chunks is not None and sampling:
             raise DataError(
                 "the pairs already contain ids, so no segmentations can be drawn. "
                 f"Received: dropout={dropout}."
             )
-        encoded = (
-            _encode_texts(pairs, tokenizers, sampling)
-            if id_chunks is None
-            else _read_ids(id_chunks)
-        )
-        facts = _write_corpus(
-            *(encoded, pairs.alignments(), pairs.locate),
-            *(tokenizers, temporary, max_length),
-        )
-        facts |= {"fingerprint": fingerprint, "segmentations": segmentations}
+        facts = _read_partial(temporary / FACTS, fingerprint)
+        if id_chunks is None:
+            encoded = _encode_texts(pairs, tokenizers, sampling, facts["num_read"])
+        else:
+            encoded, facts = _read_ids(id_chunks), _read_partial("", None)
+        _write_corpus(encoded, pairs, tokenizers, temporary, max_length, facts, report)
+        del facts["lengths"]
+        facts |= {"ids": _hash_ids(temporary), "segmentations": segmentations}
+        facts |= {
+            "pad_id": target_tokenizer.pad_id,
+            "start_id": target_tokenizer.start_id,
+        }
+        facts["ends"] = getattr(pairs, "ends", None)
         (temporary / FACTS).write_text(json.dumps(facts, indent=1))
         if not facts["num_pairs"]:
             raise DataError(
@@ -152,8 +165,31 @@ def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _encode_texts(pairs, tokenizers, sampling):
-    """Tokenizes pairs in chunks.
+def _read_partial(path, fingerprint) -> dict:
+    """Returns the facts of an interrupted `_write_corpus`, or those of a new one."""
+    with contextlib.suppress(DataError):
+        facts = read_json(path, dict[str, Any], error=DataError)
+        if facts.get("fingerprint") == fingerprint and "lengths" in facts:
+            return facts
+    dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
+    counts = dict.fromkeys(("num_read", "num_pairs", "num_identical"), 0)
+    return {**counts, "dropped": dropped, "fingerprint": fingerprint, "lengths": {}}
+
+
+def _hash_ids(folder) -> str:
+    """Returns a hash of all ids, including end ids."""
+    hashes = ""
+    for side in SIDES:
+        digest = hashlib.sha256()
+        ids = np.load(folder / side_files(side)[0], mmap_mode="r")
+        for start in range(0, len(ids), _HASHED_IDS):
+            digest.update(ids[start : start + _HASHED_IDS].astype("<i4").tobytes())
+        hashes += digest.hexdigest()
+    return hashlib.sha256(hashes.encode()).hexdigest()
+
+
+def _encode_texts(pairs, tokenizers, sampling, num_read):
+    """Tokenizes the pairs after the first `num_read` in chunks.
 
     Yields:
         identical: Bool `[chunk]`, whether both sides of a pair are equal.
@@ -163,8 +199,7 @@ def _encode_texts(pairs, tokenizers, sampling):
             (length)]`. The segmentations of a pair are adjacent.
         chunk: The texts, a list of pairs.
     """
-    num_read = 0
-    locate, pairs = pairs.locate, iter(pairs)
+    locate, pairs = pairs.locate, itertools.islice(pairs, num_read, None)
     while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):
         reasons = np.full(len(chunk), "", object)
         identical = np.array([source == target for source, target in chunk])
@@ -176,7 +211,7 @@ def _encode_texts(pairs, tokenizers, sampling):
             elif not all(text.strip() for text in pair):
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
-                side.append(text or b"")
+                side.append(text if text and text.strip() else b"")
         for tokenizer, texts in zip(tokenizers, sides, strict=True):
             _check_languages(tokenizer, texts, num_read, locate)
         yield (
@@ -273,17 +308,22 @@ def _read_ids(id_chunks):
 
 
 def _write_corpus(
-    encoded, alignments, locate, tokenizers, folder, max_length: int
-) -> dict:
-    """Writes the arrays of a corpus and returns its counts and a hash of the ids."""
-    dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
-    num_read = num_identical = 0
+    encoded, pairs, tokenizers, folder, max_length, facts, report
+) -> None:
+    """Writes the arrays of a corpus and updates its facts after each chunk.
+
+    `facts` describes the chunks that are complete (see `_read_partial`).
+    """
+    dropped, lengths = facts["dropped"], facts["lengths"]
+    alignments = pairs.alignments()
     with contextlib.ExitStack() as stack:
+        files = []
 
         def create(name, dtype):
-            return stack.enter_context(_npy_file(folder / name, dtype))
+            files.append(_NpyFile(folder / name, dtype, lengths.get(name, 0)))
+            return stack.enter_context(files[-1])
 
-        append_dropped = create(DROPPED, np.int64)
+        dropped_file = create(DROPPED, np.int64)
         writers = []
         # A tokenizer may put a language before each text.
         num_first = [
@@ -293,57 +333,66 @@ def _write_corpus(
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
             ids, offsets = side_files(side)
             dtype = np.uint16 if tokenizer.vocabulary_size <= 1 << 16 else np.int32
-            files = create(ids, dtype), create(offsets, np.int64)
+            ids, offsets = create(ids, dtype), create(offsets, np.int64)
             groups = None
             if alignments is not None:
                 groups = create(group_file(side), np.uint16)
-            writers.append(_RowWriter(*files, tokenizer.end_id, groups))
+            else:  # of other text in an interrupted call
+                (folder / group_file(side)).unlink(missing_ok=True)
+            writers.append(_RowWriter(ids, offsets, tokenizer.end_id, groups))
         begins = [_begins_word(each) for each in tokenizers if alignments is not None]
-        for identical, reasons, sides, chunk in encoded:
-            for rows, first in zip(sides, num_first, strict=True):
-                lengths = rows.row_lengths().numpy().reshape(len(reasons), -1)
-                # A normalizer may remove all characters of a text.
-                reasons[(lengths <= first).any(1) & (reasons == "")] = "empty"
-                is_long = (lengths + 1 > max_length).any(1)
-                reasons[is_long & (reasons == "")] = "too_long"
-            append_dropped(num_read + np.flatnonzero(reasons != ""))
-            for number in np.flatnonzero(reasons != ""):
-                facts = dropped[reasons[number]]
-                facts["count"] += 1
-                if len(facts["first"]) < _MAX_LOCATIONS:
-                    facts["first"].append(locate(num_read + int(number) + 1))
-            groups = (None, None)
-            if alignments is not None:
-                links = list(itertools.islice(alignments, len(reasons)))
-                groups = _align_subwords(links, chunk, reasons == "", begins, sides)
-            for writer, rows, numbers in zip(writers, sides, groups, strict=True):
-                writer.append(rows, reasons == "", numbers)
-            num_read += len(reasons)
-            num_identical += int((identical & (reasons == "")).sum())
-    hashes = "".join(writer.digest.hexdigest() for writer in writers)
-    return {
-        "num_read": num_read,
-        "num_pairs": num_read - sum(facts["count"] for facts in dropped.values()),
-        "num_identical": num_identical,
-        "dropped": dropped,
-        "ids": hashlib.sha256(hashes.encode()).hexdigest(),
-        "pad_id": tokenizers[1].pad_id,
-        "start_id": tokenizers[1].start_id,
-    }
+        if alignments is not None:
+            alignments = itertools.islice(alignments, facts["num_read"], None)
+        try:
+            for identical, reasons, sides, chunk in encoded:
+                num_read = facts["num_read"]
+                is_good = []  # of each side
+                for rows, first in zip(sides, num_first, strict=True):
+                    sizes = rows.row_lengths().numpy().reshape(len(reasons), -1)
+                    # A normalizer may remove all characters of a text.
+                    is_empty = (sizes <= first).any(1)
+                    reasons[is_empty & (reasons == "")] = "empty"
+                    is_long = (sizes + 1 > max_length).any(1)
+                    reasons[is_long & (reasons == "")] = "too_long"
+                    is_good.append(~is_empty & ~is_long)
+                groups = (None, None)
+                if alignments is not None:
+                    links = list(itertools.islice(alignments, len(reasons)))
+                    groups = _align_subwords(links, chunk, reasons == "", begins, sides)
+                dropped_file.append(num_read + np.flatnonzero(reasons != ""))
+                for writer, rows, numbers in zip(writers, sides, groups, strict=True):
+                    writer.append(rows, reasons == "", numbers)
+                for number in np.flatnonzero(reasons != ""):
+                    found = dropped[reasons[number]]
+                    found["count"] += 1
+                    if len(found["first"]) < _MAX_LOCATIONS:
+                        is_target = is_good[0][number] and not is_good[1][number]
+                        locate = pairs.locate_target if is_target else pairs.locate
+                        found["first"].append(locate(num_read + int(number) + 1))
+                facts["num_read"] += len(reasons)
+                facts["num_pairs"] += int((reasons == "").sum())
+                facts["num_identical"] += int((identical & (reasons == "")).sum())
+                lengths.update({each.name: each.flush() for each in files})
+                replace_text(folder / FACTS, json.dumps(facts))
+                if report is not None:
+                    report(facts["num_read"])
+        except (KeyboardInterrupt, SystemExit):
+            count = f"{facts['num_read']:,}"
+            logger.info("the ids of the first %s pairs are kept", count)
+            raise
 
 
 class _RowWriter:
     """Appends ids of a side, with end ids, to one file, and their offsets to another.
 
-    The files are functions that append arrays (see `_npy_file`).
+    The files are `_NpyFile`s.
     """
 
-    def __init__(self, append_ids, append_offsets, end_id: int, append_groups=None):
-        self._append_ids, self._append_offsets = append_ids, append_offsets
-        self._append_groups = append_groups
-        self._end_id, self._num_ids = end_id, 0
-        append_offsets(np.zeros(1, np.int64))
-        self.digest = hashlib.sha256()  # of all ids, including end ids
+    def __init__(self, ids, offsets, end_id: int, groups=None):
+        self._ids, self._offsets, self._groups = ids, offsets, groups
+        self._end_id = end_id
+        if not offsets.length:
+            offsets.append(np.zeros(1, np.int64))
 
     def append(self, rows: tf.RaggedTensor, is_kept: np.ndarray, groups=None) -> None:
         """Appends the rows of the pairs for which `is_kept`, a bool array, is true.
@@ -357,35 +406,54 @@ class _RowWriter:
         ids = np.insert(ids, ends, self._end_id)
         if groups is not None:
             groups = groups[np.repeat(is_kept, lengths)]
-            self._append_groups(np.insert(groups, ends, 0))
-        self._append_offsets(self._num_ids + np.cumsum(lengths[is_kept] + 1))
-        self._append_ids(ids)
-        self._num_ids += len(ids)
-        self.digest.update(ids.astype("<i4").tobytes())
+            self._groups.append(np.insert(groups, ends, 0))
+        self._offsets.append(self._ids.length + np.cumsum(lengths[is_kept] + 1))
+        self._ids.append(ids)
 
 
-@contextlib.contextmanager
-def _npy_file(path, dtype):
-    """Yields a function that appends arrays to a one-dimensional `.npy` file.
+class _NpyFile:
+    """Context that appends arrays to a `.npy` file of `length` elements.
 
     Python writes them, because an error of `ndarray.tofile` has no error code, such as
     the one of a full disk.
     """
-    length = 0
 
-    def write_header():
+    def __init__(self, path, dtype, length=0):
+        self._path, self.name = path, path.name
+        self.length, self._dtype = length, np.dtype(dtype)
+
+    def __enter__(self):
+        self._file = open(self._path, "r+b" if self._path.exists() else "w+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            reason = "another process is writing to it"
+            raise BlockingIOError(error.errno, reason, str(self._path)) from None
+        self._write_header()
+        self._file.flush()
+        size = self._file.tell() + self.length * self._dtype.itemsize
+        if os.fstat(self._file.fileno()).st_size < size:
+            raise DataError(f"{self._path}: is incomplete. Try again.")
+        self._file.truncate(size)
+        self._file.seek(0, os.SEEK_END)
+        return self
+
+    def __exit__(self, *_):
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
+
+    def _write_header(self):
         # NumPy pads it to the same size for any length, so that it can be replaced.
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype))}
-        header |= {"fortran_order": False, "shape": (length,)}
-        np.lib.format.write_array_header_1_0(file, header)
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype)}
+        header |= {"fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
-    def append(elements):
-        nonlocal length
-        file.write(elements.astype(dtype, copy=False).tobytes())
-        length += len(elements)
+    def append(self, elements):
+        self._file.write(elements.astype(self._dtype, copy=False).tobytes())
+        self.length += len(elements)
 
-    with open(path, "wb") as file:
-        write_header()
-        yield append
-        file.seek(0)
-        write_header()
+    def flush(self):
+        """Writes buffered elements and returns the length."""
+        self._file.flush()
+        return self.length

@@ -75,7 +75,7 @@ ALLOWED = {
         *("opening", "training", "interop", "saving", "recipes", "pipelines"),
         *("parsing", "layers"),
         *("evaluation", "decoding", "transformer", "sizes", "files", "errors"),
-        *("untrusted", "arguments", "machine", "_imports"),
+        *("untrusted", "arguments", "machine", "progress", "_imports"),
     },
 }
 # The command line may import everything.

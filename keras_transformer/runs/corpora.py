@@ -5,6 +5,7 @@ one direction or in both, and how the tokenizer samples subwords. Stages with th
 `TextOptions` share one encoded text.
 """
 
+import contextlib
 import re
 import shutil
 
@@ -13,12 +14,14 @@ from keras_transformer.decoding.text import measure_text
 from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
+from keras_transformer.pipelines.encoded_corpus import stored_ends
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.sources.text_files import PAIR_LINES
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.fairseq import TEXT_PREFIX
 from keras_transformer.pipelines.tokenizers.normalization import TextSettings
 from keras_transformer.pipelines.tokenizers.registry import reservoir_sample
+from keras_transformer.progress import ProgressBar
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.untrusted import read_text
 
@@ -27,35 +30,55 @@ from keras_transformer.untrusted import read_text
 _TEXT_FINGERPRINT = "text.sha256"
 # Number of training pairs, drawn at random, from which `TextSettings` are measured.
 _MEASURED_PAIRS = 20_000
+_REPORTED_TEXTS = 10_000  # between two calls that show progress
 
 
-def prepare_corpora(recipe, output, pairs, has_begun=False):
+def prepare_corpora(recipe, output, pairs, has_begun=False, progress=False):
     """Writes the vocabulary and the ids of the corpora, unless they exist.
 
-    If `has_begun`, the run has a checkpoint, so its vocabulary is fixed.
+    If `has_begun`, the run has a checkpoint, so its vocabulary is fixed. `progress` is
+    whether to show progress on standard error.
     """
     if not has_begun:
         check_lengths(recipe)
         # Errors in it are found before hours of work on the training text.
         next(iter(pairs.get("validation", ())), None)
     tokenizer = _prepare_tokenizer(
-        recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
+        recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun, progress
     )
     for name, (source, text) in _text_sources(recipe, pairs).items():
         sampling, examples = {}, "validation examples"
         if text is not None:
             examples = "training examples"
             sampling = {"dropout": text.dropout, "segmentations": text.segmentations}
-        pipelines.encode_corpus(
-            source,
-            tokenizer,
-            tokenizer.target,
-            output / "cache" / name,
-            max_length=recipe.data.max_length,
-            seed=recipe.training.seed,
-            examples=examples,
-            **sampling,
-        )
+        label = f"encoding data.{name}"
+        with _show_phase(label, "pairs", source.num_pairs, progress) as report:
+            pipelines.encode_corpus(
+                source,
+                tokenizer,
+                tokenizer.target,
+                output / "cache" / name,
+                max_length=recipe.data.max_length,
+                seed=recipe.training.seed,
+                examples=examples,
+                report=report,
+                **sampling,
+            )
+
+
+@contextlib.contextmanager
+def _show_phase(label, unit, count, is_shown):
+    """Yields a function that shows how many of `count()` units are done, or `None`."""
+    if not is_shown:
+        yield None
+        return
+    with ProgressBar(label, None, 0, unit, transient=True) as bar:
+
+        def report(done):
+            bar.total = bar.total or count()
+            bar.show_count(done, unit)
+
+        yield report
 
 
 def _check_tags(tokenizer, pairs):
@@ -100,6 +123,9 @@ def load_corpora(recipe, output, pairs):
     corpora = {}
     for name, (source, text) in _text_sources(recipe, pairs).items():
         arguments = output / "cache" / name, source.weights
+        if isinstance(source, pipelines.MixedPairs):
+            # Otherwise, all texts would be read to count their lines.
+            source.ends = stored_ends(arguments[0]) or source.ends
         if text is None or noise is None:
             corpora[name] = pipelines.EncodedCorpus.load(*arguments)
         else:
@@ -132,7 +158,7 @@ def _text_sources(recipe, pairs):
     return found
 
 
-def _prepare_tokenizer(settings, pairs, folder, has_begun):
+def _prepare_tokenizer(settings, pairs, folder, has_begun, progress):
     """Returns the tokenizer in `folder`, after training and saving it if necessary."""
     path = folder / _TEXT_FINGERPRINT
     fingerprint = pairs.fingerprint()
@@ -155,7 +181,10 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
             source = _load_sentencepiece(settings, "source_")
             tokenizer = pipelines.SeparateTokenizers(source, tokenizer)
     else:
-        tokenizer = _train_tokenizer(settings, pairs, _measure_text(pairs))
+        phase = "learning the vocabulary", "texts read", lambda: None, progress
+        with _show_phase(*phase) as report:
+            text = _measure_text(pairs)
+            tokenizer = _train_tokenizer(settings, pairs, text, report or str)
         is_trained = True
     _check_tags(tokenizer, pairs)
     with replace_folder(folder) as temporary:
@@ -194,13 +223,19 @@ def _measure_text(pairs):
     return TextSettings(normalization=True, **measure_text(sources, targets))
 
 
-def _train_tokenizer(settings, pairs, text):
+def _train_tokenizer(settings, pairs, text, report):
     """Learns the vocabulary, or one for each side, from the training text."""
+
+    def count(texts):
+        for number, text in enumerate(texts, 1):
+            if number % _REPORTED_TEXTS == 0:
+                report(number)
+            yield text
 
     def train(texts, size, symbols=()):
         return pipelines.train_tokenizer(
             settings.kind,
-            texts,
+            count(texts),
             size,
             split_digits=settings.split_digits,
             symbols=symbols,

@@ -108,7 +108,7 @@ def train(
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
-        run.build_trainer(run.prepare(allow_unsafe))
+        run.build_trainer(run.prepare(allow_unsafe, progress))
         run.fit(progress)
         return run.finish()
 
@@ -178,7 +178,7 @@ class _Run:
         self._stages = recipe.stages
         self._started = time.monotonic()
 
-    def prepare(self, allow_unsafe):
+    def prepare(self, allow_unsafe, progress):
         """Writes and loads the vocabulary and the encoded text.
 
         Returns the model that provides the initial weights, or `None`.
@@ -193,7 +193,9 @@ class _Run:
             tf.config.experimental.enable_op_determinism()
         self.pairs = pairs = load_pairs(self.recipe)
         self.workers.broadcast_from_chief(
-            lambda: prepare_corpora(self.recipe, self.folder, pairs, self.has_begun)
+            lambda: prepare_corpora(
+                *(self.recipe, self.folder, pairs, self.has_begun, progress)
+            )
         )
         self.tokenizer, self.corpora = load_corpora(self.recipe, self.folder, pairs)
         if not self.has_begun and self.workers.is_chief:

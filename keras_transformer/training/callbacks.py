@@ -275,7 +275,11 @@ class AfterStep(keras.callbacks.Callback):
         sync_variables(trainer.model)
         progress.validation_due = True
         start = time.monotonic()
-        with self._signals.interruptible(), trainer.moving_average.use_average():
+        with (
+            self._signals.interruptible(),
+            trainer.moving_average.use_average(),
+            self._bar.pause("validating") if self._bar else contextlib.nullcontext(),
+        ):
             metrics = self.validate()
         # Validations do not count as training time.
         self._time += time.monotonic() - start

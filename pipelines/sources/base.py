@@ -33,6 +33,14 @@ class Pairs:
         """Returns the location of pair `number`, from 1, such as `file:line`."""
         return f"pair {number}"
 
+    def locate_target(self, number: int) -> str:
+        """Returns the location of the target of a pair, if it has its own."""
+        return self.locate(number)
+
+    def num_pairs(self) -> int | None:
+        """Returns the number of pairs, or `None` if all would have to be read."""
+        return None
+
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the pairs.
 
@@ -100,6 +108,14 @@ class BothDirections(Pairs):
 
     def locate(self, number):
         return self._pairs.locate((number + 1) // 2)
+
+    def locate_target(self, number):
+        locate = self._pairs.locate_target if number % 2 else self._pairs.locate
+        return locate((number + 1) // 2)
+
+    def num_pairs(self):
+        count = self._pairs.num_pairs()
+        return None if count is None else 2 * count
 
     def fingerprint(self):
         fingerprint = self._pairs.fingerprint()

@@ -1,11 +1,12 @@
 """Several sources of sentence pairs as one, with weights and tags."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import Pairs, as_pairs
 
 
 class MixedPairs(Pairs):
@@ -27,7 +28,7 @@ class MixedPairs(Pairs):
         tags: Sequence[str | None] | None = None,
         names: Sequence[str] | None = None,
     ):
-        self._sources = list(sources)
+        self._sources = list(map(as_pairs, sources))
         self._weights = weights
         self._tags = tags or [None] * len(self._sources)
         self.names = names or [str(number + 1) for number in range(len(self._tags))]
@@ -46,18 +47,35 @@ class MixedPairs(Pairs):
         return MixedPairs(self._sources)
 
     @functools.cached_property
-    def _ends(self):
-        """The number of each source's last pair, counted from 1."""
-        return np.cumsum([sum(1 for _ in pairs) for pairs in self._sources])
+    def ends(self) -> list[int]:
+        """The number of each source's last pair, from 1. `encode_corpus` stores it."""
+        counts = (pairs.num_pairs() for pairs in self._sources)
+        counts = (
+            sum(1 for _ in pairs) if count is None else count
+            for pairs, count in zip(self._sources, counts, strict=True)
+        )
+        return list(itertools.accumulate(counts))
+
+    def num_pairs(self):
+        is_known = None not in [pairs.num_pairs() for pairs in self._sources]
+        return self.ends[-1] if is_known else None
 
     def parts(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the index of the source of each pair, by its number from 1."""
-        return np.searchsorted(self._ends, numbers)
+        return np.searchsorted(self.ends, numbers)
 
     def locate(self, number):
+        pairs, number = self._find(number)
+        return pairs.locate(number)
+
+    def locate_target(self, number):
+        pairs, number = self._find(number)
+        return pairs.locate_target(number)
+
+    def _find(self, number):
+        """Returns the source of a pair, and its number there."""
         part = int(self.parts(number))
-        before = int(self._ends[part - 1]) if part else 0
-        return self._sources[part].locate(number - before)
+        return self._sources[part], number - (self.ends[part - 1] if part else 0)
 
     def fingerprint(self):
         found = [each.fingerprint() for each in self._sources]

@@ -85,8 +85,17 @@ class TextFiles(Pairs):
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `source file:line`."""
-        files = ((path, range(1, self._num_lines[path] + 1)) for path in self.source)
+        return self._locate(number, self.source)
+
+    def locate_target(self, number: int) -> str:
+        return self._locate(number, self.target)
+
+    def _locate(self, number, paths):
+        files = ((path, range(1, self._num_lines[path] + 1)) for path in paths)
         return locate_in_files(number, files)
+
+    def num_pairs(self) -> int:
+        return sum(self._num_lines[path] for path in self.source)
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the content and the order of the files."""
@@ -168,6 +177,13 @@ class PairLines(Pairs):
         first, ends = self._num_header_lines + 1, self._num_lines
         files = ((path, range(first, ends[path] + 1)) for path in self.paths)
         return locate_in_files(number, files)
+
+    def num_pairs(self) -> int | None:
+        if self.is_xml:
+            return None
+        return sum(
+            self._num_lines[path] - self._num_header_lines for path in self.paths
+        )
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the files, their order and the columns."""

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import (
+    MixedPairs,
     TextFiles,
     encode_corpus,
     encoding,
     train_tokenizer,
 )
+from keras_transformer.pipelines.encoded_corpus import stored_ends
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 
 WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
@@ -140,11 +142,11 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
         "too_long": [12],
     }
     assert corpus.num_pairs == 12
-    name = tmp_path / "a.en"
+    name, other = tmp_path / "a.en", tmp_path / "a.de"
     assert corpus.report == (
         f"12 of 23 pairs kept; dropped: 2 not UTF-8 on a side ({name}:9, {name}:13); "
-        f"8 with an empty side ({name}:5, {name}:8, {name}:16, {name}:17, {name}:18, "
-        f"...); 1 longer than data.max_length ({name}:12)"
+        f"8 with an empty side ({name}:5, {other}:8, {name}:16, {name}:17, {name}:18, "
+        f"...); 1 longer than data.max_length ({other}:12)"
     )
     # The remaining pairs are still aligned.
     kept = [n for n in range(23) if n not in (4, 7, 8, 11, 12, *range(15, 21))]
@@ -153,6 +155,38 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
         assert corpus.pair(index)[1].tolist() == expected
     numbers = corpus.numbers(np.arange(12))
     assert numbers.tolist() == [line + 1 for line in kept]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit(143)])
+def test_interrupted_call_is_continued(tokenizers, tmp_path, monkeypatch, stop):
+    """Chunks have 5 pairs. The second call reads no finished chunk with a tokenizer."""
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 5)
+    lines = [line.encode() for line in sentences(23, 8)]
+    lines[3] = b""
+    files = write(tmp_path / "a", lines), write(tmp_path / "b", lines[::-1])
+
+    def encode(folder, report=None):
+        pairs = MixedPairs([TextFiles(*files), TextFiles(*files[::-1])])
+        options = {"dropout": 0.3, "segmentations": 2, "report": report}
+        return encode_corpus(pairs, *tokenizers, tmp_path / folder, **options)
+
+    def report(done):
+        counts.append(done)
+        if done == 15:
+            raise stop
+
+    counts = []
+    with pytest.raises(type(stop) if isinstance(stop, SystemExit) else stop):
+        encode("ids", report)
+    with open(tmp_path / "ids.part" / "source_ids.npy", "ab") as file:
+        file.write(b"a chunk that is not complete")
+    corpus, whole = encode("ids", counts.append), encode("whole")
+    assert counts == [5, 10, 15, 20, 25, 30, 35, 40, 45, 46]
+    assert corpus.fingerprint == whole.fingerprint
+    assert stored_ends(tmp_path / "ids") == [23, 46]
+    for path in (tmp_path / "ids").iterdir():
+        assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
+    assert not (tmp_path / "ids.part").exists()
 
 
 def test_identical_sides_are_counted_and_reported(tokenizers, tmp_path):
