@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
@@ -197,7 +198,8 @@ def train_byte_pairs(
     """
     model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
+        _call_in_thread(
+            sentencepiece.SentencePieceTrainer.train,
             sentence_iterator=_short_texts(sentences),
             model_writer=model,
             model_type="bpe",
@@ -231,6 +233,23 @@ def train_byte_pairs(
             problem = f"training byte pairs with {size} failed: {shorten(message)}"
         raise DataError(problem) from None
     return BytePairTokenizer(model.getvalue())
+
+
+def _call_in_thread(function, **arguments):
+    """Calls a function that Ctrl-C could not interrupt in the main thread."""
+    errors = []
+
+    def call():
+        try:
+            function(**arguments)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _short_texts(sentences: Iterable[str]) -> Iterator[str]:
