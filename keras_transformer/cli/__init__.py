@@ -4,6 +4,11 @@ Modules import TensorFlow and Keras only after the command has checked its argum
 """
 
 import gc
+import os
+import sys
+
+# Exit codes after SIGHUP, SIGINT and SIGTERM.
+_STOPPED = (129, 130, 143)
 
 
 def main() -> None:
@@ -13,6 +18,15 @@ def main() -> None:
     try:
         # With `python -m`, completion would apply to the command `python`.
         app(prog_name="keras-transformer")
+    except SystemExit as stop:
+        if stop.code in _STOPPED:
+            # Threads of libraries, which read data or learn a vocabulary, would delay
+            # Python's own exit.
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            os._exit(stop.code)
+        raise
     finally:
         # At its exit, Python would search TensorFlow's objects for garbage for seconds.
         gc.freeze()

@@ -207,12 +207,12 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """Prints "run the same command again to" and `hint` on Ctrl-C, and exits."""
+    """Prints "run the same command again to" and `hint` after a signal, and exits."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
         print_error(f"interrupted; run the same command again to {hint}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(getattr(stop, "code", INTERRUPTED)) from None
 
 
 class LineWarnings:
