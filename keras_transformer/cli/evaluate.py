@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import itertools
 import json
 import pathlib
 import time
@@ -15,10 +16,15 @@ from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
     in_chunks,
+    is_finished,
+    measure,
     open_output,
     read_parallel_lines,
     require_output,
+    resumable_output,
+    resumable_path,
     score_in_chunks,
+    stream_parallel_lines,
 )
 from keras_transformer.errors import DataError, UserError, install_hint
 
@@ -393,6 +399,7 @@ def score(
     output: options.OutputPath = None,
     allow_unsafe: options.AllowUnsafe = False,
     as_json: options.Json = False,
+    resume: options.Resume = False,
 ):
     """Print the natural log-probability of given translations.
 
@@ -402,25 +409,54 @@ def score(
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_files(source, target)
     require_output(output, source, target)
-
-    pairs = list(zip(*read_parallel_lines(source, target), strict=True))
-    scores = []
-    warnings = console.LineWarnings(f"{source}: line")
-    with open_output(output) as write_line:
-        translator = console.open_translator(
-            model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
-        )
-        from keras_transformer.evaluation.perplexity import perplexity_of
-
-        for pair in score_in_chunks(translator, pairs, warnings):
-            if not as_json:
-                write_line(f"{pair.log_prob:.6f}")
-            scores.append(pair)
+    if resume:
         if as_json:
-            report = {"model": str(model), "perplexity": perplexity_of(scores)}
-            report["pairs"] = [pair._asdict() for pair in scores]
-            write_line(console.json_text(report, indent=None))
-    console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")
+            raise UserError("--resume: cannot be used with --json")
+        output = resumable_path(output, source, target)
+
+    pairs, (total, _) = stream_parallel_lines(source, target), measure(source)
+    first = next(pairs)  # checks the files
+    warnings = console.LineWarnings(f"{source}: line")
+    translator = console.open_translator(
+        model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
+    )
+    from keras_transformer.decoding.scoring import PairScore
+    from keras_transformer.evaluation.perplexity import perplexity_of
+    from keras_transformer.pipelines.lines import content_hash
+
+    log_prob = num_tokens = num_done = 0
+    lines = open_output(output)
+    if resume:
+        record = {"source": content_hash(source), "target": content_hash(target)}
+        record["model"] = translator.fingerprint()
+        if is_finished(output, record):
+            console.print_status(f"{output}: all pairs are already scored")
+            return
+        lines = resumable_output(output, record, total, False)
+    hint = console.resume_hint(f"continue {output}.part" if resume else "start over")
+    with hint, lines as opened:
+        write_line, num_done = opened if resume else (opened, 0)
+        skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+        pairs = itertools.chain([first], pairs)
+        scores = score_in_chunks(translator, pairs, warnings, total, skip)
+        texts = []
+        for number, pair in enumerate(scores, skip + 1):
+            log_prob, num_tokens = (
+                log_prob + pair.log_prob,
+                num_tokens + pair.num_tokens,
+            )
+            if as_json:
+                texts.append(console.json_text(pair._asdict(), indent=None))
+            elif number > num_done:
+                write_line(f"{pair.log_prob:.6f}")
+        if num_done:
+            return  # the perplexity of all pairs is unknown
+        perplexity = perplexity_of([PairScore(log_prob, num_tokens)])
+        if as_json:
+            report = {"model": str(model), "perplexity": perplexity, "pairs": []}
+            report = console.json_text(report, indent=None).removesuffix("]}")
+            write_line(f"{report}{', '.join(texts)}]}}")
+    console.print_status(f"perplexity per subword: {perplexity:.4f}")
 
 
 def compare(

@@ -106,31 +106,43 @@ def in_chunks(
                 warnings.numbers = range(skip + 1, skip + 1 + len(chunk))
             yield skip, chunk
             skip += len(chunk)
-            if bar and bar.is_due(skip):
-                of_total = "" if total is None else f" of {total:,}"
-                bar.show(skip, unit, f"{description}: {skip:,}{of_total} {unit}")
+            if bar:
+                bar.show_count(skip, unit)
 
 
-def score_in_chunks(translator, pairs, warnings):
+def score_in_chunks(translator, pairs, warnings, total=None, skip=0):
     """Yields a `PairScore` per (source, target) pair, with a progress bar."""
-    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", warnings):
+    chunks = in_chunks(pairs, CHUNK_SIZE, "scoring", warnings, total, skip=skip)
+    for _, chunk in chunks:
         yield from translator.score(*map(list, zip(*chunk, strict=True)))
+
+
+def stream_parallel_lines(*paths):
+    """Yields tuples of lines of files that are aligned line by line."""
+    from keras_transformer.pipelines.lines import read_lines
+
+    counts = [measure(path)[0] for path in paths]
+    for path, count in zip(paths, counts, strict=True):
+        if count == 0:
+            raise DataError(f"{path}: the file is empty")
+        if None not in (count, counts[0]) and count != counts[0]:
+            raise DataError(
+                f"{paths[0]} and {path} must have the same number of lines. Received: "
+                f"{counts[0]} and {count}"
+            )
+    rows = itertools.zip_longest(*map(read_lines, paths))
+    number = 0
+    for number, row in enumerate(rows, 1):
+        if None in row:  # of pipes
+            raise DataError(f"{paths[row.index(None)]}: has fewer than {number} lines")
+        yield row
+    if not number:
+        raise DataError(f"{paths[0]}: the file is empty")
 
 
 def read_parallel_lines(*paths):
     """Returns lists of the lines of files that are aligned line by line."""
-    from keras_transformer.pipelines.lines import read_lines
-
-    texts = [list(read_lines(path)) for path in paths]
-    for path, lines in zip(paths, texts, strict=True):
-        if not lines:
-            raise DataError(f"{path}: the file is empty")
-        if len(lines) != len(texts[0]):
-            raise DataError(
-                f"{paths[0]} and {path} must have the same number of lines. Received: "
-                f"{len(texts[0])} and {len(lines)}"
-            )
-    return texts
+    return [*map(list, zip(*stream_parallel_lines(*paths), strict=True))]
 
 
 def require_output(output, *inputs):
@@ -202,6 +214,15 @@ def line_writer(file, line_end=b"\n"):
         file.flush()
 
     return write_line
+
+
+def resumable_path(output, *inputs):
+    """Returns the path to write with --resume, which is the target of a link."""
+    if output is None or not all(map(is_seekable_file, inputs)):
+        raise UserError("--resume: needs --output, and regular files as inputs")
+    if output.exists() and not output.is_file():
+        raise UserError(f"{output}: must be a regular file with --resume")
+    return output.resolve() if output.is_symlink() else output
 
 
 @contextlib.contextmanager

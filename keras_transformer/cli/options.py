@@ -125,6 +125,13 @@ Target = Annotated[
     Option("--target", "-t", help="Translations, one per source line."),
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume",
+        help="Write each 500 lines to OUTPUT.part; continue it if it exists.",
+    ),
+]
 BeamSize = Annotated[
     int | None,
     Option(

@@ -1,5 +1,6 @@
 """keras-transformer translate and parse"""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -23,6 +24,7 @@ from keras_transformer.cli.lines import (
     require_one_stdin,
     require_output,
     resumable_output,
+    resumable_path,
 )
 from keras_transformer.documents import Document, is_document
 from keras_transformer.errors import UserError
@@ -154,13 +156,7 @@ def translate(
         bool,
         Option("--json", help="Print a line of JSON, with all scores, per input line."),
     ] = False,
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume",
-            help="Write each 500 lines to OUTPUT.part; continue it if it exists.",
-        ),
-    ] = False,
+    resume: options.Resume = False,
 ):
     """Translate text line by line, or a document.
 
@@ -209,7 +205,7 @@ def translate(
         search["segmentation"] = segmentation
     require_output(output, prefix_file, forbid_file, glossary, input_path)
     if resume:
-        output = _resumable_output(input_path, output)
+        output = resumable_path(output, input_path)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
     document = None
     if input_path is not None and is_document(input_path):
@@ -289,13 +285,17 @@ def translate(
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
 
+    hint = contextlib.nullcontext()
+    if output is not None and is_seekable_file(input_path):
+        hint = console.resume_hint("start over, or with --resume to keep what is done")
     if not resume and document is not None:
-        texts = list(job.translate_document(document, 0))
+        with hint:
+            texts = list(job.translate_document(document, 0))
         with open_binary_output(output) as file:
             file.write(document.replace(texts))
         return
     if not resume:
-        with open_output(output, end) as write_line:
+        with hint, open_output(output, end) as write_line:
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
@@ -467,15 +467,6 @@ def _json_lines(found, aligned):
         ]
         record = {"line": number, "source": line, "translations": translations}
         yield console.json_text(record, indent=None)
-
-
-def _resumable_output(input_path, output):
-    """Returns the path to write with --resume, which is the target of a link."""
-    if output is None or not is_seekable_file(input_path):
-        raise UserError("--resume: needs --output, and a regular file as --input")
-    if output.exists() and not output.is_file():
-        raise UserError(f"{output}: must be a regular file with --resume")
-    return output.resolve() if output.is_symlink() else output
 
 
 def _record(job, given, input_path, prefix_file):

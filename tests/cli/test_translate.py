@@ -87,7 +87,7 @@ def test_translate_prints_a_line_of_json_per_line(run_command, model_path):
         (["--ensemble", "run", "--alignments"], "run: an ensemble cannot align words"),
         (["--prefix", "a", "--prefix-file", "."], "--prefix and --prefix-file: give"),
         (["--ensemble", "nowhere"], "nowhere: no such file"),
-        (["--resume"], "--resume: needs --output, and a regular file as --input"),
+        (["--resume"], "--resume: needs --output, and regular files as inputs"),
     ],
 )
 def test_translate_refuses_before_it_opens_the_model(
