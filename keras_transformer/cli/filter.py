@@ -1,5 +1,7 @@
 """keras-transformer filter"""
 
+import contextlib
+import itertools
 import os
 import pathlib
 import stat
@@ -12,13 +14,18 @@ from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
     in_chunks,
+    is_finished,
     measure,
     open_binary_output,
+    resumable_output,
 )
 from keras_transformer.errors import UserError
 
 # Default of --max-length for models without a recipe.
 MAX_LENGTH = 256
+# Pairs from which scripts and words are learned, and pairs per chunk of the rules.
+_SAMPLE = 20_000
+_CHECKED_PAIRS = 4096
 
 
 def filter(
@@ -64,9 +71,11 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    Pairs are removed without being scored if a side is empty, too long or not UTF-8, if
-    the sides are identical, or if their lengths differ too much. With --keep-fraction,
-    the scores of all pairs are kept in memory, 4 bytes each.
+    Rules first remove pairs: repeated ones, and those whose sides are empty, too long,
+    not UTF-8, identical, of very different lengths, or differ in numbers or tags, or
+    are in a wrong script or language. The model scores the others. Their scores are
+    written to OUTPUT_SOURCE.scores, so that the same command continues an interrupted
+    one, and a command with another limit only reads them.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
@@ -83,37 +92,65 @@ def filter(
 
     import numpy as np
 
-    from keras_transformer.evaluation.pair_filter import FILTER_REASONS, PairFilter
+    from keras_transformer.evaluation import pair_filter as rules
     from keras_transformer.pipelines import TextFiles
+    from keras_transformer.pipelines.lines import content_hash
+    from keras_transformer.pipelines.tokenizers.registry import reservoir_sample
 
-    def in_pairs(description):
-        pairs = TextFiles(source, target)
-        return in_chunks(pairs, CHUNK_SIZE, description, total=total, unit="pairs")
+    pairs = TextFiles(source, target)
+
+    def in_pairs(description, size=CHUNK_SIZE, skip=0):
+        options = {"total": total, "unit": "pairs", "skip": skip}
+        return in_chunks(pairs, size, description, **options)
 
     if max_length is None:
         # A recipe's limit also counts the end id.
         max_length = translator.data.max_length - 1 if translator.data else MAX_LENGTH
-    pair_filter = PairFilter(translator, max_ratio, max_length, keep_identical)
-    passed = None
-    # --keep-fraction needs the scores of all pairs, so a first pass computes them.
-    if keep_fraction is not None:
-        scores = np.empty(total, "float32")
-        for start, chunk in in_pairs("scoring"):
-            scores[start:][: len(chunk)] = pair_filter.score(chunk)
+    options_used = max_ratio, max_length, keep_identical
+    pair_filter = rules.PairFilter(translator, *options_used)
+    sample = reservoir_sample((pair for pair in pairs if None not in pair), _SAMPLE)
+    if sample:
+        pair_filter.learn(sample)
+    # Arrays, because a large corpus has too many pairs for Python's objects.
+    hashes, is_good = np.zeros(total, np.uint64), np.zeros(total, bool)
+    for start, chunk in in_pairs("checking", _CHECKED_PAIRS):
+        part = slice(start, start + len(chunk))
+        hashes[part] = [*map(rules.pair_hash, chunk)]
+        is_good[part] = [reason is None for reason in pair_filter.check(chunk)]
+    is_good = pair_filter.find_repeated(hashes, is_good)
+
+    path = output_source.with_name(f"{output_source.name}.scores")
+    record = {"source": content_hash(source), "target": content_hash(target)}
+    record |= {"model": translator.fingerprint(), "set of options": [*options_used]}
+    is_scored = False
+    with contextlib.suppress(UserError):  # the scores of other pairs are replaced
+        is_scored = is_finished(path, record)
+    if not is_scored:
+        with (
+            console.resume_hint("continue the scoring"),
+            resumable_output(path, record, total, False) as (write_line, num_done),
+        ):
+            # A whole chunk, because other batches would change the last digits.
+            skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+            for start, chunk in in_pairs("scoring", skip=skip):
+                found = pair_filter.score(chunk, is_good[start:][: len(chunk)])
+                for each in found[max(num_done - start, 0) :]:
+                    write_line(f"{each:.9g}")
+    with open(path, encoding="utf-8") as file:
+        scores = np.fromiter(map(float, file), "float32", total)
+    if keep_fraction is None:
+        passed = pair_filter.select_above(scores, min_score)
+    else:
         passed, min_score = pair_filter.select_best(scores, keep_fraction)
     with (
         open_binary_output(output_source) as source_file,
         open_binary_output(output_target) as target_file,
     ):
-        for start, chunk in in_pairs("filtering"):
-            if passed is None:
-                kept = pair_filter.select_above(pair_filter.score(chunk), min_score)
-            else:
-                kept = passed[start:][: len(chunk)]
-            for pair, is_kept in zip(chunk, kept, strict=True):
-                if is_kept:
-                    source_file.write(pair[0].encode() + b"\n")
-                    target_file.write(pair[1].encode() + b"\n")
+        for start, chunk in in_pairs("writing"):
+            kept = passed[start:][: len(chunk)]
+            for pair in itertools.compress(chunk, kept):
+                source_file.write(pair[0].encode() + b"\n")
+                target_file.write(pair[1].encode() + b"\n")
         # With both files on disk, little time passes between the two renames.
         for file in (source_file, target_file):
             file.flush()
@@ -122,13 +159,16 @@ def filter(
     if as_json:
         report = {"model": str(model), "pairs": total, "kept": pair_filter.num_kept}
         report["min_score"] = None if min_score is None else float(min_score)
-        report["dropped"] = {name: pair_filter.dropped[name] for name in FILTER_REASONS}
+        report["dropped"] = {
+            name: pair_filter.dropped[name] for name in rules.FILTER_REASONS
+        }
         typer.echo(console.json_text(report))
         return
     limit = "" if min_score is None else f" with a score of at least {min_score:.4f}"
     typer.echo(f"{pair_filter.num_kept} of {total} pairs kept{limit}")
-    for reason, text in FILTER_REASONS.items():
-        typer.echo(f"{pair_filter.dropped[reason]} dropped: {text}")
+    for reason, text in rules.FILTER_REASONS.items():
+        if pair_filter.dropped[reason]:
+            typer.echo(f"{pair_filter.dropped[reason]} dropped: {text}")
 
 
 def _check_outputs(inputs, output_source, output_target):

@@ -1,6 +1,10 @@
 """Filter for noisy parallel corpora, by rules and by a model's score."""
 
+import functools
+import hashlib
 import math
+import re
+import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -12,10 +16,24 @@ FILTER_REASONS = {
     "invalid_utf8": "not UTF-8 on a side",
     "empty": "empty side",
     "copy": "same text on both sides",
+    "mojibake": "wrongly decoded characters",
+    "numbers": "different numbers on the sides",
+    "markup": "different tags on the sides",
+    "script": "letters of another script",
+    "language": "words of the other side's language",
     "too_long": "too many subwords on a side",
     "length_ratio": "very different lengths of the sides",
+    "repeated": "repeated pair",
     "improbable": "low model score",
 }
+# UTF-8 that was decoded as Windows-1252 or Latin-1, and U+FFFD.
+_MOJIBAKE = re.compile("[ÃÂ][\x80-¿€‚„†‡‰‹-›˜™Œœš]|â[€\x80][\x80-¿“”˜™¦œ]|\ufffd")
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?=[\s/>])|&#?\w{2,8};")
+# Minimum share of a script's letters on a side of the sample, and of the letters of a
+# text that are of such scripts.
+_MIN_SHARE, _MIN_KNOWN = 0.05, 0.5
+# Words are as likely in both languages up to this logarithm of a ratio.
+_MIN_RATIO = math.log(1e4)
 
 
 class PairFilter:
@@ -23,7 +41,8 @@ class PairFilter:
 
     `max_ratio` is the maximum number of subwords on the longer side per subword on the
     shorter side, and `max_length` the maximum number on a side. A model with learned
-    positions may have a lower limit.
+    positions may have a lower limit. The rules for scripts and languages apply after
+    `learn`.
     """
 
     def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
@@ -33,14 +52,30 @@ class PairFilter:
         self.keep_identical = keep_identical
         self.dropped = Counter()  # number of pairs by reason (see `FILTER_REASONS`)
         self.num_kept = 0
+        self._scripts, self._words = None, None
 
-    def score(self, pairs):
-        """Computes the natural log-probability per target subword of each pair.
+    def learn(self, pairs):
+        """Learns which scripts and words each side has, from a sample of the pairs."""
+        self._scripts, counts = [], []
+        for texts in zip(*pairs, strict=True):
+            scripts = Counter(map(_script, filter(str.isalpha, "".join(texts))))
+            total = sum(scripts.values())
+            self._scripts.append(
+                {s for s in scripts if scripts[s] >= _MIN_SHARE * total}
+            )
+            counts.append(Counter(word for text in texts for word in _words(text)))
+        totals = [sum(each.values()) + 1 for each in counts]
+        # Logarithm of how much more frequent each word is in sources than in targets.
+        self._words = {
+            word: math.log((counts[0][word] + 0.1) / totals[0])
+            - math.log((counts[1][word] + 0.1) / totals[1])
+            for word in counts[0] | counts[1]
+        }
 
-        A text that is not UTF-8 is `None`. The end of a sentence counts as a subword,
-        so that the score of a one-subword target does not depend on that subword alone.
-        The result is float32 `[len(pairs)]`, with NaN for pairs that break a rule, and
-        minus infinity for pairs for which the model computes NaN.
+    def check(self, pairs):
+        """Returns why each pair breaks a rule, a key of `FILTER_REASONS`, or `None`.
+
+        A text that is not UTF-8 is `None`. Repeated pairs are not noticed.
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         remaining = [i for i, reason in enumerate(reasons) if reason is None]
@@ -56,7 +91,31 @@ class PairFilter:
         for i, *sizes in zip(remaining, *lengths, strict=True):
             reasons[i] = self._reason_of_lengths(max_length, *sizes)
         self.dropped.update(reason for reason in reasons if reason is not None)
-        scored = [i for i in remaining if reasons[i] is None]
+        return reasons
+
+    def find_repeated(self, hashes, is_good):
+        """Returns which good pairs are the first with their `pair_hash`, bool arrays.
+
+        The result is a part of `is_good`, and the others are counted.
+        """
+        places = np.flatnonzero(is_good)
+        first = np.unique(hashes[places], return_index=True)[1]
+        is_first = np.zeros(len(is_good), bool)
+        is_first[places[first]] = True
+        self.dropped["repeated"] += len(places) - len(first)
+        return is_first
+
+    def score(self, pairs, is_good=None):
+        """Computes the natural log-probability per target subword of each good pair.
+
+        If `is_good` is `None`, those are the pairs that break no rule. The end of a
+        sentence counts as a subword, so that the score of a one-subword target does not
+        depend on that subword alone. The result is float32 `[len(pairs)]`, with NaN for
+        other pairs, and minus infinity for pairs for which the model computes NaN.
+        """
+        if is_good is None:
+            is_good = [reason is None for reason in self.check(pairs)]
+        scored = np.flatnonzero(is_good)
         log_probs = np.full(len(pairs), np.nan, "float32")
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
         scores = self.translator.score(sources, targets)
@@ -99,8 +158,30 @@ class PairFilter:
             return "invalid_utf8"
         if not source.strip() or not target.strip():
             return "empty"
-        if not self.keep_identical and source.split() == target.split():
-            return "copy"
+        if source.split() == target.split():
+            return None if self.keep_identical else "copy"
+        if _MOJIBAKE.search(source) or _MOJIBAKE.search(target):
+            return "mojibake"
+        digits = _digits(source), _digits(target)
+        # A number may be a word on one side.
+        if all(digits) and digits[0] != digits[1]:
+            return "numbers"
+        if sorted(_TAG.findall(source)) != sorted(_TAG.findall(target)):
+            return "markup"
+        if self._words is None:
+            return None
+        for text, scripts in zip((source, target), self._scripts, strict=True):
+            if max(text) < "\u0250" and "LATIN" in scripts:  # most texts
+                continue
+            letters = [*map(_script, filter(str.isalpha, text))]
+            if sum(map(scripts.__contains__, letters)) < _MIN_KNOWN * len(letters):
+                return "script"
+        ratios = [
+            sum(self._words.get(word, 0.0) for word in {*_words(text)})
+            for text in (source, target)
+        ]
+        if ratios[0] < -_MIN_RATIO or ratios[1] > _MIN_RATIO:
+            return "language"
         return None
 
     def _reason_of_lengths(self, max_length, *lengths):
@@ -109,3 +190,24 @@ class PairFilter:
         if max(lengths) > self.max_ratio * max(1, min(lengths)):
             return "length_ratio"
         return None
+
+
+def pair_hash(pair):
+    """Returns a hash of the words of a pair, 64 bits, equal in all processes."""
+    text = "\n".join(" ".join((side or "").split()) for side in pair)
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+
+
+def _words(text):
+    return re.findall(r"[^\W\d_]+", text.lower())
+
+
+def _digits(text):
+    return sorted(unicodedata.digit(each) for each in re.findall(r"\d", text))
+
+
+@functools.cache
+def _script(letter):
+    """Returns the script of a letter, such as LATIN."""
+    return unicodedata.name(letter, "").partition(" ")[0]

@@ -1,5 +1,6 @@
 """Filtering of a noisy corpus, compared with the scores of `Translator.score`."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -102,6 +103,8 @@ def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, cou
     assert report["dropped"] == {
         **{"invalid_utf8": 1, "empty": 2, "copy": 1, "too_long": 1},
         **{"length_ratio": 1, "improbable": 4 - count},
+        **dict.fromkeys(["mojibake", "numbers", "markup", "script", "language"], 0),
+        "repeated": 0,
     }
 
 
@@ -225,6 +228,61 @@ def test_pair_filter_can_drop_all_pairs():
     assert np.all(np.isnan(scores))
     assert pair_filter.select_best(scores, 0.9)[1] is None
     assert not pair_filter.select_above(scores, -99).any()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "reason"),
+    [
+        ("the old bridge near the sea", "die alte Brücke an der See", None),
+        ("It costs 1,500 euros.", "Es kostet 1.500 Euro.", None),
+        ("It costs 1,500 euros.", "Es kostet 1.600 Euro.", "numbers"),
+        ("at two o'clock", "um 2 Uhr", None),
+        ("<b>the</b> sea &amp; more", "<b>die</b> See &amp; mehr", None),
+        ("the sea", "<b>die</b> See", "markup"),
+        ("the old bridge", "die alte BrÃ¼cke", "mojibake"),
+        ("the bridge\ufffd", "die Brücke", "mojibake"),
+        ("the old bridge", "старый мост", "script"),
+        ("die alte Brücke an der See", "the old bridge near the sea", "language"),
+        ("the old bridge near the sea", "the old bridge at the sea", "language"),
+    ],
+)
+def test_pair_filter_checks_texts(source, target, reason):
+    pair_filter = PairFilter(Scored(), max_length=99)
+    sides = "the old bridge near the sea at", "die alte Brücke an der See um Uhr"
+    pair_filter.learn([sides] * 200)
+    assert pair_filter.check([(source, target)]) == [reason]
+
+
+def test_interrupted_filter_is_continued(files, run_filter, monkeypatch):
+    """Chunks have two pairs. Of repeated pairs, the first one is kept."""
+    command = importlib.import_module("keras_transformer.cli.filter")
+    monkeypatch.setattr(command, "CHUNK_SIZE", 2)
+    real, calls = PairFilter.score, []
+    for name in ("source", "target"):
+        (files / name).write_bytes(2 * (files / name).read_bytes())
+
+    def score(self, pairs, is_good):
+        calls.append(len(pairs))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, pairs, is_good)
+
+    assert run_filter("--keep-fraction", "0.75").exit_code == 0
+    expected, scores = kept(files), (files / "out.s.scores").read_text()
+    monkeypatch.setattr(PairFilter, "score", score)
+    for path in files.glob("*out.*"):
+        path.unlink()
+    result = run_filter("--keep-fraction", "0.75")
+    assert result.exit_code == 130 and "continue the scoring" in result.stderr
+    assert not (files / "out.s").exists()
+    result = run_filter("--keep-fraction", "0.75")
+    assert result.stdout.startswith("3 of 20 pairs kept"), result.stderr
+    assert "4 dropped: repeated pair" in result.stdout
+    assert (kept(files), len(calls)) == (expected, 3 + 8)
+    assert (files / "out.s.scores").read_text() == scores
+    # Another limit needs no new scores.
+    assert run_filter("--keep-fraction", "0.5").stdout.startswith("2 of 20 pairs kept")
+    assert len(calls) == 3 + 8
 
 
 def test_pair_filter_counts_nan_scores_as_improbable():
