@@ -14,9 +14,9 @@ from keras_transformer.machine import (
 )
 from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import (
-    TOKEN_BYTES,
     measure_training_text,
     mixture_size,
+    token_bytes,
 )
 from keras_transformer.runs.build import build_training_model
 from keras_transformer.runs.corpora import (
@@ -31,6 +31,11 @@ from keras_transformer.training import automatic_bfloat16, configure_threads
 _MEASURED_TOKENS = 4096
 _MEASURED_TOKENS_ON_GPU = 25_000
 _MEASURED_STEPS = 3
+# Bytes of text per second from which a vocabulary is learned, and that are encoded, on
+# two CPU cores, and the maximum number of texts to learn from.
+_LEARNED_BYTES, _ENCODED_BYTES = 6.5e6, 2.6e6
+_LEARNED_TEXTS = 1_000_000
+_OFFSET_BYTES = 8  # per pair and side
 # Number of pairs at the beginning of the text that are read and checked.
 _CHECKED_PAIRS = 10_000
 # Assumed number of tokens per sentence if the size of the text is unknown.
@@ -41,8 +46,8 @@ def plan_training(recipe):
     """Estimates the memory, disk space and time that training a recipe takes.
 
     The function reads the beginning of the text as training does, but writes nothing.
-    It measures the speed with a few training steps on random ids. The time includes
-    neither validation nor the preparation of the text.
+    It measures the speed with a few training steps on random ids. The time does not
+    include validation. The preparation of the text is that on two CPU cores.
 
     Args:
         recipe: A `Recipe`.
@@ -77,8 +82,26 @@ def plan_training(recipe):
     checkpoint_bytes = 12 if settings.ema_momentum is None else 16
     disk = (checkpoint_bytes * settings.keep_checkpoints + 8) * parameters
     data = f"not measured (data.kind: {recipe.data.kind})"
+    stored = measure_training_text(_without_copies(recipe.data))
+    preparation = "not measured"
+    if stored:
+        texts = {each.text_options for each in recipe.stages}
+        copies = sum(
+            each.segmentations * (2 if each.directions == "both" else 1)
+            for each in texts
+        )
+        id_bytes = 2 if tokenizer.vocabulary_size <= 1 << 16 else 4
+        tokens = stored.bytes / token_bytes(tokenizer.vocabulary_size) + stored.pairs
+        disk += round(copies * 2 * (id_bytes * tokens + _OFFSET_BYTES * stored.pairs))
+        share = min(1, _LEARNED_TEXTS / max(1, 2 * stored.pairs))
+        learning = 2 * share * stored.bytes / _LEARNED_BYTES
+        encoding = copies * 2 * stored.bytes / _ENCODED_BYTES
+        preparation = (
+            f"about {_format_duration(learning)} for the vocabulary and "
+            f"{_format_duration(encoding)} to encode the text"
+        )
     if text:
-        tokens = text.bytes // TOKEN_BYTES
+        tokens = int(text.bytes / token_bytes(tokenizer.vocabulary_size))
         pairs = f"{text.pairs:,} pairs"
         if recipe.data.kind == "mixed":
             pairs += f" per epoch of {len(recipe.data.train)} corpora"
@@ -96,8 +119,9 @@ def plan_training(recipe):
         "batch": _describe_batch(settings),
         "steps": _describe_steps(recipe, text),
         "memory": _describe_memory(recipe_memory(recipe, num_devices), machine),
-        "disk": f"about {format_bytes(disk)} for checkpoints and models",
+        "disk": f"about {format_bytes(disk)} for checkpoints, models and encoded text",
         "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
+        "preparation": preparation,
         "time": f"about {_format_duration(seconds)}, without validation",
     }
 
@@ -130,6 +154,15 @@ def _text_size(recipe):
     return size and size._replace(pairs=round(share * size.pairs))
 
 
+def _without_copies(data):
+    """Returns a section `data` whose text is as large as the encoded one."""
+    changes = {"noise": None} if getattr(data, "noise", None) else {}
+    if data.kind == "mixed":
+        corpora = (each.model_copy(update={"weight": 1.0}) for each in data.train)
+        changes["train"] = [*corpora]
+    return data.model_copy(update=changes)
+
+
 def _training_model(recipe):
     """Builds the training model with a stand-in for the tokenizer of the run."""
     tokenizer = SimpleNamespace(
@@ -150,12 +183,14 @@ def _tokens_per_second(model, recipe, text, has_gpu):
     """Measures the training speed, in tokens per side per second."""
     settings, max_length = recipe.training, recipe.data.max_length
     length = min(_LENGTH, max_length)
+    target_size = recipe.tokenizer.vocabulary_size
     if text and text.pairs:
-        length = int(np.clip(text.bytes / TOKEN_BYTES / text.pairs, 4, max_length))
+        tokens = text.bytes / token_bytes(target_size)
+        length = int(np.clip(tokens / text.pairs, 4, max_length))
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
     shape = max(settings.parallel_parts, tokens // length), length
-    rng, target_size = np.random.default_rng(0), recipe.tokenizer.vocabulary_size
+    rng = np.random.default_rng(0)
     source_size = recipe.tokenizer.source_vocabulary_size or target_size
     # Ids below 4 are special.
     source = rng.integers(4, source_size, shape, np.int32)
@@ -184,11 +219,11 @@ def _describe_steps(recipe, text):
         steps += f" (stages: {' + '.join(f'{s.settings.steps:,}' for s in stages)})"
     if not text or not text.bytes:
         return steps
-    epochs = 0
+    epochs, size = 0, token_bytes(recipe.tokenizer.vocabulary_size)
     for stage in stages:
         # An epoch in both directions has each pair twice.
         copies = 2 if stage.text_options.directions == "both" else 1
-        epochs += _tokens(stage) * TOKEN_BYTES / (copies * text.bytes)
+        epochs += _tokens(stage) * size / (copies * text.bytes)
     return f"{steps}, about {epochs:,.3g} epochs"
 
 
