@@ -22,6 +22,13 @@ _CANDIDATES = 10
 _MAX_DISTANCE = 1000
 _ENDS = ".!?…。！？"
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+# First letters and numbers of letters: Greek, Cyrillic, Hebrew, Arabic, Devanagari,
+# Thai, Hiragana, Chinese and Korean.
+_SCRIPTS = (
+    *((0x3B1, 25), (0x430, 32), (0x5D0, 27), (0x628, 19), (0x915, 37)),
+    *((0xE01, 46), (0x3042, 82), (0x4E00, 20_000), (0xAC00, 11_172)),
+)
+_PLACEHOLDERS = ("{name}", "%s", "%d", "{0}", "$1", "<br>", "www.example.com", "@user")
 
 
 def lower(source, target, draw):
@@ -65,6 +72,16 @@ def drop_words(source, target, draw):
     return " ".join(each for each in words if draw.random() >= _DROPPED), target
 
 
+def add_foreign_words(source, target, draw):
+    """Adds the same word of another script, emoji or placeholder to both sides."""
+    first, size = draw.choice(_SCRIPTS)
+    word = "".join(chr(first + draw.randrange(size)) for _ in range(draw.randint(2, 5)))
+    kinds = (word, chr(0x1F600 + draw.randrange(0x50)), draw.choice(_PLACEHOLDERS))
+    form = draw.choice(("{} {}", "{} ({})", "{1}: {0}"))
+    word = draw.choice(kinds)
+    return form.format(source, word), form.format(target, word)
+
+
 # For each kind of noise its function, `None` if it changes ids, not texts, and the
 # greatest length of a copy, relative to the pair.
 KINDS = {
@@ -73,6 +90,7 @@ KINDS = {
     "final_punctuation": (drop_final_punctuation, 1.0),
     "typos": (add_typos, 1.6),
     "drop_words": (drop_words, 1.0),
+    "foreign_words": (add_foreign_words, 1.6),
     "mask": (None, 1.0),
     "join": (None, 2.5),
 }

@@ -68,6 +68,7 @@ class NoiseSettings(Section):
     final_punctuation: Fraction = 0.0  # both sides without their last sign
     typos: Fraction = 0.0  # wrong letters in the source
     drop_words: Fraction = 0.0  # source without a tenth of its words
+    foreign_words: Fraction = 0.0  # equal foreign words on both sides
     mask: Fraction = 0.0  # 15% of the source's subwords are unknown
     join: Fraction = 0.0  # two pairs on a line
 

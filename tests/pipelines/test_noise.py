@@ -17,6 +17,7 @@ SHARES = {
     "final_punctuation": 0.2,
     "typos": 0.4,
     "drop_words": 0.5,
+    "foreign_words": 0.1,
     "mask": 0.1,
     "join": 0.3,
 }
@@ -84,6 +85,16 @@ def test_copies_have_the_noise_of_their_kind(data):
                 assert is_same and is_spelled_alike(text, source)
             elif kind == "drop_words":
                 assert is_same and not Counter(text.split()) - Counter(source.split())
+            elif kind == "foreign_words":
+                assert source.partition(" ")[2] in text and target in translation
+                words = [
+                    new.replace(old, "").strip(" ():")
+                    for new, old in (
+                        (text.partition(" ")[2], source.partition(" ")[2]),
+                        (translation, target),
+                    )
+                ]
+                assert words[0] == words[1] and " " not in words[0]
             elif kind == "mask":
                 unknown = np.count_nonzero(ids == 1)
                 assert is_same and 0 <= unknown < np.count_nonzero(ids) / 2
@@ -166,6 +177,9 @@ def test_epoch_contains_copies_beside_all_pairs(data, noisy, is_keras):
 
 
 def test_copies_are_located_at_their_pairs(data, noisy):
+    assert noisy.num_pairs == NUM_PAIRS
+    _, leaf_of_row = noisy.plan(400)
+    assert leaf_of_row.nbytes == NUM_PAIRS * (1 + len(SHARES))  # all that grows so
     indices = pipelines.batch_indices(noisy, 400, 7, 3)
     assert (indices >= NUM_PAIRS).any()
     assert noisy.numbers(indices).tolist() == (indices % NUM_PAIRS + 1).tolist()
