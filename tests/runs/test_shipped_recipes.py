@@ -50,9 +50,17 @@ def write_data(folder):
     for split in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de", "fr"):
             texts[f"multi30k/{split}.{language}.gz"] = sentences(300)
-    for split in ("train", "dev"):
-        for language in ("en", "de"):
-            texts[f"tatoeba_en_de/{split}.{language}.gz"] = sentences(300)
+    for name in (
+        "tatoeba_en_de",
+        "europarl_en_fr",
+        "tatoeba_en_fr",
+        "catalogues_en_fr",
+    ):
+        for split in ("train", "dev"):
+            for language in name[-5:].split("_"):
+                texts[f"{name}/{split}.{language}.gz"] = sentences(300)
+    for language in ("en", "fr"):
+        texts[f"dev_sets/newstest2013.{language}.gz"] = sentences(30)
     tree = "(S (NP (DT {}) (NN {})) (VP (VBZ {})))"
     trees = [tree.format(*random.choices(WORDS, k=3)) for _ in range(300)]
     texts |= {f"craft/{split}.trees.gz": trees for split in ("train", "dev")}
@@ -94,7 +102,7 @@ def first_batch(name, folder):
 
     size = VOCABULARY_SIZES.get(name, 310)
     overrides = [f"tokenizer.vocabulary_size={size}", "training.batch_tokens=512"]
-    if name == "files":
+    if name in ("files", "student"):
         files = {"source": f"{folder}/train.en", "target": f"{folder}/train.de"}
         overrides.append(f"data.train={files}")
     if name == "phrases":
