@@ -28,6 +28,7 @@ COMMANDS = {
     "models": "List the packaged models.",
     "compare": "Test whether systems differ significantly.",
     "filter": "Remove improbable pairs from a noisy parallel corpus.",
+    "distill": "Train a fast model on the translations of a larger one.",
     "update-vocabulary": "Add subwords from new text to a model's vocabulary.",
     "serve": "Serve a model over HTTP, with TF-Serving's REST API.",
     "parse": "Print the bracketed constituency tree of each line.",

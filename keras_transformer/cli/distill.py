@@ -1,0 +1,59 @@
+"""keras-transformer distill"""
+
+import json
+import pathlib
+from typing import Annotated
+
+from typer import Option
+
+from keras_transformer.cli import console, options
+from keras_transformer.cli.filter import filter
+from keras_transformer.cli.train import train
+from keras_transformer.cli.translate import translate
+
+# Folder of the texts in the run.
+_TEXT = "distilled"
+
+
+def distill(
+    teacher: options.WeightsModel,
+    source: options.Source,
+    output: Annotated[
+        pathlib.Path, Option("--output", "-o", metavar="RUN", help="Run folder.")
+    ],
+    keep_fraction: Annotated[
+        float,
+        Option(
+            callback=options.fraction,
+            help="Train on this fraction of the translations, best first.",
+        ),
+    ] = 0.9,
+    overrides: options.Overrides = (),
+):
+    """Train a fast model on the translations of a larger one.
+
+    The command translates the source text, filters the translations by rules and by the
+    teacher's score, and trains the recipe `student` on the others. It does what the
+    commands translate, filter and train do. Run the same command again to resume. The
+    texts are in RUN/distilled.
+
+    \b
+    keras-transformer distill europarl_en_fr --source train.en --output runs/student \\
+      --set data.validation.source=val.en --set data.validation.target=val.fr
+    """
+    console.find_model(teacher)
+    console.require_files(source)
+    console.require_folder_path(output)
+    folder = output / _TEXT
+    folder.mkdir(parents=True, exist_ok=True)
+    translated = folder / "translated"
+    kept = {side: folder / side for side in ("source", "target")}
+    console.print_status("[1/3] translating")
+    translate(teacher, source, translated, resume=True)
+    # A run that has begun keeps its text.
+    if not (output / "config.yaml").exists():
+        console.print_status("[2/3] filtering")
+        filter(teacher, source, translated, *kept.values(), keep_fraction=keep_fraction)
+    console.print_status("[3/3] training")
+    data = json.dumps({side: str(path) for side, path in kept.items()})
+    train("student", output, [f"data.train={data}", *overrides])
