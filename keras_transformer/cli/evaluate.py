@@ -441,10 +441,8 @@ def score(
         scores = score_in_chunks(translator, pairs, warnings, total, skip)
         texts = []
         for number, pair in enumerate(scores, skip + 1):
-            log_prob, num_tokens = (
-                log_prob + pair.log_prob,
-                num_tokens + pair.num_tokens,
-            )
+            log_prob += pair.log_prob
+            num_tokens += pair.num_tokens
             if as_json:
                 texts.append(console.json_text(pair._asdict(), indent=None))
             elif number > num_done:

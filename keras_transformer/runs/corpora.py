@@ -184,7 +184,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun, progress):
         phase = "learning the vocabulary", "texts read", lambda: None, progress
         with _show_phase(*phase) as report:
             text = _measure_text(pairs)
-            tokenizer = _train_tokenizer(settings, pairs, text, report or str)
+            tokenizer = _train_tokenizer(settings, pairs, text, report)
         is_trained = True
     _check_tags(tokenizer, pairs)
     with replace_folder(folder) as temporary:
@@ -228,7 +228,7 @@ def _train_tokenizer(settings, pairs, text, report):
 
     def count(texts):
         for number, text in enumerate(texts, 1):
-            if number % _REPORTED_TEXTS == 0:
+            if report is not None and number % _REPORTED_TEXTS == 0:
                 report(number)
             yield text
 

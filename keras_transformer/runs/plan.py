@@ -33,7 +33,8 @@ _MEASURED_TOKENS_ON_GPU = 25_000
 _MEASURED_STEPS = 3
 # Bytes of text per second from which a vocabulary is learned, and that are encoded, on
 # two CPU cores, and the maximum number of texts to learn from.
-_LEARNED_BYTES, _ENCODED_BYTES = 6.5e6, 2.6e6
+_LEARNED_BYTES, _ENCODED_BYTES = 8e6, 2.6e6
+_LEARNING_SECONDS = 4  # for the merges of a small text
 _LEARNED_TEXTS = 1_000_000
 _OFFSET_BYTES = 8  # per pair and side
 # Number of pairs at the beginning of the text that are read and checked.
@@ -91,10 +92,10 @@ def plan_training(recipe):
             for each in texts
         )
         id_bytes = 2 if tokenizer.vocabulary_size <= 1 << 16 else 4
-        tokens = stored.bytes / token_bytes(tokenizer.vocabulary_size) + stored.pairs
+        tokens = stored.bytes / token_bytes(tokenizer.vocabulary_size)
         disk += round(copies * 2 * (id_bytes * tokens + _OFFSET_BYTES * stored.pairs))
         share = min(1, _LEARNED_TEXTS / max(1, 2 * stored.pairs))
-        learning = 2 * share * stored.bytes / _LEARNED_BYTES
+        learning = _LEARNING_SECONDS + 2 * share * stored.bytes / _LEARNED_BYTES
         encoding = copies * 2 * stored.bytes / _ENCODED_BYTES
         preparation = (
             f"about {_format_duration(learning)} for the vocabulary and "

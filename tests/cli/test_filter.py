@@ -318,3 +318,23 @@ def test_filter_rejects_invalid_arguments(
     result = run_filter(*arguments.split())
     assert result.exit_code == 2 and message in result.stderr
     assert not (files / "out.s").exists()
+
+
+def test_interrupted_scores_are_continued(tiny_model_file, run_command, tmp_path):
+    """An output that ends inside line 4 of 6 is completed, byte for byte."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("der Hund\nein Hund\ndie Katze\n" * 2)
+    files = "score", tiny_model_file, "-s", tmp_path / "a", "-t", tmp_path / "b"
+    output = tmp_path / "out"
+    whole = run_command(*files, code=0).stdout
+    assert whole.count("\n") == 6
+    command = *files, "-o", output, "--resume"
+    assert "perplexity" in run_command(*command, code=0).stderr
+    assert output.read_text() == whole
+    output.rename(tmp_path / "out.part")
+    os.truncate(tmp_path / "out.part", len(whole) // 2 + 3)
+    run_command(*command, code=0)
+    assert output.read_text() == whole
+    assert "all pairs are already scored" in run_command(*command, code=0).stderr
+    (tmp_path / "b").write_text("der Hund\n" * 6)
+    assert "made with a different target" in run_command(*command, code=2).stderr
