@@ -46,10 +46,36 @@ SENTENCES = (
     *("Zwei Hunde laufen über die Straße.", "Ein Mann fährt Rad: 3,5 km!"),
     *("Les enfants jouent à la balle.", "Où est la gare ?", "Two dogs run (fast)."),
 )
+# Strings of many kinds, in each of `PLACES`.
+ODD = (
+    # control characters and spaces
+    *("\0", "\1", "\t", "\n", "\r\n", "\v", "\x1b[0m", "\x7f", "\x85", "\x9f"),
+    *(" ", "  ", "\xa0", "\u1680", "\u2003", "\u2009", "\u200b", "\u2028", "\u2029"),
+    *("\u202f", "\u205f", "\u3000", "\ufeff"),
+    # joiners, directions and combining marks
+    *("\u200c", "\u200d", "\u2060", "\xad", "\u034f", "\u200e", "\u202e", "\u0301"),
+    *("e\u0301", "é", "o\u0302\u0323", "ก\u0e33", "\u3099", "か\u3099", "\u0300" * 20),
+    # characters that NFKC replaces
+    *("ﬁ", "ａ", "①", "½", "\u2126", "\u212b", "\u1e9b\u0323", "ｶﾞ", "㎒", "…"),
+    *("²", "ﷺ"),
+    # scripts and emoji
+    *("日本", "שלום", "سلام", "नमस्ते", "안녕", "\u1112\u1161\u11ab", "Жз", "ქ"),
+    *("ἀ", "𠀀"),
+    *("😀", "👩\u200d👧", "🇫🇷", "👍🏽", "1\ufe0f\u20e3", "\u2764\ufe0f"),
+    # unassigned and private characters
+    *("\ufffd", "\ufffe", "\uffff", "\ue000", "\U0010ffff", "\U000e0041"),
+    # like languages and special pieces
+    *(">><<", ">>xyz<<", ">>fra_latn<<", ">> fra_Latn<<", ">>fra_Latn <<", ">fr_XX<"),
+    *("＞＞fra_Latn<<", "__fr__", "fra_Latn", "fr_XX", ">>a b c<<", "<unused1>", "<"),
+    *("<s>", "</s>", "<pad>", "<unk>", "<mask>", "<0x41>", "▁", "▁dog"),
+    *("a" * 300, "日" * 200, "!" * 99, " " * 80, "▁" * 40),
+)
+PLACES = ("{}", "dog{}", "{}dog", "dog {} man", "do{}g", "{0}{0} a")
+ODD_TEXTS = tuple(dict.fromkeys(place.format(x) for x in ODD for place in PLACES))
 
 
 @functools.cache
-def splitter(algorithm, size=70, sentences=SENTENCES):
+def splitter(algorithm, size=70, sentences=SENTENCES, **options):
     """Returns the content of a SentencePiece model."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -59,6 +85,7 @@ def splitter(algorithm, size=70, sentences=SENTENCES):
         model_type=algorithm,
         normalization_rule_name="nmt_nfkc",
         minloglevel=2,
+        **options,
     )
     return model.getvalue()
 

@@ -18,11 +18,13 @@ from fairseq_models import (
     KINDS,
     LANGUAGES,
     MODELS,
+    ODD_TEXTS,
     SENTENCES,
     SPECIAL,
     layout,
     random_arrays,
     sources,
+    splitter,
     targets,
     write_fairseq,
 )
@@ -41,6 +43,7 @@ from keras_transformer.interop import export_huggingface
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.imported import write_imported
 from keras_transformer.pipelines import TextFiles, encode_corpus, load_tokenizer
+from keras_transformer.pipelines.tokenizers.fairseq import FairseqTokenizer
 
 RESULTS = json.loads(
     pathlib.Path(__file__).with_name("fairseq_results.json").read_text()
@@ -126,21 +129,21 @@ def test_search_matches_transformers(imported, kind, beam_size):
     assert num_finished >= 2
 
 
+def sentencepiece_ids(model, pieces, language, texts):
+    """Returns a language and the ids of the library for each text."""
+    library = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = {piece: n for n, piece in enumerate(pieces) if n > 3}
+    rows = library.encode_as_pieces(list(texts))
+    return [[language, *(ids.get(piece, 3) for piece in row)] for row in rows]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_and_texts_match_sentencepiece(imported, kind):
     tokenizer = imported(kind).tokenizer
     model, pieces, languages, size = layout(kind)
-    library = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = {piece: n for n, piece in enumerate(pieces) if n > 3}
     codes = {code.strip("_"): n for code, n in languages.items()}
     for side, code in zip((tokenizer, tokenizer.target), DEFAULTS[kind], strict=True):
-        expected = [
-            [
-                codes[code],
-                *(ids.get(each, 3) for each in library.encode_as_pieces(text)),
-            ]
-            for text in TEXTS
-        ]
+        expected = sentencepiece_ids(model, pieces, codes[code], TEXTS)
         assert side.tokenize(TEXTS).to_list() == expected
     assert tokenizer.vocabulary_size == size
     rows = [[2, *row] for row in expected]  # beginning with an end id: empty
@@ -150,6 +153,25 @@ def test_ids_and_texts_match_sentencepiece(imported, kind):
     for text, row in zip(texts, expected, strict=True):
         spelled = "".join(pieces[n] for n in row if 3 < n < len(pieces))
         assert text.decode() == spelled.replace("▁", " ").strip()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_of_odd_texts_match_sentencepiece(kind):
+    # Most characters have pieces. Those that lack one are bytes in the first model.
+    options = {"byte_fallback": kind == "m2m100", "hard_vocab_limit": False}
+    # There are no pieces of long runs, since all orders of two of them would be equal.
+    texts = *SENTENCES, *(text for text in ODD_TEXTS if len(text) < 60)
+    model = splitter(KINDS[kind][1], 700, texts, **options)
+    model, pieces, languages, size = layout(kind, model)
+    codes = {code.strip("_"): n for code, n in languages.items()}
+    rows = [None] * 4 + pieces[4:] + [None] * (size - len(pieces))
+    tokenizer = FairseqTokenizer(rows, model, codes, *DEFAULTS[kind])
+    source = codes[DEFAULTS[kind][0]]
+    expected = sentencepiece_ids(model, pieces, source, ODD_TEXTS)
+    assert len(expected) > 451
+    found = tokenizer.tokenize(ODD_TEXTS).to_list()
+    for text, row, right in zip(ODD_TEXTS, found, expected, strict=True):
+        assert row == right, ascii(text)
 
 
 def tokenizer_json(kind, mask_first):
