@@ -24,7 +24,7 @@ from pydantic import (
 
 from keras_transformer.arguments import count_parameters
 from keras_transformer.errors import ModelError
-from keras_transformer.files import replace_file
+from keras_transformer.files import remove_tree, replace_file
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
 from keras_transformer.saving.names import PRESET_CONFIG, PRESET_WEIGHTS, ModelSource
@@ -261,21 +261,24 @@ def read(path, allow_unsafe=False, fingerprint=None):
 
 
 def save_model(model, path, fingerprint=None):
-    """Saves a model as a `.keras` file, with its tokenizer's fingerprint if given."""
+    """Saves a model as a `.keras` file, with its tokenizer's fingerprint if given.
+
+    Keras would write the archive from a second copy of all weights in memory. So it
+    writes a folder instead, whose files then become an archive.
+    """
     with replace_file(path) as temporary:
-        model.save(temporary)
-        if fingerprint is not None:
-            store_fingerprint(temporary, fingerprint)
-
-
-def store_fingerprint(path, fingerprint):
-    """Adds `Tokenizer.fingerprint()` to the metadata of a `.keras` file."""
-    with zipfile.ZipFile(path, "a") as archive:
-        metadata = json.loads(archive.read(METADATA))
-        # The new member takes the place of the old one, whose bytes remain in the file.
-        archive.filelist.remove(archive.NameToInfo.pop(METADATA))
-        metadata["tokenizer_sha256"] = fingerprint
-        archive.writestr(METADATA, json.dumps(metadata))
+        folder = temporary.with_suffix("")
+        try:
+            model.save(folder, zipped=False)
+            metadata = json.loads((folder / METADATA).read_bytes())
+            if fingerprint is not None:
+                metadata["tokenizer_sha256"] = fingerprint
+            with zipfile.ZipFile(temporary, "w") as archive:
+                archive.writestr(METADATA, json.dumps(metadata))
+                for name in (PRESET_CONFIG, PRESET_WEIGHTS):
+                    archive.write(folder / name, name)
+        finally:
+            remove_tree(folder)
 
 
 def _check_fingerprint(path, metadata, fingerprint):

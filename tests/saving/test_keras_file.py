@@ -28,7 +28,7 @@ from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import (
     INPUT_SHAPES,
     read,
-    store_fingerprint,
+    save_model,
 )
 from keras_transformer.sizes import SIZES
 
@@ -167,7 +167,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     mine = tiny_model[1].fingerprint()
-    store_fingerprint(path, mine)
+    save_model(tiny_model[0], path, mine)
     assert open_model(path).model.vocabulary_size == 300
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)
