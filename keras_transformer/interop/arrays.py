@@ -8,7 +8,6 @@ import zipfile
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from keras_transformer.errors import ModelError, install_hint
 from keras_transformer.untrusted import require_regular, shorten
@@ -16,6 +15,7 @@ from keras_transformer.untrusted import require_regular, shorten
 _MAX_BYTES = 8 << 30
 # A PyTorch file stores a tied matrix once and may list it under up to this many names.
 _MAX_NAMES = 4
+_MAX_HEADER_BYTES = 100 << 20
 _SAFETENSORS_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 
 
@@ -115,36 +115,39 @@ def _check_members(members, size):
 
 
 def read_safetensors(path):
-    """Returns the arrays of a safetensors file, by name, as views of the mapped file.
+    """Returns the arrays of a safetensors file, by name, and the file's metadata.
 
-    So only the parts of the file that are in use need memory. While the arrays are in
-    use, the file must not change.
+    The arrays are views of the mapped file, so only the parts of the file that are in
+    use need memory. While the arrays are in use, the file must not change.
     """
     require_regular([path], ModelError)
     try:
-        with safe_open(path, "numpy") as file:  # checks the header
-            for name in file.keys():  # noqa: SIM118, the file is no dict
-                kind = file.get_slice(name).get_dtype()
-                if kind not in _SAFETENSORS_TYPES:
-                    raise ModelError(
-                        f"{path}: {name!r:.80} must be F32, F16 or BF16. "
-                        f"Received: {kind}"
-                    )
         content = np.memmap(path, "uint8", "r")
         start = 8 + int.from_bytes(content[:8], "little")
+        if start > _MAX_HEADER_BYTES:
+            raise ValueError("its header is too large")
         header = json.loads(content[8:start].tobytes())
-        header.pop("__metadata__", None)
-        arrays = {}
+        metadata, arrays = dict(header.pop("__metadata__", {})), {}
         for name, entry in header.items():
-            first, last = (start + offset for offset in entry["data_offsets"])
-            kind = _SAFETENSORS_TYPES[entry["dtype"]]
-            arrays[name] = content[first:last].view(kind).reshape(entry["shape"])
-        return arrays
+            if entry["dtype"] not in _SAFETENSORS_TYPES:
+                raise ModelError(
+                    f"{path}: {name!r:.80} must be F32, F16 or BF16. "
+                    f"Received: {entry['dtype']!s:.80}"
+                )
+            first, last = entry["data_offsets"]
+            # A negative offset would count from the end.
+            values = content[start + max(first, 0) : start + last]
+            values = values.view(_SAFETENSORS_TYPES[entry["dtype"]])
+            arrays[name] = values.reshape(entry["shape"])
+        # Arrays that share bytes could have any total size.
+        if sum(each.nbytes for each in arrays.values()) != len(content) - start:
+            raise ValueError("its arrays must be its data")
+        return arrays, metadata
     except ModelError:
         raise
-    # The second opening may find another file, in which any of this can be wrong.
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: not a safetensors file: {error!s:.200}") from None
+    # Reading a damaged file raises exceptions of many types.
+    except Exception as error:
+        raise ModelError(f"{path}: not a safetensors file: {shorten(error)}") from None
 
 
 def read_torch(path):

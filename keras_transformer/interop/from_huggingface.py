@@ -374,11 +374,11 @@ def _read_arrays(folder, ignored=_IGNORED):
     file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     binary = folder / "pytorch_model.bin"
     if file.is_file():
-        path, arrays = file, read_safetensors(file)
+        path, (arrays, _) = file, read_safetensors(file)
     elif index.is_file():
         path, arrays = index, {}
         for name in _shard_names(index):
-            shard = read_safetensors(folder / name)
+            shard, _ = read_safetensors(folder / name)
             if repeated := sorted(arrays.keys() & shard.keys()):
                 raise ModelError(
                     f"{folder / name}: another shard also contains {repeated[0]!r:.80}"

@@ -12,7 +12,6 @@ import pathlib
 from typing import Literal
 
 from pydantic import BaseModel, PositiveFloat, PositiveInt
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from keras_transformer.errors import ExportError, ModelError
@@ -109,7 +108,8 @@ def apply_adapters(model, folders):
             )
         rank = settings.r
         scale = settings.lora_alpha / (math.sqrt(rank) if settings.use_rslora else rank)
-        arrays = Arrays(folder / _WEIGHTS, read_safetensors(folder / _WEIGHTS))
+        arrays, metadata = read_safetensors(folder / _WEIGHTS)
+        arrays = Arrays(folder / _WEIGHTS, arrays)
         base = hashlib.sha256()
         for name, dense, axis in _projections(model):
             if f"{name}lora_A.weight" not in arrays:
@@ -121,9 +121,7 @@ def apply_adapters(model, folders):
             dense.kernel.assign(to_numpy(dense.kernel) + scale * (a @ b))
             base.update(kernels[name])
         arrays.check_all_used()
-        with safe_open(folder / _WEIGHTS, "numpy") as file:
-            expected = (file.metadata() or {}).get(_BASE)
-        if expected not in (None, base.hexdigest()):
+        if metadata.get(_BASE) not in (None, base.hexdigest()):
             logger.warning(
                 "%s: these adapters were trained for a model with other weights", folder
             )
