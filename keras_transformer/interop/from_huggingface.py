@@ -244,14 +244,8 @@ def _import_fairseq(folder, stored, source_language, target_language):
         "tied_output": tied,
         "source_vocabulary_size": None if tied else config.vocab_size,
     }
-    arguments = imported.model_arguments(
-        *(path, tokenizer, "huggingface"),
-        (config.encoder_layers, config.decoder_layers),
-        changes,
-        d_model=config.d_model,
-        d_ff=config.encoder_ffn_dim,
-        num_heads=config.encoder_attention_heads,
-        activation=_ACTIVATIONS[config.activation_function],
+    arguments = _sized(
+        *(path, config, tokenizer, "huggingface", changes),
         normalization="pre",
         positions="learned" if is_mbart else "sinusoidal",
         max_length=config.max_position_embeddings if is_mbart else None,
@@ -426,6 +420,11 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if np.asarray(matrix[-1], np.float32).any():
         # Marian's start embedding is 0, but fine-tuning with transformers trains it.
         del changes["zero_start_id"]
+    return _sized(path, config, tokenizer, engine, changes)
+
+
+def _sized(path, config, tokenizer, engine, changes, **settings):
+    """Adds the sizes of `_Sizes` to the arguments of `Transformer`."""
     return imported.model_arguments(
         *(path, tokenizer, engine),
         (config.encoder_layers, config.decoder_layers),
@@ -434,6 +433,7 @@ def _arguments(path, arrays, config, tokenizer, engine):
         d_ff=config.encoder_ffn_dim,
         num_heads=config.encoder_attention_heads,
         activation=_ACTIVATIONS[config.activation_function],
+        **settings,
     )
 
 
