@@ -37,7 +37,7 @@ def build_transformer(arguments, arrays, num_decoder_layers=0):
             f"{arrays.path}: the settings describe more weights than the file contains"
         )
     model = Transformer(**arguments)
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model.build_for_loading({"source_ids": (None, None), "target_ids": (None, None)})
     return model
 
 
