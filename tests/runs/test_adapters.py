@@ -163,7 +163,14 @@ def changed_folder(source, folder, settings, **arrays):
         ({"init_lora_weights": "pissa_niter_4"}, {}, "'init_lora_weights' is wrong"),
         ({"rank_pattern": {"q_proj": 4}}, {}, "must have no rank_pattern"),
         ({"r": 4}, {}, r"lora_A.weight must have the shape \[4, 16\]"),
-        ({}, {"other": np.zeros(3, "float32")}, "unexpected array 'other'"),
+        *(
+            ({}, {name: np.zeros((3, 3), "float32")}, f"unexpected array '{name}'")
+            for name in (
+                "base_model.model.model.shared.lora_embedding_A",
+                "base_model.model.lm_head.lora_A.weight",
+                "base_model.model.model.shared.weight",
+            )
+        ),
     ],
 )
 def test_other_adapters_are_refused(base, adapted, tmp_path, settings, arrays, message):
