@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.training.step_ops import scan
+from keras_transformer.training.step_ops import is_jax, scan
 
 
 class LossWeights(NamedTuple):
@@ -54,9 +54,8 @@ def projected_loss(
     @ops.custom_gradient
     def sums_with_gradient(*operands):
         *passes, matrix = operands
-        sums, gradients = _sums_and_gradients(
-            passes, matrix, labels, weights, label_smoothing, loss_weights, chunk_tokens
-        )
+        options = label_smoothing, loss_weights, chunk_tokens
+        sums, gradients = _on_devices(passes, matrix, labels, weights, options)
 
         def gradient(upstream):
             return tuple(
@@ -67,6 +66,35 @@ def projected_loss(
         return sums, gradient
 
     return sums_with_gradient(*passes, matrix)
+
+
+def _on_devices(passes, matrix, labels, weights, options):
+    """Calls `_sums_and_gradients` on each device for its own tokens.
+
+    Otherwise, each device would compute all chunks, because XLA cannot divide a loop.
+    """
+    distribution = keras.distribution.distribution() if is_jax() else None
+    size = 1 if distribution is None else distribution.device_mesh.devices.size
+    num_tokens = labels.shape[0]
+    if size == 1 or num_tokens is None or num_tokens % size:
+        return _sums_and_gradients(passes, matrix, labels, weights, *options)
+    import jax
+
+    axis = distribution.batch_dim_name
+    shared, own = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(axis)
+
+    def compute(*operands):
+        sums, (*gradients, of_matrix) = _sums_and_gradients(*operands, *options)
+        return jax.lax.psum(sums, axis), [*gradients, jax.lax.psum(of_matrix, axis)]
+
+    compute = jax.shard_map(
+        compute,
+        mesh=distribution.device_mesh.backend_mesh,
+        in_specs=(own, shared, own, own),
+        out_specs=(shared, [*[own] * len(passes), shared]),
+        check_vma=False,
+    )
+    return compute(list(passes), matrix, labels, weights)
 
 
 def _sums_and_gradients(
