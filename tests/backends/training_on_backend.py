@@ -7,12 +7,15 @@ TensorFlow. The argument is the path of a JSON file to write.
 import json
 import pathlib
 import sys
+import tempfile
 import types
 
 import keras
 import numpy as np
 
 from keras_transformer import training
+from keras_transformer.interop.peft import apply_adapters, write_adapters
+from keras_transformer.layers.adapters import add_adapters
 from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.step_ops import gradients_of
 from keras_transformer.transformer import Transformer
@@ -38,6 +41,7 @@ CASES = {
     "simcut": {"consistency": training.Consistency("simcut", cutoff=0.0)},
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "float16": {"dtype": "mixed_float16"},
+    "lora": {"lora": {"rank": 2, "alpha": 4.0, "layers": ["query", "outer"]}},
 }
 
 
@@ -58,7 +62,7 @@ def batches():
     return found
 
 
-def build(dtype="float32", **options):
+def build(dtype="float32", lora=None, **options):
     """Returns a compiled `TrainingModel` whose weights come from NumPy."""
     model = Transformer(
         *(VOCABULARY, 1, 16, 32, 2), dropout=options.pop("dropout", 0.0), dtype=dtype
@@ -68,6 +72,10 @@ def build(dtype="float32", **options):
     rng = np.random.default_rng(0)
     for weight in model.transformer.trainable_weights:
         weight.assign(0.3 * rng.normal(size=weight.shape))
+    if lora is not None:
+        add_adapters(model.transformer, **lora)
+        for weight in model.trainable_weights:
+            weight.assign(0.3 * rng.normal(size=weight.shape))
     # Unlike Adam's updates, SGD's grow with the gradients.
     optimizer = keras.optimizers.SGD(0.2, use_ema=True, ema_momentum=0.5)
     if dtype == "mixed_float16":
@@ -155,6 +163,25 @@ def check_added_losses():
         raise AssertionError("the loss was ignored")
 
 
+def check_adapters():
+    """Checks that adapters learn, their base stays, and their files can be merged."""
+    model, plain = build(**CASES["lora"]), build().transformer
+    model.optimizer.learning_rate = 3.0
+    inputs, labels, _ = batches()[0]
+    losses = [float(model.train_on_batch(inputs, labels)[0]) for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0], losses
+    with tempfile.TemporaryDirectory() as folder:
+        write_adapters(model.transformer, pathlib.Path(folder) / "adapters")
+        base = {each.path.split("/", 2)[2]: np.array(each) for each in plain.weights}
+        apply_adapters(plain, [pathlib.Path(folder) / "adapters"])
+    unmerged, merged = (np.array(each(inputs)) for each in (model, plain))
+    np.testing.assert_allclose(unmerged, merged, atol=1e-5)
+    frozen = [each for each in model.transformer.weights if not each.trainable]
+    assert len(frozen) == len(base)
+    for weight in frozen:
+        np.testing.assert_array_equal(weight, base[weight.path.split("/", 2)[2]])
+
+
 class Endless(keras.utils.PyDataset):
     """Batch number i has i + 1 rows."""
 
@@ -179,6 +206,7 @@ if __name__ == "__main__":
     found["projected losses"] = projected_losses()
     check_random_factors()
     check_added_losses()
+    check_adapters()
     check_first_batch()
     assert "tensorflow" not in sys.modules
     pathlib.Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
