@@ -7,6 +7,7 @@ import logging
 import numpy as np
 
 from keras_transformer.decoding.compiled import few_lengths
+from keras_transformer.decoding.forbidden import is_in_word
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.errors import DataError, ModelError
 
@@ -176,6 +177,25 @@ def encode_prefixes(tokenizer, prefixes, model):
     return rows
 
 
+def _spell_tokens(tokenizer):
+    """Returns the bytes of each token, which some tokenizers cannot spell."""
+    with contextlib.suppress(AttributeError, DataError):
+        return tokenizer.piece_bytes()
+    return [b""] * tokenizer.vocabulary_size
+
+
+def word_edges(tokenizer):
+    """Returns whether tokens begin, and end, within a word, bool `[2, vocabulary]`.
+
+    A byte of a character counts as a letter.
+    """
+    edges = np.zeros((2, tokenizer.vocabulary_size), bool)
+    for number, spelled in enumerate(_spell_tokens(tokenizer)):
+        text = spelled.decode("utf-8", "replace")
+        edges[:, number] = [is_in_word(each) for each in (text[:1], text[-1:])]
+    return edges
+
+
 class PrefixEnds:
     """Tokens that continue a prefix, if it ends inside a word.
 
@@ -184,10 +204,8 @@ class PrefixEnds:
     """
 
     def __init__(self, tokenizer):
-        self._spelled = [b""] * tokenizer.vocabulary_size
-        # Some tokenizers cannot spell their tokens. Prefixes then end with a word.
-        with contextlib.suppress(AttributeError, DataError):
-            self._spelled = tokenizer.piece_bytes()
+        # If tokens cannot be spelled, prefixes end with a word.
+        self._spelled = _spell_tokens(tokenizer)
         order = sorted(range(len(self._spelled)), key=self._spelled.__getitem__)
         self._sorted = [self._spelled[each] for each in order]
         self.ranks = np.argsort(order).astype("int32")

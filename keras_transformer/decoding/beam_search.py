@@ -37,6 +37,7 @@ def beam_search(
     drop_finished="auto",
     num_results=None,
     required_ids=None,
+    word_edges=None,
     first_ids=None,
 ):
     """Runs beam search and returns the highest-scoring sequences.
@@ -91,6 +92,9 @@ def beam_search(
         required_ids: int32 `[batch, places]`, the phrases that each sentence's result
             must contain (see `decoding.required`), or `None`. A hypothesis that lacks
             one does not end. At the maximum length, those that contain the most count.
+        word_edges: bool `[2, vocabulary]`, whether each token begins, and ends, within
+            a word. A required phrase counts only where no word goes on after it. If
+            `None`, it counts everywhere.
         first_ids: int32 `[batch]`, the first token of each sentence's hypotheses, with
             log-probability 0 whatever the model assigns to it, as the target language
             of multilingual models. If `None`, the first token is not forced.
@@ -124,12 +128,17 @@ def beam_search(
         search = dataclasses.replace(search, patience=1)
     excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
+    edges = None
+    if word_edges is not None:
+        edges = np.array(word_edges)[:, :vocabulary_size]
+        edges[0, [*excluded]] = True
+        edges = ops.convert_to_tensor(edges)
 
     def step(state, cache, context, index):
         logits, cache = next_logits(decoder, state.last_ids, cache, context, index)
         are_log_probs, may_follow = decoder.returns_log_probs, None
         if required_ids is not None:
-            may_follow = state.progress.open_places()
+            may_follow = state.progress.open_places(edges)
             logits = logits if are_log_probs else ops.log_softmax(logits, axis=-1)
             are_log_probs = True
         best = _best_tokens(
@@ -143,12 +152,15 @@ def beam_search(
             uses_softmax=drop_finished,
         )
         if required_ids is not None:
-            best = _add_required(state.progress, may_follow, logits, *best)
+            best = _add_required(
+                *(state.progress, may_follow, edges, ids.end, logits, *best)
+            )
         if first_ids is not None:
             best = _force_first(state, index, *best)
         added = decoder.added_scores and decoder.added_scores(cache)
         state, parents = _expand_beams(
-            state, *best, index, search, ids.end, n_best, may_follow, added
+            *(state, *best, index, search, ids.end, n_best),
+            *(may_follow, edges, added),
         )
         if beam_size > 1:
             cache = decoder.reorder(cache, parents)
@@ -235,13 +247,28 @@ def _best_tokens(
     return ops.where(is_excluded, NEG_INF, log_probs), tokens
 
 
-def _add_required(progress, may_follow, logits, log_probs, tokens):
-    """Adds the ids that continue required phrases to the best tokens of each row."""
+def _add_required(progress, may_follow, edges, end_id, logits, log_probs, tokens):
+    """Adds the ids that continue required phrases to the best tokens of each row.
+
+    After a phrase, the best token that does not continue its last word is added, too.
+    """
     num_places = shape(may_follow)[2]
     may_follow = ops.reshape(may_follow, (-1, num_places))
     beam_size = progress.met.shape[1]
     added = ops.repeat(ops.maximum(progress.ids, 0), beam_size, axis=0)
-    place = ops.arange(num_places, dtype="int32")
+    if edges is not None:
+        pending = progress.pending()
+        may_end = ops.reshape(progress.is_met_with(pending), (-1, 1))
+        is_end = ops.arange(edges.shape[1], dtype="int32") == end_id
+        excluded = ops.logical_or(
+            edges[0], ops.logical_and(is_end, ops.logical_not(may_end))
+        )
+        others = ops.where(excluded, NEG_INF, logits[:, : edges.shape[1]])
+        follower = ops.cast(ops.top_k(others, 1)[1], "int32")
+        added = ops.concatenate([added, follower], axis=1)
+        pending = ops.reshape(ops.any(pending, axis=2), (-1, 1))
+        may_follow = ops.concatenate([may_follow, pending], axis=1)
+    place = ops.arange(shape(added)[1], dtype="int32")
     is_known = ops.any(added[:, :, None] == tokens[:, None], axis=2)
     is_earlier = ops.logical_and(may_follow[:, None], place < place[:, None])
     is_same = added[:, :, None] == added[:, None]
@@ -275,20 +302,22 @@ def _expand_beams(
     end_id,
     n_best,
     may_follow=None,
+    edges=None,
     added=None,
 ):
     """Expands every sentence's beam by one token.
 
     `state` has hypotheses of `index` tokens. `log_probs` and `tokens`, both `[batch *
     beam_size, k]`, are from `_best_tokens`. `may_follow` are the `open_places` of
-    required phrases, and `added` are the `added_scores` of `StepDecoder`, or `None`.
-    Returns the state with hypotheses of `index + 1` tokens, and the row of the old
-    hypothesis that each of them extends, int32 `[batch * beam_size]`.
+    required phrases with the given `edges`, and `added` are the `added_scores` of
+    `StepDecoder`, or `None`. Returns the state with hypotheses of `index + 1` tokens,
+    and the row of the old hypothesis that each of them extends, int32 `[batch *
+    beam_size]`.
     """
     beam_size = search.beam_size
     # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
     new_log_probs, new_tokens, parents = _continue(
-        state, log_probs, tokens, end_id, index, may_follow
+        state, log_probs, tokens, end_id, index, may_follow, edges
     )
     sequences = _select(
         state.alive_sequences, ops.reshape(parents, (-1,)), 2 * beam_size
@@ -323,7 +352,7 @@ def _expand_beams(
     )
     if may_follow is not None:
         progress = state.progress.extend(
-            may_follow, parents[:, 1] % beam_size, state.last_ids
+            may_follow, parents[:, 1] % beam_size, state.last_ids, edges
         )
         state = state._replace(progress=progress)
     alive_log_probs = new_log_probs[:, 1]
@@ -334,7 +363,7 @@ def _expand_beams(
     return state, ops.reshape(parents[:, 1], (-1,))
 
 
-def _continue(state, log_probs, tokens, end_id, index, may_follow):
+def _continue(state, log_probs, tokens, end_id, index, may_follow, edges):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
     `tokens` has at least `beam_size + 1` candidates per hypothesis, which is enough for
@@ -357,7 +386,7 @@ def _continue(state, log_probs, tokens, end_id, index, may_follow):
         places = ops.cast(places, "int32")
     else:
         log_probs, places = _allocate(
-            state, candidates, tokens, end_id, index, may_follow
+            state, candidates, tokens, end_id, index, may_follow, edges
         )
     batch = ops.arange(shape(state.done)[0], dtype="int32")
     first_row = (batch * beam_size)[:, None, None]
@@ -366,7 +395,7 @@ def _continue(state, log_probs, tokens, end_id, index, may_follow):
     return log_probs, tokens, parents
 
 
-def _allocate(state, candidates, tokens, end_id, index, may_follow):
+def _allocate(state, candidates, tokens, end_id, index, may_follow, edges):
     """Selects continuations from all banks (see `choose`).
 
     `candidates` are the log-probabilities of `_continue`, `[batch, 2, n]`. Returns the
@@ -374,8 +403,8 @@ def _allocate(state, candidates, tokens, end_id, index, may_follow):
     """
     beam_size = state.last_ids.shape[1]
     tokens = ops.reshape(tokens, (-1, beam_size, shape(tokens)[1]))
-    banks = state.progress.banks(may_follow, tokens)
-    lacks = banks < state.progress.total()[:, None, None]
+    banks = state.progress.banks(may_follow, tokens, edges)
+    lacks = banks < state.progress.total(edges)[:, :, None]
     cannot_end = ops.logical_and(tokens == end_id, lacks)
     banks, cannot_end = (
         ops.reshape(each, (-1, 1, shape(candidates)[2])) for each in (banks, cannot_end)

@@ -17,6 +17,8 @@ ROOT, AFTER_BOUNDARY, BEFORE_BOUNDARY = range(3)
 FORBIDDEN, UNCHANGED = -1, -2
 # Maximum number of edges of a state. A state with more has a row of its own.
 MAX_EDGES = 32
+# How the names of characters begin in scripts without spaces between words.
+_UNSPACED = {"THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 # Suffix of a phrase that allows its last word to continue.
 _CONTINUES = "*"
 
@@ -429,9 +431,8 @@ def parse_phrase(text):
     """Parses a `Phrase` of bytes. With a final `*`, its last word may continue.
 
     If a phrase begins with a letter or digit, it matches only at the beginning of a
-    word. If it ends with a letter or digit, it matches only at the end of a word. Wide
-    characters (Chinese, Japanese, Korean) are exempt, so phrases in these languages are
-    found anywhere.
+    word. If it ends with a letter or digit, it matches only at the end of a word.
+    Characters of scripts without spaces between words are exempt (see `is_in_word`).
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     # Other spaces, such as the no-break space before French punctuation, are kept.
@@ -444,16 +445,23 @@ def parse_phrase(text):
         )
     return Phrase(
         tuple(words.encode("utf-8", "replace")),
-        at_start=_needs_boundary(words[0]),
-        at_end=not open_end and _needs_boundary(words[-1]),
+        at_start=is_in_word(words[0]),
+        at_end=not open_end and is_in_word(words[-1]),
     )
 
 
-def _needs_boundary(character):
-    """Returns whether a phrase with this first or last character needs a boundary."""
-    is_mark = unicodedata.category(character).startswith("M")  # as in Hindi and Thai
-    is_wide = unicodedata.east_asian_width(character) in "WF"
-    return (character.isalnum() or is_mark) and not is_wide
+def is_in_word(character):
+    """Returns whether a character may continue a word, as a part of one may.
+
+    Wide characters (Chinese, Japanese, Korean) and those of other scripts without
+    spaces between words are words by themselves.
+    """
+    if character in ("", "\ufffd"):
+        return bool(character)
+    is_mark = unicodedata.category(character).startswith("M")  # as in Hindi
+    is_word = unicodedata.east_asian_width(character) in "WF"
+    is_word |= unicodedata.name(character, "").partition(" ")[0] in _UNSPACED
+    return (character.isalnum() or is_mark) and not is_word
 
 
 def _text_boundaries():

@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
+from keras_transformer.decoding.forbidden import is_in_word
 from keras_transformer.errors import DataError
 
 # Flags in the third column of a glossary.
@@ -164,14 +165,32 @@ def _change_case(text, change):
 def find_unmet(phrases, text):
     """Returns the phrases that a text does not contain as often as they are given.
 
-    A phrase is a list of alternatives. The case of letters is ignored, because it
-    follows the source.
+    A phrase is a list of alternatives, after which no word goes on. The case of letters
+    is ignored, because it follows the source.
     """
     unmet = []
     for phrase, times in Counter(map(tuple, phrases)).items():
         spellings = filter(None, (each.strip() for each in phrase))
         spellings = sorted(spellings, key=len, reverse=True)
         pattern = "|".join(map(re.escape, spellings))
-        if len(re.findall(pattern, text, re.IGNORECASE)) < times:
+        found = re.finditer(pattern, text, re.IGNORECASE)
+        ends = [text[each.end() - 1 : each.end() + 1] for each in found]
+        if (
+            sum(len(pair) < 2 or not all(map(is_in_word, pair)) for pair in ends)
+            < times
+        ):
             unmet.append(phrase)
     return unmet
+
+
+def add_unmet(translations, needed):
+    """Returns translations of a text, with warnings of the phrases that each lacks.
+
+    `needed` are pairs of a phrase (see `find_unmet`) and its warning.
+    """
+    messages = dict(needed)
+    unmet = [find_unmet([phrase for phrase, _ in needed], x.text) for x in translations]
+    return [
+        each._replace(warnings=(*each.warnings, *(messages[one] for one in phrases)))
+        for each, phrases in zip(translations, unmet, strict=True)
+    ]

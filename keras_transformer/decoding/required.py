@@ -9,6 +9,10 @@ The hypotheses of a beam are divided into banks by the number of required tokens
 they contain. The beam takes the best of each bank, then the second best, and so on, as
 Hu et al. (2019) do it with sorted arrays. Each step leads from the highest bank to a
 higher one, so that all phrases are complete after as many steps as they have tokens.
+
+A phrase is met by the token after it, which must not continue its last word. `edges`,
+bool `[2, vocabulary]`, are whether each token begins, and ends, within a word. If they
+are `None`, every token may follow.
 """
 
 import collections
@@ -27,7 +31,7 @@ _FAR = 2**30
 class Progress(NamedTuple):
     """Required phrases of sentences, and what hypotheses contain of them.
 
-    The first five have the shape `[batch, places]`, the others `[batch, beam_size,
+    The first five have the shape `[batch, places]`, the next two `[batch, beam_size,
     places]`. A place is an id or a mark.
     """
 
@@ -38,6 +42,7 @@ class Progress(NamedTuple):
     phrase: Any  # int32, the phrase's index
     matched: Any  # bool, whether the last tokens are the alternative's up to here
     met: Any  # bool, whether the phrase of this place has occurred
+    is_open: Any  # bool [batch, beam_size], whether the last token ends within a word
 
     @classmethod
     def of(cls, required_ids, beam_size, pad_id):
@@ -56,22 +61,50 @@ class Progress(NamedTuple):
         is_same = phrase[:, :, None] == phrase[:, None]
         need = ops.min(ops.where(is_same, lengths, _FAR), axis=2)
         none = ops.zeros((shape(ids)[0], beam_size, shape(ids)[1]), "bool")
-        return cls(ids, begins, left, need, phrase, none, none)
+        return cls(ids, begins, left, need, phrase, none, none, none[:, :, 0])
 
-    def open_places(self):
+    def open_places(self, edges):
         """Returns the places whose ids would continue an alternative, as `matched`."""
+        pending = self.pending()
+        ends_word = self._ends_word(ops.maximum(self.ids, 0)[:, None], edges)
         # A phrase after `THEN` waits for the phrase before it.
         waits = ops.logical_and(_shift(self.ids, fill=PHRASE) == THEN, self.begins)
         waits = _any_of_phrase(waits[:, None], self.phrase)
-        before = _any_of_phrase(self.met, self.phrase, offset=1)
+        met, before = (
+            ops.logical_or(
+                _any_of_phrase(self.met, self.phrase, offset),
+                ops.logical_and(
+                    _any_of_phrase(pending, self.phrase, offset), ends_word
+                ),
+            )
+            for offset in (0, 1)
+        )
         may_begin = ops.logical_and(
             self.begins[:, None], ops.logical_or(before, ops.logical_not(waits))
         )
         may_continue = ops.logical_and(_shift(self.matched), self.ids[:, None] >= 0)
         either = ops.logical_or(may_begin, may_continue)
-        return ops.logical_and(either, ops.logical_not(self.met))
+        return ops.logical_and(either, ops.logical_not(met))
 
-    def banks(self, open_places, tokens):
+    def pending(self):
+        """Returns the phrases that are met if the next token ends a word, as `met`."""
+        is_last = ops.logical_and(self.matched, self.left[:, None] == 0)
+        return _any_of_phrase(is_last, self.phrase)
+
+    def is_met_with(self, pending):
+        """Returns whether all phrases are met or pending, bool `[batch, beam_size]`."""
+        is_other = (self.ids > PHRASE)[:, None]
+        met = ops.logical_or(self.met, pending)
+        return ops.all(ops.logical_or(met, is_other), axis=2)
+
+    def _ends_word(self, tokens, edges):
+        """Returns which tokens `[batch, beam_size, n]` do not continue a word."""
+        if edges is None:
+            return ops.ones_like(self.is_open[:, :, None])
+        goes_on = ops.logical_and(self.is_open[:, :, None], gather(edges[0], tokens))
+        return ops.logical_not(goes_on)
+
+    def banks(self, open_places, tokens, edges):
         """Returns the banks of hypotheses after tokens, int32 `[batch, beam_size, n]`.
 
         A bank counts the ids of complete phrases or, if the token completes none, also
@@ -83,37 +116,49 @@ class Progress(NamedTuple):
         need, left = (each[:, None, None] for each in (self.need, self.left))
         gain = ops.where(matched, ops.maximum(need - left, 0), 0)
         is_complete = ops.logical_and(matched, left == 0)
-        done = ops.sum(ops.where(is_complete, need, 0), axis=3)
+        # Several alternatives of a phrase may end with the same token.
+        shape = shape(is_complete)
+        flat = ops.reshape(is_complete, (shape[0], -1, shape[3]))
+        done = self._total(_any_of_phrase(flat, self.phrase), None)
+        done = ops.reshape(done, shape[:3])
         # While a token completes a phrase, it may also begin the same one again.
         done = ops.where(done > 0, done, ops.max(gain, axis=3))
-        return self._total(self.met)[:, :, None] + done
+        met, ended = (
+            self._total(each, edges)[:, :, None] for each in (self.met, self.pending())
+        )
+        return met + ops.where(self._ends_word(tokens, edges), ended, 0) + done
 
-    def total(self):
-        """Returns the bank of hypotheses that contain all phrases, int32 `[batch]`."""
-        return self._total(ops.ones_like(self.met[:, 0]), axis=1)
+    def total(self, edges):
+        """Returns the bank of hypotheses with all phrases, int32 `[batch, 1]`."""
+        return self._total(ops.ones_like(self.met[:, :1]), edges)
 
-    def _total(self, met, axis=2):
-        ends = ops.cast(self.ids <= PHRASE, "int32") * self.need
-        ends = ends if axis == 1 else ends[:, None]
-        return ops.sum(ops.where(met, ends, 0), axis=axis)
+    def _total(self, met, edges):
+        # The end of a word counts as one more id, or phrases could wait for it forever.
+        sizes = self.need + int(edges is not None)
+        ends = ops.where(self.ids <= PHRASE, sizes, 0)
+        return ops.sum(ops.where(met, ends[:, None], 0), axis=2)
 
-    def extend(self, open_places, parents, tokens):
+    def extend(self, open_places, parents, tokens, edges):
         """Returns the progress of hypotheses that extend others by a token each.
 
         `parents` and `tokens`, int32 `[batch, beam_size]`, are the extended hypotheses
         of the same sentence and the tokens.
         """
-        parents = parents[:, :, None]
+        is_open = ops.take_along_axis(self.is_open, parents, axis=1)
+        parents, tokens = parents[:, :, None], tokens[:, :, None]
         matched = ops.logical_and(
             ops.take_along_axis(open_places, parents, axis=1),
-            self.ids[:, None] == tokens[:, :, None],
+            self.ids[:, None] == tokens,
         )
-        is_complete = ops.logical_and(matched, self.left[:, None] == 0)
+        ends_word = self._replace(is_open=is_open)._ends_word(tokens, edges)
+        ended = ops.take_along_axis(self.pending(), parents, axis=1)
         met = ops.logical_or(
             ops.take_along_axis(self.met, parents, axis=1),
-            _any_of_phrase(is_complete, self.phrase),
+            ops.logical_and(ended, ends_word),
         )
-        return self._replace(matched=matched, met=met)
+        if edges is not None:
+            is_open = gather(edges[1], tokens[:, :, 0])
+        return self._replace(matched=matched, met=met, is_open=is_open)
 
 
 def choose(candidates, banks, num_chosen):
@@ -158,25 +203,11 @@ def required_row(phrases):
     twice must occur twice. An occurrence may count for several different phrases, such
     as 5 6 and 6 7 in 5 6 7.
     """
-    # Where an alternative occurs, so does any other one within it.
-    pruned = [
-        tuple(
-            one
-            for one in dict.fromkeys(map(tuple, phrase))
-            if not any(
-                _contains(one, other) for other in map(tuple, phrase) if other != one
-            )
-        )
-        for phrase in phrases
-    ]
+    phrases = [tuple(dict.fromkeys(map(tuple, phrase))) for phrase in phrases]
     row = []
-    for phrase, count in collections.Counter(pruned).items():
+    for phrase, count in collections.Counter(phrases).items():
         for number in range(count):
             for alternative in phrase:
                 row += [*alternative, ALTERNATIVE]
             row[-1] = PHRASE if number == count - 1 else THEN
     return row
-
-
-def _contains(ids, part):
-    return any(ids[i : i + len(part)] == part for i in range(len(ids)))

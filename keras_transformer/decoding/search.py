@@ -33,6 +33,7 @@ def translate_ids(
     num_results=None,
     is_checked=False,
     required_ids=None,
+    word_edges=None,
     first_ids=None,
 ):
     """Returns the best translations of a batch of sources.
@@ -82,6 +83,7 @@ def translate_ids(
         vocabulary_size=vocabulary_size,
         num_results=num_results,
         required_ids=required_ids,
+        word_edges=word_edges,
         first_ids=first_ids,
     )
 

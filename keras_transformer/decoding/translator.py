@@ -37,11 +37,12 @@ from keras_transformer.decoding.batches import (
     pad_rows,
     spell_texts,
     target_of,
+    word_edges,
 )
 from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
 from keras_transformer.decoding.ensemble import Ensemble, build_models
 from keras_transformer.decoding.forbidden import build_text_automaton
-from keras_transformer.decoding.glossary import Glossary, find_unmet
+from keras_transformer.decoding.glossary import Glossary, add_unmet
 from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import (
     BeamSearch,
@@ -422,6 +423,10 @@ class Translator:
     def _prefix_ends(self):
         return PrefixEnds(self.target_tokenizer)
 
+    @functools.cached_property
+    def _word_edges(self):
+        return word_edges(self.target_tokenizer)
+
     def _forbid(self, phrases):
         phrases = tuple(check_texts(phrases, "forbidden"))
         tokenizer = self.target_tokenizer
@@ -492,6 +497,8 @@ class Translator:
                     bounds = arguments.pop("prefix_starts"), arguments["prefix_ends"]
                     arguments["prefix_ends"] = ops.stack(bounds, axis=2)
                     arguments["token_ranks"] = self._prefix_ends.ranks
+                if "required_ids" in arguments:
+                    arguments["word_edges"] = self._word_edges
                 return function(self.model, **arguments, **options)
 
             # Another thread may have been faster.
@@ -649,10 +656,7 @@ class Translator:
                 if mean < self.low_score:
                     warnings[index].append(LOW_SCORE.format(mean, self.low_score))
         for index, pairs in enumerate(needed):
-            phrases, messages = [phrase for phrase, _ in pairs], dict(pairs)
-            for place, each in enumerate(joined[index] if pairs else ()):
-                unmet = [messages[one] for one in find_unmet(phrases, each.text)]
-                joined[index][place] = each._replace(warnings=tuple(unmet))
+            joined[index] = add_unmet(joined[index], pairs)
         is_text = self.data is None or self.data.kind != "trees"
         return add_warnings(lines, joined, warnings, self.warn, is_text)
 

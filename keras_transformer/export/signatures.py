@@ -6,7 +6,7 @@ from keras_transformer.decoding.alignment import (
     continues_character,
     mean_cross_attention,
 )
-from keras_transformer.decoding.batches import WHITESPACE, target_of
+from keras_transformer.decoding.batches import WHITESPACE, target_of, word_edges
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.required import ALTERNATIVE, PHRASE, THEN
@@ -193,6 +193,7 @@ class Signatures:
             decoder=IncrementalDecoder(self._model, weights, self._encode),
             is_checked=True,
             required_ids=required_ids,
+            word_edges=word_edges(self._target_tokenizer),
             first_ids=None if self._first_ids is None else prefix_ids[:, 1],
         )
         is_end = sequences[:, 0] == self._target_tokenizer.end_id

@@ -154,16 +154,26 @@ def constrained(source_ids, prefix_ids):
 required_ids = np.array([[7, 5, -3, 7, 5, -2, 9, -1, 4, -2], [6, -2] + [0] * 8])
 
 
+# Words end before even tokens.
+word_edges = np.ones((2, 11), bool)
+word_edges[0, ::2] = word_edges[0, END] = False
+
+
 def required(source_ids, required_ids):
     search, required_ids = BeamSearch(3, extra_length=3), {"required_ids": required_ids}
+    required_ids["word_edges"] = word_edges
     return translate_ids(model, source_ids, search, num_results=2, **required_ids)
 
 
 sequences = compile_(required)(source_ids, required_ids.astype("int32"))[0]
 rows = [[strip(row) for row in each] for each in ops.convert_to_numpy(sequences)]
-assert rows[0][0] != rows[0][1] and all(6 in row for row in rows[1])
-for row in rows[0]:
-    assert list(itertools.pairwise(row)).count((7, 5)) == 2 and {4, 9} & {*row}
+assert rows[0][0] != rows[0][1]
+for number, phrases in enumerate(([(7, 5), (7, 5)], [(6,)])):
+    for row in rows[number]:
+        ends = [i + 1 for i, one in enumerate(row[1:]) if not word_edges[0, one]]
+        tails = [tuple(row[:end][-len(phrases[0]) :]) for end in ends]
+        assert tails.count(phrases[0]) >= len(phrases)
+        assert number or {4, 9} & {row[end - 1] for end in ends}
 sequences, scores = compile_(constrained)(source_ids, prefix_ids)
 rows = [strip(row) for row in ops.convert_to_numpy(sequences)[:, 0]]
 assert rows[0][:2] == [7, 5] and rows[1][:1] == [9]

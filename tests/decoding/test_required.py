@@ -39,6 +39,15 @@ PHRASES = {
 }
 
 
+# Tokens 5 and 6 continue the word that 4 or 5 leaves open.
+WORD_EDGES = np.array([[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 0]], bool)
+WHOLE_WORDS = [
+    *PHRASES.values(),
+    [[[[4]], [[4, 5]]], [[[5, 5]], [[5]], [[6]]], [[[4, 5], [4]]]],
+    [[[[4]], [[4]]], [[[5]], [[5]]], [[[4, 5], [5, 6]], [[4, 5], [5, 6]]]],
+]
+
+
 def search(tables, beam_size, max_length, phrases, prefixes=None, banned=None, **more):
     decoder, cache, context, *sizes = start(
         tables, beam_size, max_length, prefixes, banned
@@ -53,18 +62,21 @@ def search(tables, beam_size, max_length, phrases, prefixes=None, banned=None, *
     return np.array(sequences), np.array(scores)
 
 
-def count(ids, alternatives):
+def count(ids, alternatives, edges=None):
     """Counts the occurrences of alternatives that do not overlap, from the left."""
     number = begin = end = 0
     while end < len(ids):
         end += 1
+        goes_on = edges is not None and edges[1][ids[end - 1]] and end < len(ids)
+        if goes_on and edges[0][ids[end]]:
+            continue
         if any(ids[max(begin, end - len(each)) : end] == each for each in alternatives):
             number, begin = number + 1, end
     return number
 
 
-def is_met(ids, phrases):
-    return all(count(ids, each) >= phrases.count(each) for each in phrases)
+def is_met(ids, phrases, edges=None):
+    return all(count(ids, each, edges) >= phrases.count(each) for each in phrases)
 
 
 @pytest.mark.parametrize("kind", PHRASES)
@@ -80,6 +92,21 @@ def test_wide_beam_matches_exhaustive_search(kind, drop_finished):
         assert_n_best(found[0][i], found[1][i], expected[:4])
         changed += expected[:4] != ranked[:4]
     assert changed >= 1
+
+
+@pytest.mark.parametrize("phrases", WHOLE_WORDS)
+def test_phrases_end_with_whole_words(phrases):
+    tables = random_tables(seed=3, batch=3)
+    found = search(tables, WIDE, 4, phrases, n_best=4, word_edges=WORD_EDGES)
+    narrow = search(tables, 2, 12, phrases, word_edges=WORD_EDGES)[0]
+    for i, table in enumerate(tables):
+        ranked = all_finished(table, 4, "gnmt", 0.6, TOKENS)
+        expected = [
+            pair for pair in ranked if is_met(pair[1][:-1], phrases[i], WORD_EDGES)
+        ]
+        if expected:
+            assert_n_best(found[0][i], found[1][i], expected[:4])
+        assert is_met(strip(narrow[i, 0])[:-1], phrases[i], WORD_EDGES)
 
 
 def test_phrases_with_prefixes_and_forbidden_sequences():
