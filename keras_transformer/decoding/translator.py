@@ -623,8 +623,7 @@ class Translator:
             )
             sequences, found_scores = map(np.asarray, found)
             means = np.zeros(len(batch))
-            has_means = seed is None and not options["search"].coverage_penalty
-            if self.low_score is not None and has_means:
+            if self.low_score is not None and seed is None:
                 means = mean_log_probs(
                     *(sequences, found_scores, options["search"], target.pad_id),
                     int(first_ids is not None),

@@ -7,6 +7,7 @@ it repeats words that its text does not repeat, or if its probability is low.
 import re
 
 import numpy as np
+from keras import ops
 
 CUT_OFF = "the translation was cut off at the maximum length"
 LOW_SCORE = "the model is unsure: log-probability {:.2f} per subword, below {}"
@@ -38,13 +39,15 @@ def is_cut_off(sequences, scores, end_id):
 def mean_log_probs(sequences, scores, search, pad_id, num_forced=0):
     """Returns the mean log-probability per subword of each segment's best translation.
 
-    `sequences` and `scores` are a result of beam search without a coverage penalty. The
-    first `num_forced` tokens have no probability. Returns float `[batch]`.
+    `sequences` and `scores` are a result of beam search. The first `num_forced` tokens
+    have no probability. Returns float32 `[batch]`, zeros if a coverage penalty is a
+    part of the scores.
     """
-    lengths = np.maximum(np.sum(np.not_equal(sequences[:, 0], pad_id), axis=1), 1)
-    penalties = np.array([search.penalty(length) for length in lengths])
-    counts = np.maximum(lengths - num_forced, 1)
-    return np.asarray(scores)[:, 0] * penalties / counts
+    is_token = ops.cast(ops.not_equal(sequences[:, 0], pad_id), "float32")
+    lengths = ops.maximum(ops.sum(is_token, axis=1), 1)
+    counts = ops.maximum(lengths - num_forced, 1)
+    means = scores[:, 0] * search.penalty(lengths) / counts
+    return ops.zeros_like(means) if search.coverage_penalty else means
 
 
 def export_warnings(outputs, low_score):

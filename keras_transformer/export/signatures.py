@@ -22,6 +22,7 @@ from keras_transformer.decoding.text import (
     segment,
 )
 from keras_transformer.decoding.translator import MAX_LOGITS
+from keras_transformer.decoding.warnings import mean_log_probs
 from keras_transformer.export.packed_weights import PackedWeights
 from keras_transformer.export.searches import (
     ROWS,
@@ -64,7 +65,6 @@ class Signatures:
         self._has_constraints = constraints
         self._tokenizer = tokenizer
         self._target_tokenizer = target_of(tokenizer)
-        self._penalty = search.penalty
         self._first_ids = getattr(tokenizer, "first_ids", None)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
@@ -325,13 +325,10 @@ class Signatures:
             sequences = sequences[:, :num_places]
             new_scores = new_scores[:, :num_places]
             length = tf.shape(sequences)[2]
-            is_token = sequences[:, 0] != self._target_tokenizer.pad_id
-            sizes = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), axis=1), 1)
-            # A language has no probability.
-            counts = tf.maximum(sizes - float(segments.first_ids is not None), 1)
-            new_means = new_scores[:, 0] * self._penalty(sizes) / counts
-            if self._search.coverage_penalty:  # it is a part of the scores
-                new_means = tf.zeros_like(new_means)
+            new_means = mean_log_probs(
+                *(sequences, new_scores, self._search, self._target_tokenizer.pad_id),
+                int(segments.first_ids is not None),  # a language
+            )
             has_end = tf.reduce_any(
                 sequences[:, 0] == self._target_tokenizer.end_id, axis=1
             )
