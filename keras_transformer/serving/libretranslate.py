@@ -4,6 +4,7 @@ https://docs.libretranslate.com
 """
 
 import asyncio
+import email
 import functools
 import json
 import re
@@ -22,7 +23,7 @@ from keras_transformer.serving.protocol import parse_request
 
 # The end of a model's name, such as europarl_en_fr or opus-mt-en-de.
 _NAME_END = re.compile(r"(?:^|.*[^a-z])([a-z]{2,3})[_-]([a-z]{2,3})")
-_FORM = "application/x-www-form-urlencoded"
+_FORMS = ["application/x-www-form-urlencoded", "multipart/form-data"]
 
 
 def parse_languages(text):
@@ -134,7 +135,7 @@ def add_routes(app, limits, languages, read_body):
     @app.post("/translate")
     async def translate(request: Request):
         # A browser adds an origin to a form that a page of another site sends.
-        types = ["application/json"] + [_FORM] * ("origin" not in request.headers)
+        types = ["application/json"] + _FORMS * ("origin" not in request.headers)
         query = _parse(await read_body(request, limits, types), request)
         prefix = prefix_of(query.source, query.target)
         texts = [query.q] if isinstance(query.q, str) else query.q
@@ -159,10 +160,20 @@ def add_routes(app, limits, languages, read_body):
 
 def _parse(body, request):
     """Returns the `_Query` in a body of JSON, or of a form."""
+    content_type = request.headers["content-type"]
     try:
-        if not request.headers["content-type"].startswith(_FORM):
+        if content_type.lower().startswith(_FORMS[0]):
+            form = urllib.parse.parse_qs(body.decode(), keep_blank_values=True)
+        elif content_type.lower().startswith(_FORMS[1]):
+            header = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
+            form = {}
+            for part in email.message_from_bytes(header + body).walk():
+                name = part.get_param("name", header="Content-Disposition")
+                if name is not None:
+                    value = (part.get_payload(decode=True) or b"").decode()
+                    form.setdefault(str(name), []).append(value)
+        else:
             return _Query.model_validate_json(body)
-        form = urllib.parse.parse_qs(body.decode(), keep_blank_values=True)
         return _Query.model_validate(
             {key: each if len(each) > 1 else each[0] for key, each in form.items()}
         )

@@ -108,6 +108,20 @@ def test_refused_queries(port, body, headers, status, message):
     assert "\n" not in answer["error"]
 
 
+@pytest.mark.parametrize("line_end", ["\r\n", "\n"])
+def test_multipart_forms(port, line_end):
+    rows = [
+        f'--x\nContent-Disposition: form-data; name="{name}"\n\n{text}\n'
+        for name, text in {**PAIR, "q": "ä b"}.items()
+    ]
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    body = "".join([*rows, "--x--\n"]).replace("\n", line_end).encode()
+    found = ask(port, "POST", "/translate", body, headers)
+    assert found[::2] == (200, {"translatedText": "b ä"})
+    headers["Origin"] = "http://a.b"
+    assert ask(port, "POST", "/translate", body, headers)[0] == 415
+
+
 def test_client_library(port):
     client = pytest.importorskip("libretranslatepy", reason="no libretranslatepy")
     api = client.LibreTranslateAPI(f"http://127.0.0.1:{port}")
