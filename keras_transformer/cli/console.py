@@ -260,7 +260,9 @@ def open_translator(
     arguments for `Translator.with_search`.
     """
     source = find_model(path)
-    for need in [*needs, *(["search"] if search else [])]:
+    # An export with constraints can use a glossary.
+    has_settings = bool({*(search or ())} - {"glossary"})
+    for need in [*needs, *["search"] * has_settings]:
         phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
         if source.kind == "export" and not is_in_exports:
             raise UserError(

@@ -57,26 +57,34 @@ def read_glossary(path):
         DataError: If a line is invalid, or there is none. The message names file and
             line.
     """
-    terms, places = [], {}
     with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            place = f"{path}: line {number}"
-            try:
-                text = line.decode("utf-8-sig").strip("\r\n")
-            except UnicodeDecodeError:
-                raise DataError(f"{place}: is not UTF-8") from None
-            if text.strip():
-                term = _parse(text, place)
-                source = term.source if term.match_case else term.source.lower()
-                first = places.setdefault((source, *term[2:4]), number)
-                if first != number:
-                    raise DataError(
-                        f"{place}: has the source phrase of line {first}. Write its "
-                        "target phrases in one line, separated by |"
-                    )
-                terms.append(term)
+        return parse_glossary(file, f"{path}: line ")
+
+
+def parse_glossary(lines, name):
+    """Returns the `Term`s in the lines of a glossary, bytes (see `read_glossary`).
+
+    `name` and the number of a line are how messages call it.
+    """
+    terms, places = [], {}
+    for number, line in enumerate(lines, start=1):
+        place = f"{name}{number}"
+        try:
+            text = line.decode("utf-8-sig").strip("\r\n")
+        except UnicodeDecodeError:
+            raise DataError(f"{place}: is not UTF-8") from None
+        if text.strip():
+            term = _parse(text, place)
+            source = term.source if term.match_case else term.source.lower()
+            first = places.setdefault((source, *term[2:4]), number)
+            if first != number:
+                raise DataError(
+                    f"{place}: has the source phrase of line {first}. Write its "
+                    "target phrases in one line, separated by |"
+                )
+            terms.append(term)
     if not terms:
-        raise DataError(f"{path}: contains no terms")
+        raise DataError(f"{name.removesuffix(': line ')}: contains no terms")
     return terms
 
 

@@ -1,5 +1,6 @@
 """Translation with an exported SavedModel."""
 
+import copy
 import functools
 import hashlib
 import types
@@ -10,12 +11,18 @@ import tensorflow as tf
 from keras_transformer.decoding.alignment import align_units
 from keras_transformer.decoding.batches import check_pairs, check_texts, log_warning
 from keras_transformer.decoding.compiled import parallel_map
+from keras_transformer.decoding.glossary import Glossary, add_unmet
 from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
+from keras_transformer.decoding.text import TextOptions, join_segments, segment
 from keras_transformer.decoding.translator import translations_of
-from keras_transformer.decoding.warnings import add_warnings, export_warnings
+from keras_transformer.decoding.warnings import (
+    TRUNCATED,
+    add_warnings,
+    export_warnings,
+)
 from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.export.load import (
     foreign_error,
@@ -45,6 +52,7 @@ class ExportedTranslator:
     low_score = None
     characters = frozenset()
     data = None  # an export does not contain the recipe
+    glossary = ()
 
     def __init__(self, path, allow_unsafe=False, parallel_parts=1, warn=None):
         self.path = path
@@ -83,16 +91,32 @@ class ExportedTranslator:
         signatures = ", ".join(sorted(self._loaded.signatures))
         return f"ExportedTranslator({self.path}: {signatures})"
 
+    def with_search(self, glossary):
+        """Returns a copy that uses a glossary, a list of `Term` (see `Translator`).
+
+        Raises:
+            ModelError: If the model was exported without constraints.
+        """
+        if "translate_constrained" not in self._loaded.signatures:
+            raise ModelError(
+                f"{self.path}: cannot use a glossary. Export the model with "
+                "--constraints."
+            )
+        other = copy.copy(self)
+        other.glossary, other._glossary = glossary, Glossary(glossary)
+        return other
+
     def translate(self, lines, protect=PROTECTED):
         """Same as `Translator.translate`."""
         lines = check_texts(lines)
         found = n_best_marked(self, lines, 1, "text", protect)
         return [best.text for best, *_ in found]
 
-    def n_best(self, lines, n=None):
-        """Like `Translator.n_best`, but without prefixes.
+    def n_best(self, lines, n=None, protected=None):
+        """Like `Translator.n_best`, but without prefixes and required phrases.
 
-        `n` defaults to the beam size of the export.
+        `n` defaults to the beam size of the export. A line with terms of the glossary
+        has one translation.
 
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
@@ -123,9 +147,58 @@ class ExportedTranslator:
                 strict=True,
             )
 
-        found = self._run(name, {"inputs": lines}, lists)
+        protected = [()] * len(lines) if protected is None else protected
+        pairs = zip(lines, protected, strict=True)
+        steered = {
+            index: pair
+            for index, pair in enumerate(pairs)
+            if self.glossary and self._glossary.find(*pair)
+        }
+        plain = ["" if index in steered else line for index, line in enumerate(lines)]
+        found = self._run(name, {"inputs": plain}, lists)
+        if steered:
+            results = self._translate_terms(*zip(*steered.values(), strict=True))
+            for index, result in zip(steered, results, strict=True):
+                found[index] = result
         ranked, warnings = ([pair[i] for pair in found] for i in (0, 1))
         return add_warnings(lines, ranked, warnings, self.warn)
+
+    def _translate_terms(self, lines, protected):
+        """Yields translations and warnings of lines with terms of the glossary.
+
+        The search translates single sentences.
+        """
+        segments = segment(
+            # An export has no function that only tokenizes. Characters will do.
+            lambda texts: tf.strings.unicode_decode(texts, "UTF-8"),
+            [line.encode("utf-8", "replace") for line in lines],
+            *(2**30, _split_languages),
+            TextOptions(layout=True, sentences=True),
+        )
+        sources = tf.strings.unicode_encode(segments.ids, "UTF-8").numpy()
+        sources, text_of = [each.decode() for each in sources], segments.text_index
+        needed, required = [[] for _ in lines], []
+        for source, index in zip(sources, text_of.numpy(), strict=True):
+            # Equal phrases must follow each other.
+            found = sorted(self._glossary.find(source, protected[index]))
+            terms = [self.glossary[each] for each in found]
+            required.append("\n".join("|".join(each.targets) for each in terms))
+            needed[index] += [(each.targets, each.warning()) for each in terms]
+        columns = {"inputs": sources, "prefixes": [""] * len(sources)}
+        names = "translations", "scores", "truncated"
+        results = self._run(
+            "translate_constrained",
+            {**columns, "required": required},
+            lambda outputs: zip(*(outputs[name] for name in names), strict=True),
+        )
+        *results, is_cut = zip(*results, strict=True)
+        texts, scores = (tf.constant(each)[:, None] for each in results)
+        counts = tf.ones([len(sources)], tf.int32)
+        joined = join_segments(segments, texts, scores, counts)
+        ranked = translations_of(*map(np.asarray, joined))
+        cut = {*text_of.numpy()[np.array(is_cut)]}
+        for index, (translations, pairs) in enumerate(zip(ranked, needed, strict=True)):
+            yield add_unmet(translations, pairs), [TRUNCATED] * (index in cut)
 
     def score(self, sources, targets):
         """Like `Translator.score`, but cuts texts that are too long, with a warning."""
@@ -248,6 +321,13 @@ class ExportedTranslator:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
+
+
+def _split_languages(texts):
+    """Returns the languages that texts name (see `decoding.markup`), and the rest."""
+    names = tf.strings.regex_replace(texts, r"(?s)^((?:>>[\w -]+<< *)?).*", r"\1")
+    size = tf.strings.length(texts)
+    return names, tf.strings.substr(texts, tf.strings.length(names), size)
 
 
 def _decode_pieces(pieces):

@@ -57,6 +57,8 @@ class _Query(BaseModel):
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
+    # Not in LibreTranslate: rows of a glossary, each a list of its columns.
+    glossary: list[list[str]] = []
 
 
 def _served_translator(model, batcher, limits, prefix):
@@ -188,10 +190,15 @@ def _parse(body, request):
 def _translate(served, texts, query):
     """Returns a list of `Translation`s, best first, for each text."""
     from keras_transformer.decoding import Translation
+    from keras_transformer.decoding.glossary import parse_glossary
     from keras_transformer.decoding.markup import n_best_marked
     from keras_transformer.decoding.spans import PROTECTED
 
     translator = _served_translator(*served)
+    if query.glossary:
+        rows = ("\t".join(row).encode() for row in query.glossary)
+        terms = parse_glossary(rows, "glossary: row ")
+        translator = translator.with_search(terms)
     num_results = 1 + query.alternatives
     if query.format == "text":
         return n_best_marked(translator, texts, num_results, "text", PROTECTED)

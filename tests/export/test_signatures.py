@@ -16,7 +16,10 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import SEARCH, TEXTS, only_signatures
 
 import keras_transformer as kt
+from keras_transformer.decoding import Term
+from keras_transformer.decoding.glossary import find_unmet
 from keras_transformer.decoding.warnings import CUT_OFF
+from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.export.graph_check import check_saved_model
 from keras_transformer.export.load import ExportLimits
 from keras_transformer.export.saved_model import (
@@ -418,3 +421,15 @@ def test_constrained_signature_matches_translator(tiny_model, translator, tmp_pa
         signatures["translate_constrained"](
             **{**rows, "required": tf.constant(["a", "b"])}
         )
+    # A glossary applies to each sentence of a text.
+    exported = ExportedTranslator(pathlib.Path(path))
+    terms = [Term("Hund", ("Katze",)), Term("noch", ("läuft", "schläft"))]
+    lines = ["der Hund läuft", "die Katze", "- ein Hund. Und noch einer\nnoch", ""]
+    found = exported.with_search(terms).n_best(lines, 1)
+    assert found[1::2] == exported.n_best(lines, 1)[1::2]
+    words = [[["Katze"]], [["Katze"], ["läuft", "schläft"], ["läuft", "schläft"]]]
+    for (best,), phrases in zip(found[::2], words, strict=True):
+        assert find_unmet(phrases, best.text) == []
+        assert "lacks" not in str(best.warnings)
+    first, last = found[2][0].text.split("\n")
+    assert first.startswith("- ") and find_unmet(words[1][1:2], last) == []

@@ -92,6 +92,18 @@ def test_translate(port, query, answer):
             400,
             "words_en_de: cannot return an n-best list of 4",
         ),
+        (
+            {**PAIR, "q": "a", "glossary": [["a", "b"]]},
+            {},
+            400,
+            "words_en_de: cannot use a glossary. Export the model with --constraints",
+        ),
+        (
+            {**PAIR, "q": "a", "glossary": [["a", "b", ""], ["a"]]},
+            {},
+            400,
+            "glossary: row 2: must have a source phrase, a tab",
+        ),
         ({**PAIR, "q": "a <keep> b"}, {}, 400, "line 1: <keep> and </keep> must"),
         ({**PAIR, "q": ["a"] * 6}, {}, 400, "A request must have at most 5 rows."),
         ({**PAIR, "q": "a" * 201}, {}, 400, "A text must have at most 200 characters."),
