@@ -280,7 +280,13 @@ class NoData(Section):
     max_length: PositiveInt = 256  # longer sources are translated in segments
 
 
-_Tag = Annotated[str, Field(pattern=r"^\S+$")]
+def _check_tag(value):
+    if value.split() != [value]:
+        raise ValueError(f"must be one word, without spaces. Received: {value!r}")
+    return value
+
+
+_Tag = Annotated[str, AfterValidator(_check_tag)]
 
 
 class CorpusOptions(Section):
