@@ -31,6 +31,7 @@ _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _TAG = re.compile(r"<[A-Za-z/!?]|&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?:>>[\w -]+<< *)?")
+_NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
 _ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
@@ -475,6 +476,12 @@ class TagParser(HTMLParser):
         line, column = self.getpos()
         start = self._lines[line - 1] + column
         self.found.append((start, kind, name, dict(attributes)))
+
+    def parse_starttag(self, i):
+        if _NO_TAG.match(self.rawdata, i):
+            self.handle_data("<")
+            return i + 1
+        return super().parse_starttag(i)
 
     def handle_starttag(self, tag, attrs):
         if "@" in tag:  # an address in angle brackets

@@ -69,6 +69,7 @@ class Reverse(Copy):
         ("50% sure, 5 % a day, {not one}, 100%", "p", []),
         ("10:00:00Z, 1,234,567.89 or 53 00, no. 2024-0317.", "n", 4),
         ("I 😀 it 👍🏽👨‍👩‍👧 ❤️, €5 → ½ “x” — …", "s", ["😀", "👍🏽👨‍👩‍👧", "❤️", "→"]),
+        ("If a<b or x<=10, c <d>e<f>g</f>.", "s", ["a<b", "x<=10"]),
         ("Run `ls -l` in /usr/bin, --help, f_x() or g().", "c", 5),
     ],
 )
@@ -151,6 +152,7 @@ MARKED = {
     "text": {
         "a & b <b>c d</b> e": "e <b>d c</b> b & a",
         "x < y and\ta<b  c": "c  and\ta<b y < x",
+        "if a<b then <i>x</i>": "<i>x</i> then a<b if",
         "x {n, plural, =0 {} one {# {y} z} other {# z}} y": (
             "y {n, plural, =0 {} one {# {y} z} other {# z}} x"
         ),
