@@ -5,6 +5,7 @@ places change. So markup, timestamps, keys and comments are never written anew.
 """
 
 import codecs
+import functools
 import io
 import itertools
 import json
@@ -46,6 +47,7 @@ class Document:
     Args:
         path: Path of the document.
         data: Content, bytes. If `None`, the file is read.
+        attributes: Whether the attributes `alt` and `title` of HTML are texts, too.
 
     Attributes:
         texts: List of str, the texts to translate, with inline markup.
@@ -57,11 +59,13 @@ class Document:
         OSError: If the file cannot be read.
     """
 
-    def __init__(self, path, data=None):
+    def __init__(self, path, data=None, attributes=False):
         path = pathlib.Path(path)
         self._data = path.read_bytes() if data is None else data
         suffix = path.suffix.lower()
         self.syntax, find_texts = FORMATS[suffix]
+        if attributes:
+            find_texts = functools.partial(_html, has_attributes=True)
         self._is_archive = suffix == ".docx"
         files = _docx_files(self._data, path) if self._is_archive else {"": self._data}
         self._files = {}
@@ -162,19 +166,21 @@ _INLINE = re.compile(
 _UNTRANSLATED = {"script", "style", "pre", "textarea", "template", "svg", "math"}
 
 
-def _html(text, path):
+def _html(text, path, has_attributes=False):
     # Imported here because it loads Keras.
     from keras_transformer.decoding.markup import TagParser, is_untranslated
 
     found = TagParser(text).found
     if all(kind == "text" for _, kind, *_ in found):
         raise DataError(f"{path}:1: must be HTML, but has no tag")
-    begin, hidden, depth = 0, None, 0
+    begin, hidden, depth, tags = 0, None, 0, []
     found += [(len(text), "empty", "", {})] * 2
     for (start, kind, name, attributes), (end, *_) in itertools.pairwise(found):
         if kind == "text":
             continue
         if hidden is None:
+            if has_attributes and not is_untranslated(attributes):
+                tags.append((start, end))
             if _INLINE.fullmatch(name):
                 continue
             is_hidden = kind == "open" and (
@@ -183,12 +189,14 @@ def _html(text, path):
             # In broken HTML, an element may not end. The parser knows of two kinds.
             if is_hidden and name not in ("script", "style"):
                 is_hidden = f"</{name}" in text[end:].lower()
-            yield from _html_text(text, begin, start)
+            for one in _html_text(text, begin, start):
+                yield from _with_attributes(text, tags, one)
             hidden = name if is_hidden else None
         if name == hidden:
             depth += {"open": 1, "close": -1}.get(kind, 0)
             hidden = hidden if depth else None
         begin = end
+    yield from _with_attributes(text, tags, Text("", len(text), len(text)))
 
 
 def _html_text(text, start, end):
@@ -200,6 +208,51 @@ def _html_text(text, start, end):
         found = re.finditer(r"<[^>]*>|[ \t\r]*\n\s*", text[start:end])
         breaks = [one.span() for one in found if one[0][0] != "<"]
         yield _wrapped(text, start, end, [(start + a, start + b) for a, b in breaks])
+
+
+_ATTRIBUTE = re.compile(r"""(\s(?:alt|title)\s*=\s*)("[^"]*"|'[^']*')""", re.I)
+
+
+def _with_attributes(text, tags, one):
+    """Yields a `Text` after the attributes of the first `tags`, up to its end."""
+    changes = []
+    while tags and tags[0][0] < one.end:
+        is_before = tags[0][0] < one.start
+        for found in _ATTRIBUTE.finditer(text, *tags.pop(0)):
+            place = found.span(2) if is_before else (one.start, one.start)
+            yield _attribute(found, *place, None if is_before else changes)
+    yield _changed(one, changes)
+
+
+def _attribute(found, start, end, changes=None):
+    """Returns the `Text` of an attribute.
+
+    One within another text has an empty place before it. How it changes is added to
+    `changes`.
+    """
+    quoted = found[2]
+
+    def write(translation):
+        entity = {'"': "&quot;", "'": "&#39;"}[quoted[0]]
+        new = quoted[0] + translation.replace(quoted[0], entity) + quoted[0]
+        if changes is None:
+            return new
+        changes.append((found[0], found[1] + new))
+        return ""
+
+    return Text(quoted[1:-1], start, end, write)
+
+
+def _changed(text, changes):
+    """Returns a `Text` in whose translation pairs of strings are replaced."""
+
+    def write(translation):
+        translation = text.write(translation)
+        for old, new in changes:
+            translation = translation.replace(old, new, 1)
+        return translation
+
+    return text._replace(write=write)
 
 
 def _markdown(text, path):

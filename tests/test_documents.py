@@ -229,6 +229,27 @@ def test_texts_and_places(name):
     assert found == texts and expected in written
 
 
+def test_attributes_are_translated_on_request():
+    page = (
+        b'<body title="word"><img alt=\'a "word"\'><p>a <b title="it\'s &lt; word">word'
+        b'</b> <img alt=""> c</p><div translate="no" title="word"><i title="word">x</i>'
+        b"</div><hr title='word'>"
+    )
+    assert Document("a.html", page).texts[0].startswith("a <b title")
+    document = Document("a.html", page, attributes=True)
+    assert [each for each in document.texts if "<" not in each] == [
+        *("word", 'a "word"', "it's &lt; word", "word")
+    ]
+    found = document.replace([each.replace("word", "Wo'rt") for each in document.texts])
+    start, rest = found.decode().split("<p>")
+    assert start == '<body title="Wo\'rt"><img alt=\'a "Wo&#39;rt"\'>'
+    assert rest.startswith('a <b title="it\'s &lt; Wo\'rt">Wo\'rt</b> <img alt=""> c')
+    assert rest.endswith(
+        '<div translate="no" title="word"><i title="word">x</i></div>'
+        "<hr title='Wo&#39;rt'>"
+    )
+
+
 def test_encodings_are_kept():
     found = Document("a.html", "<meta charset=latin-1><p>ö".encode("latin-1"))
     written = found.replace(["łö"]).decode("latin-1")

@@ -90,6 +90,13 @@ def translate(
             "tags, symbols such as emoji, numbers, code, or none.",
         ),
     ] = "urls,emails,placeholders,tags,symbols",
+    translate_attributes: Annotated[
+        bool,
+        Option(
+            "--translate-attributes",
+            help="Translate the attributes alt and title of HTML, too.",
+        ),
+    ] = False,
     sampling: Annotated[
         bool,
         Option(
@@ -208,6 +215,9 @@ def translate(
         output = resumable_path(output, input_path)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
     document = None
+    is_html = input_path is not None and input_path.suffix.lower() in (".html", ".htm")
+    if translate_attributes and not is_html:
+        raise UserError("--translate-attributes: needs HTML as --input")
     if input_path is not None and is_document(input_path):
         given = {"n_best": n_best > 1, "scores": scores, "alignments": alignments}
         given |= {"sampling": sampling, "as_json": as_json, "prefix": prefix}
@@ -215,7 +225,7 @@ def translate(
         given["prefix_file"] = prefix_file
         if unsuited := [name for name, value in given.items() if value]:
             raise UserError(f"`{unsuited[0]}`: cannot be used with {input_path.suffix}")
-        document = Document(input_path)
+        document = Document(input_path, attributes=translate_attributes)
         total, end = len(document.texts), b"\n"
     else:
         total, end = measure(input_path)
@@ -299,6 +309,8 @@ def translate(
             write_all(write_line, 0)
         return
     extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
+    if translate_attributes:
+        extra["attributes"] = True
     if job.choose is not None:
         extra |= {"mbr": mbr, "candidates": job.num_searched}
         extra["rerank"] = rerank and reverse.fingerprint()
