@@ -43,7 +43,12 @@ ALL_VARIATIONS = {
     "tied_output": False,
 }
 TEXT = TextSettings(
-    normalization=True, sentences=True, capitals=True, scripts=["Latin"]
+    normalization=True,
+    sentences=True,
+    capitals=True,
+    lowercase=True,
+    scripts=["Latin"],
+    words=["Hund"],
 )
 # Arguments of `write_export` by kind. The graph of every other kind differs from "bpe".
 KINDS = {

@@ -4,7 +4,8 @@
 the same segments, translations and alignments in both.
 """
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -58,10 +59,18 @@ _BETWEEN_MARKS = _MARK + b"\\0" + _MARK
 _GAP = _MARK + b"\\2" + _MARK  # of the white space between sentences
 
 # How the case of a segment's translation follows its source.
-_AS_TRANSLATED, _CAPITALIZED, CAPITALS = range(3)
+_AS_TRANSLATED, _CAPITALIZED, CAPITALS, _LOWERCASE = range(4)
 # Shorter words in capitals, such as NATO, are translated as they are.
 _MIN_CAPITALS = 5
-_BEGINS_UPPER = r"(?s)\P{L}*\p{Lu}.*"
+_BEGINS_UPPER, _BEGINS_LOWER = r"(?s)\P{L}*\p{Lu}.*", r"(?s)\P{L}*\p{Ll}.*"
+# Words such as NATO keep their capitals.
+_CAPITALIZED_WORD = r"(?s)\P{L}*\p{Lu}(?:[^\p{Lu}].*)?"
+# Share of the words within lines that begin with a capital, from which on a language
+# capitalizes more than names.
+_MAX_NAMES = 0.12
+# Words within sentences, whose first word always has a capital.
+_INNER_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]+")
+_MAX_WORDS = 2000  # with capitals
 # Scripts whose letters are counted in training text. All others are rare.
 SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
@@ -84,6 +93,9 @@ class TextOptions(NamedTuple):
     sentences: bool = False  # divide lines into sentences
     case: bool = False  # translate capitals as lowercase letters
     scripts: tuple = ()  # if not empty, text in other scripts is kept
+    # with `case`, let translations of phrases begin with lowercase letters as they do
+    lowercase: bool = False
+    words: tuple = ()  # with `case`, words that usually have capitals
 
     @classmethod
     def of(cls, tokenizer, search):
@@ -94,9 +106,9 @@ class TextOptions(NamedTuple):
         if search.segmentation == "auto":
             sentences = is_known and settings.sentences
         case = is_known and settings.capitals and search.case == "auto"
-        return cls(
-            is_known, sentences, case, tuple(settings.scripts) if is_known else ()
-        )
+        scripts = tuple(settings.scripts) if is_known else ()
+        found = (settings.lowercase, tuple(settings.words)) if case else ()
+        return cls(is_known, sentences, case, scripts, *found)
 
 
 # Texts are only divided at line breaks, as for models without `TextSettings`.
@@ -154,7 +166,7 @@ def segment(
     if options.layout:
         lines, gaps, kept = _keep_foreign(lines, gaps, options.scripts)
     if options.case:
-        lines, cases = _usual_case(lines)
+        lines, cases = _usual_case(lines, options)
     languages = tf.gather(languages, text_index)
     ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
@@ -264,12 +276,14 @@ def _keep_foreign(lines, gaps, scripts):
     return tf.where(is_kept, "", lines), gaps, kept
 
 
-def _usual_case(lines):
+def _usual_case(lines, options):
     """Writes lines in capitals, and sentences without capitals, as usual.
 
-    Their first letter becomes a capital, and their other letters lowercase. Returns the
-    lines and the case of their translations. A translation of a line that begins with a
-    capital is to begin with one, too.
+    Their first letter becomes a capital, and their other letters lowercase, but in
+    words that usually have capitals. Returns the lines and the case of their
+    translations. A translation of a line that begins with a capital is to begin with
+    one, too. If the target has `lowercase` words, that of a line that begins with a
+    lowercase letter and is no sentence is to begin with one.
     """
     num_capitals = _length(_replace(lines, r"\P{Lu}+", ""))
     is_upper = num_capitals >= _MIN_CAPITALS
@@ -278,22 +292,46 @@ def _usual_case(lines):
     cases = tf.where(begins_upper, _CAPITALIZED, _AS_TRANSLATED)
     lowered = tf.strings.lower(lines, "utf-8")
     is_sentence = tf.strings.regex_full_match(lowered, f"(?s).*{_END}")
+    if options.lowercase:
+        begins_lower = tf.strings.regex_full_match(lines, _BEGINS_LOWER)
+        cases = tf.where(begins_lower & ~is_sentence, _LOWERCASE, cases)
     is_begun = is_upper | ((num_capitals == 0) & is_sentence)
-    lines = tf.where(is_begun, _capitalize(lowered), lines)
+    begun = tf.where(is_begun)
+    written = _usual_words(tf.gather_nd(lowered, begun), options.words)
+    lines = tf.tensor_scatter_nd_update(lines, begun, _capitalize(written))
     return lines, tf.where(is_upper, CAPITALS, cases)
 
 
-def _capitalize(texts):
-    """Converts the first letter of each text to a capital."""
+def _usual_words(lines, words):
+    """Replaces words of lowercase lines by those of `words` with the same letters."""
+    if not words:
+        return lines
+    marked = _replace(lines, r"([\p{L}\p{M}]+)", _MARK + b"\\1" + _MARK)
+    pieces, row_of = _split(marked)
+    pieces, index_of = tf.unique(pieces)
+    words = tf.constant(words)
+    is_word = pieces[:, None] == tf.strings.lower(words, "utf-8")
+    found = tf.reduce_max(tf.where(is_word, tf.range(tf.size(words)), -1), axis=1)
+    pieces = tf.where(found < 0, pieces, tf.gather(words, tf.maximum(found, 0)))
+    return tf.strings.unsorted_segment_join(
+        tf.gather(pieces, index_of), row_of, tf.size(lines)
+    )
+
+
+def _capitalize(texts, convert=tf.strings.upper):
+    """Converts the first letter of each text, by default to a capital."""
     first = _replace(texts, r"(?s)^(\P{L}*\p{L}).*", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(first), tf.strings.length(texts))
-    return tf.strings.join([tf.strings.upper(first, "utf-8"), rest])
+    return tf.strings.join([convert(first, "utf-8"), rest])
 
 
 def _follow_case(texts, cases):
     """Converts translations, string `[segments, places]`, to their sources' case."""
     is_capitalized = cases[:, None] == _CAPITALIZED
     texts = tf.where(is_capitalized, _capitalize(texts), texts)
+    is_lowered = tf.strings.regex_full_match(texts, _CAPITALIZED_WORD)
+    is_lowered &= cases[:, None] == _LOWERCASE
+    texts = tf.where(is_lowered, _capitalize(texts, tf.strings.lower), texts)
     upper = tf.strings.upper(texts, "utf-8")
     return tf.where(cases[:, None] == CAPITALS, upper, texts)
 
@@ -322,8 +360,15 @@ def _length(strings):
 def measure_text(sources, targets):
     """Measures training text, two lists of str, for `TextSettings`.
 
-    Returns a dict of the settings `sentences`, `capitals` and `scripts`.
+    Returns a dict of all settings but `normalization`.
     """
+    forms = defaultdict(Counter)
+    for text in sources:
+        for word in _INNER_WORD.findall(text):
+            forms[word.lower()][word] += 1
+    words = [max(counts, key=counts.get) for counts in forms.values()]
+    words = [word for word in words if word != word.lower()]
+    words.sort(key=lambda word: -forms[word.lower()][word])
     counts = _count_scripts("".join(sources))
     scripts = [s for s in SCRIPTS if counts[s] > _MIN_SHARE * sum(counts.values())]
     sources, targets = (
@@ -334,12 +379,20 @@ def measure_text(sources, targets):
         np.mean(tf.strings.regex_full_match(texts, _BEGINS_UPPER)) > 0.5
         for texts in (sources, targets)
     ]
+    num_words, num_capitalized = (
+        np.sum(
+            _length(targets) - _length(_replace(targets, f"{_SPACE}\\p{{{kind}}}", ""))
+        )
+        for kind in ("L", "Lu")
+    )
     sentences = _split(_mark_sentences(sources))[0]
     num_sentences = np.sum(_replace(sentences, _SPACE, "") != "")
     return {
         "sentences": bool(num_sentences <= (1 + _MAX_INNER) * len(sources)),
         "capitals": all(begins_upper),
+        "lowercase": bool(num_capitalized < _MAX_NAMES * num_words),
         "scripts": scripts,
+        "words": sorted(words[:_MAX_WORDS]),
     }
 
 

@@ -174,7 +174,13 @@ class Tokenizer(tf.Module):
         return hashlib.sha256(self._content + self._text_content()).hexdigest()
 
     def _text_content(self):
-        return b"" if self.text is None else self.text.model_dump_json().encode()
+        if self.text is None:
+            return b""
+        # These settings are newer than some stored vocabularies.
+        newer = {
+            name for name in ("lowercase", "words") if not getattr(self.text, name)
+        }
+        return self.text.model_dump_json(exclude=newer).encode()
 
     def _normalized(self, strings):
         """Normalizes a string tensor `[batch]` if the settings require it."""
