@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.numerics.indexing import shape
+from keras_transformer.numerics.indexing import gather, shape
 
 # Marks after an alternative: another one follows, another phrase follows, and another
 # phrase follows that begins only where this one has ended.
@@ -117,10 +117,10 @@ class Progress(NamedTuple):
         gain = ops.where(matched, ops.maximum(need - left, 0), 0)
         is_complete = ops.logical_and(matched, left == 0)
         # Several alternatives of a phrase may end with the same token.
-        shape = shape(is_complete)
-        flat = ops.reshape(is_complete, (shape[0], -1, shape[3]))
+        sizes = shape(is_complete)
+        flat = ops.reshape(is_complete, (sizes[0], -1, sizes[3]))
         done = self._total(_any_of_phrase(flat, self.phrase), None)
-        done = ops.reshape(done, shape[:3])
+        done = ops.reshape(done, sizes[:3])
         # While a token completes a phrase, it may also begin the same one again.
         done = ops.where(done > 0, done, ops.max(gain, axis=3))
         met, ended = (
