@@ -9,12 +9,12 @@ from keras import ops
 from keras_transformer.decoding.beam_search import NEG_INF
 from keras_transformer.decoding.compiled import shared_constant
 from keras_transformer.decoding.forbidden import FORBIDDEN, Automaton
-from keras_transformer.decoding.loop import StepDecoder, next_logits
+from keras_transformer.decoding.loop import WrappingDecoder, next_logits
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.numerics.indexing import gather, shape
 
 
-class ConstrainedDecoder:
+class ConstrainedDecoder(WrappingDecoder):
     """Decoder that forces prefixes and excludes forbidden phrases.
 
     `prefix_ids` (see `translate_ids`) are forced even if `automaton` forbids them. Ids
@@ -39,7 +39,7 @@ class ConstrainedDecoder:
         prefix_ends=None,
         token_ranks=None,
     ):
-        self._decoder = StepDecoder.of(decoder)
+        super().__init__(decoder)
         self._beam_size = beam_size
         self._max_lengths = max_lengths
         self._pad_id = ids.pad
@@ -127,19 +127,6 @@ class ConstrainedDecoder:
         """Returns a column of `[batch, length, ...]` as `[n, ...]`."""
         place = ops.minimum(ops.maximum(index, 0), shape(array)[1] - 1)
         return ops.repeat(gather(array, place, axis=1), self._beam_size, axis=0)
-
-    def reorder(self, cache, parents):
-        cache = {**cache, "inner": self._decoder.reorder(cache["inner"], parents)}
-        for name in {"state", "follows"} & cache.keys():
-            cache[name] = gather(cache[name], parents, axis=0)
-        return cache
-
-    @property
-    def compact(self):
-        """Function that compacts the cache, or `None` (see `StepDecoder`)."""
-        if self._decoder.compact is None:
-            return None
-        return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     @property
     def added_scores(self):

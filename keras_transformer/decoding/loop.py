@@ -50,6 +50,30 @@ class StepDecoder(NamedTuple):
         return decoder
 
 
+class WrappingDecoder:
+    """Base of decoders that change the steps of another one, `decoder`.
+
+    Their cache is a dict of its cache, `"inner"`, and of tensors with one row for each
+    hypothesis.
+    """
+
+    def __init__(self, decoder):
+        self._decoder = StepDecoder.of(decoder)
+
+    def reorder(self, cache, parents):
+        """Reorders hypotheses (see `StepDecoder`)."""
+        own = {name: each for name, each in cache.items() if name != "inner"}
+        inner = self._decoder.reorder(cache["inner"], parents)
+        return {**take_rows(own, parents), "inner": inner}
+
+    @property
+    def compact(self):
+        """Function that compacts the cache, or `None` (see `StepDecoder`)."""
+        if self._decoder.compact is None:
+            return None
+        return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
+
+
 def next_logits(decoder, last_ids, cache, context, index, *attention):
     """Returns logits, float32 `[rows, vocabulary]`, and the cache after a step.
 

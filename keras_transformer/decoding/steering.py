@@ -2,15 +2,15 @@
 
 from keras import ops
 
-from keras_transformer.decoding.loop import StepDecoder, next_logits
-from keras_transformer.numerics.indexing import gather, shape
+from keras_transformer.decoding.loop import WrappingDecoder, next_logits
+from keras_transformer.numerics.indexing import shape
 
 NEG_INF = float("-inf")
 # Attention below this value counts as this value, because its logarithm is needed.
 _MIN_COVERAGE = 1e-9
 
 
-class SteeredDecoder:
+class SteeredDecoder(WrappingDecoder):
     """Decoder that avoids repetitions, early ends and missing words.
 
     It applies the settings `no_repeat_ngram_size`, `repetition_penalty`, `min_length`
@@ -22,7 +22,7 @@ class SteeredDecoder:
     returns_log_probs = False
 
     def __init__(self, decoder, search, beam_size, ids):
-        self._decoder = StepDecoder.of(decoder)
+        super().__init__(decoder)
         self._search = search
         self._beam_size = beam_size
         self._ids = ids
@@ -125,21 +125,6 @@ class SteeredDecoder:
             excluded = ops.full_like(history, NEG_INF, dtype="float32")
             logits = _replace(logits, history, repeats, excluded)
         return logits
-
-    def reorder(self, cache, parents):
-        own = {
-            name: gather(cache[name], parents, axis=0)
-            for name in cache
-            if name != "inner"
-        }
-        return {**own, "inner": self._decoder.reorder(cache["inner"], parents)}
-
-    @property
-    def compact(self):
-        """Function that compacts the cache, or `None` (see `StepDecoder`)."""
-        if self._decoder.compact is None:
-            return None
-        return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     @property
     def added_scores(self):
