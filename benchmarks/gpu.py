@@ -4,11 +4,17 @@
 
 Needs jax, torch, transformers and keras, but not TensorFlow. All rows are full, so that
 all systems do the same work. A part takes one to two minutes on an H100. A part that
-fails is reported, and the others go on. With small numbers, the script also runs on a
-CPU:
+fails is reported, and the others go on.
+
+`--run RUN` also trains the model of a run from the start, by the clock, until it has
+`--bleu` on the validation text. Such a folder, with the encoded text, comes from
+`keras-transformer train multi30k_en_de --output RUN --set training.steps=1` on any
+machine with TensorFlow. Needs sentencepiece and sacrebleu.
+
+With small numbers, the script also runs on a CPU:
 
     python benchmarks/gpu.py RESULT.json --sizes tiny --train 8 16 --decode 4 \
-        --vocabulary 500 --steps 2 --device cpu
+        --vocabulary 500 --steps 2 --device cpu --run RUN --bleu 0.1 --pairs 20
 """
 
 import argparse
@@ -47,6 +53,18 @@ def measure(part, systems, rounds, steps):
     return {"seconds": round(time.perf_counter() - started), **found}
 
 
+def measure_run(options, environment):
+    """Trains until `options.bleu`, and returns the scores with their times."""
+    script = "peers/gpu_run.py", options.run
+    system = interleaved.System("run", *script, environment=environment)
+    names = "bleu", "minutes", "pairs"
+    limits = {name: getattr(options, name) for name in names}
+    found = system.turn(steps=10 * options.steps, **limits)
+    system.close()
+    print(f"run: {found['curve'][-1]}", file=sys.stderr, flush=True)
+    return {"seconds to start": round(system.started["seconds"], 1), **found}
+
+
 def parts(options):
     """Yields the name and the systems of each part, each `(name, its arguments)`."""
     rows, length = options.train
@@ -73,6 +91,10 @@ def main():
     parser.add_argument("--vocabulary", type=int, default=37_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=24, help="training steps per turn")
+    parser.add_argument("--run", type=pathlib.Path, help="run folder to train")
+    parser.add_argument("--bleu", type=float, default=38)
+    parser.add_argument("--minutes", type=float, default=4)
+    parser.add_argument("--pairs", type=int, default=10_000, help="to validate")
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     options = parser.parse_args()
     # Two processes share the memory of the GPU.
@@ -97,7 +119,18 @@ def main():
         except RuntimeError as error:
             results[part] = {"error": str(error)}
             print(f"{part}: {error}", file=sys.stderr)
-        options.result.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        write(options.result, results)
+    if options.run is not None:
+        try:
+            results["run"] = measure_run(options, environment)
+        except RuntimeError as error:
+            results["run"] = {"error": str(error)}
+            print(f"run: {error}", file=sys.stderr)
+        write(options.result, results)
+
+
+def write(path, results):
+    path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
