@@ -279,7 +279,7 @@ def translate(
             reverse = console.open_translator(
                 *(rerank, (), (), parallel_parts, None, lambda *_: None, allow_unsafe)
             )
-            if getattr(getattr(reverse, "tokenizer", None), "kind", None) == "fairseq":
+            if getattr(getattr(reverse, "tokenizer", reverse), "languages", None):
                 raise UserError(f"{rerank}: a multilingual model cannot rerank")
             job.choose = lambda lines, ranked: reranking.rank_by_reverse_model(
                 _without_languages(translator, lines), ranked, reverse

@@ -51,6 +51,7 @@ class ExportedTranslator:
     batch_size = 64
     low_score = None
     characters = frozenset()
+    languages = ()  # of a multilingual model
     data = None  # an export does not contain the recipe
     glossary = ()
 
@@ -72,6 +73,7 @@ class ExportedTranslator:
             self.batch_size = min(self.batch_size, limits.max_batch_size)
             self.low_score = limits.low_score
             self.characters = frozenset(limits.characters)
+            self.languages = limits.languages
 
     @classmethod
     def of_signatures(cls, signatures, path, batch_size, limits=None):

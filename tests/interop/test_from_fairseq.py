@@ -33,8 +33,10 @@ from layer_checks import numpy
 from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 from toolkit_models import HOSTILE_TEXTS, safetensors
+from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer.cli.app import app
 from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import DataError, ExportError, ModelError
 from keras_transformer.export import export_saved_model
@@ -368,7 +370,7 @@ LINES = [
 
 
 def test_each_text_has_its_languages(nllb, tmp_path):
-    _, translator = nllb
+    folder, translator = nllb
     search = {"beam_size": 4, "length_penalty": 1.0, "length_penalty_kind": "power"}
     translator = translator.with_search(**search, patience=1.0)
     found = translator.n_best(LINES, 2)
@@ -421,6 +423,11 @@ def test_each_text_has_its_languages(nllb, tmp_path):
         rtol=1e-4,
     )
     assert exported.align(*pairs) == translator.align(*pairs)
+    (tmp_path / "a.txt").write_text("a\n")
+    for path in (folder, exported.path):
+        command = ["translate", str(folder), "--rerank", str(path)]
+        result = CliRunner().invoke(app, [*command, "--input", str(tmp_path / "a.txt")])
+        assert f"{path}: a multilingual model cannot rerank" in result.stderr
 
 
 def test_spans_are_kept_without_stand_ins(nllb):
