@@ -194,6 +194,20 @@ def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
         )
 
 
+def run_tests(backend, *tests, **environment):
+    """Runs tests on a backend, all of which must pass."""
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = run(backend, *command, **environment)
+    assert result.returncode == 0, result.stdout[-5000:]
+    assert " passed" in result.stdout
+
+
+@pytest.mark.slow
+def test_multilingual_imports_match_transformers_on_jax():
+    names = "(encoder_and_logits and not untied) or (search_matches and 4-)"
+    run_tests("jax", "tests/interop/test_from_fairseq.py", "-k", names)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_layers_and_model_pass_their_tests_on_backend(backend):
@@ -204,7 +218,4 @@ def test_layers_and_model_pass_their_tests_on_backend(backend):
     )
     # Without JAX_ENABLE_X64, JAX converts int64 and float64 to 32 bits with a warning.
     for tests, environment in ((layers, {"JAX_ENABLE_X64": "1"}), (model, {})):
-        pytest_command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-        result = run(backend, *pytest_command, **environment)
-        assert result.returncode == 0, result.stdout[-5000:]
-        assert " passed" in result.stdout
+        run_tests(backend, *tests, **environment)
