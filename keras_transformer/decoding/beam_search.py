@@ -404,7 +404,7 @@ def _allocate(state, candidates, tokens, end_id, index, may_follow, edges):
     beam_size = state.last_ids.shape[1]
     tokens = ops.reshape(tokens, (-1, beam_size, shape(tokens)[1]))
     banks = state.progress.banks(may_follow, tokens, edges)
-    lacks = banks < state.progress.total(edges)[:, :, None]
+    lacks = banks < state.progress.total()[:, :, None]
     cannot_end = ops.logical_and(tokens == end_id, lacks)
     banks, cannot_end = (
         ops.reshape(each, (-1, 1, shape(candidates)[2])) for each in (banks, cannot_end)

@@ -119,23 +119,24 @@ class Progress(NamedTuple):
         # Several alternatives of a phrase may end with the same token.
         sizes = shape(is_complete)
         flat = ops.reshape(is_complete, (sizes[0], -1, sizes[3]))
-        done = self._total(_any_of_phrase(flat, self.phrase), None)
+        done = self._total(_any_of_phrase(flat, self.phrase))
         done = ops.reshape(done, sizes[:3])
         # While a token completes a phrase, it may also begin the same one again.
         done = ops.where(done > 0, done, ops.max(gain, axis=3))
         met, ended = (
-            self._total(each, edges)[:, :, None] for each in (self.met, self.pending())
+            self._total(each)[:, :, None] for each in (self.met, self.pending())
         )
-        return met + ops.where(self._ends_word(tokens, edges), ended, 0) + done
+        ends_word = self._ends_word(tokens, edges)
+        # The end of a word comes before its continuation by the same phrase.
+        again = ops.where(ended > 0, ops.maximum(done - 1, 0), done)
+        return met + ops.where(ends_word, ended + done, again)
 
-    def total(self, edges):
+    def total(self):
         """Returns the bank of hypotheses with all phrases, int32 `[batch, 1]`."""
-        return self._total(ops.ones_like(self.met[:, :1]), edges)
+        return self._total(ops.ones_like(self.met[:, :1]))
 
-    def _total(self, met, edges):
-        # The end of a word counts as one more id, or phrases could wait for it forever.
-        sizes = self.need + int(edges is not None)
-        ends = ops.where(self.ids <= PHRASE, sizes, 0)
+    def _total(self, met):
+        ends = ops.where(self.ids <= PHRASE, self.need, 0)
         return ops.sum(ops.where(met, ends[:, None], 0), axis=2)
 
     def extend(self, open_places, parents, tokens, edges):

@@ -170,7 +170,9 @@ rows = [[strip(row) for row in each] for each in ops.convert_to_numpy(sequences)
 assert rows[0][0] != rows[0][1]
 for number, phrases in enumerate(([(7, 5), (7, 5)], [(6,)])):
     for row in rows[number]:
+        row = [one for one in row if one != END]
         ends = [i + 1 for i, one in enumerate(row[1:]) if not word_edges[0, one]]
+        ends.append(len(row))
         tails = [tuple(row[:end][-len(phrases[0]) :]) for end in ends]
         assert tails.count(phrases[0]) >= len(phrases)
         assert number or {4, 9} & {row[end - 1] for end in ends}
