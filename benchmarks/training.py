@@ -22,9 +22,9 @@ from keras_transformer.runs.cost import training_flops
 
 OURS = "keras_transformer"
 # Variants of this package. "N parts" splits each batch into N parts, of which up to two
-# are computed in parallel. The default is two parts. "auto_bfloat16" computes matrix
+# are computed in parallel. The default is two parts. "bfloat16_matmul" computes matrix
 # products in bfloat16.
-OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
+OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "bfloat16_matmul")
 # Steps per turn. A turn takes about the same time for both sizes.
 STEPS = {"tiny": 40, "base": 4}
 

@@ -128,10 +128,10 @@ def schedules(theme, _):
     for (width, warmup), color in zip(
         ((512, 4000), (512, 8000), (1024, 4000)), theme.colors, strict=False
     ):
-        rates = np.asarray(training.PaperSchedule(width, warmup)(steps))
+        rates = np.asarray(training.NoamSchedule(width, warmup)(steps))
         label = f"d_model={width}, warmup_steps={warmup:,}"
         left.plot(steps, rates, color=color, label=label)
-    left.set_title("PaperSchedule")
+    left.set_title("NoamSchedule")
     steps = np.arange(0, 8000, 20)
     schedule = training.InverseSquareRoot(0.005, warmup_steps=2000)
     right.plot(

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 # Positions that only self-attention uses, so nothing is added to the embeddings.
 ATTENTION_POSITIONS = ("relative", "rotary")
-POSITION_RATES = ("paper", "tensor2tensor")
+TIMESCALES = ("paper", "tensor2tensor")
 NORM_PLACES = ("post", "pre")
 # Projections of attentions and feed-forward networks that may have adapters.
 PROJECTIONS = ("query", "key", "value", "output", "inner", "outer")
@@ -36,7 +36,7 @@ class Variations:
             biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Number added to the variance in all layer normalizations.
-        position_rates: Frequencies of the sinusoids, `"paper"` (section 3.5) or
+        timescales: Frequencies of the sinusoids, `"paper"` (section 3.5) or
             `"tensor2tensor"` (see `sinusoids`). Only for `positions="sinusoidal"`.
         first_position: Index of the first position. Only for
             `positions="sinusoidal"`.
@@ -58,7 +58,7 @@ class Variations:
     attention_bias: bool = False
     logits_bias: bool = False
     layer_norm_epsilon: float = 1e-6
-    position_rates: Literal[POSITION_RATES] = "paper"
+    timescales: Literal[TIMESCALES] = "paper"
     first_position: int = 0
     zero_start_id: int | None = None
     embedding_norm: bool = False
@@ -85,7 +85,7 @@ class Variations:
                 "`layer_norm_epsilon` must be above 0. "
                 f"Received: {self.layer_norm_epsilon}."
             )
-        require_choice("position_rates", self.position_rates, POSITION_RATES)
+        require_choice("timescales", self.timescales, TIMESCALES)
 
     def changes(self):
         """Returns the fields that differ from their defaults, as a dict of values."""

@@ -62,7 +62,7 @@ class RunError(UserError):
     """A run folder cannot be used as it is."""
 
 
-class RunBusy(RunError):
+class RunBusyError(RunError):
     """Another process is training in the run folder."""
 
 
@@ -74,7 +74,7 @@ class CheckpointError(UserError):
     """No checkpoint can be read, or one does not match the model."""
 
 
-class TrainingFault(UserError):
+class TrainingFaultError(UserError):
     """Training stopped because of invalid steps.
 
     One is enough with `on_nonfinite: stop`; otherwise, there were too many in a row.
@@ -85,7 +85,7 @@ class WorkersError(UserError):
     """`TF_CONFIG` cannot be used, or the chief worker failed."""
 
 
-class WorkerLost(UserError):
+class WorkerLostError(UserError):
     """Another worker ended or cannot be reached. Restart all workers."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h

@@ -173,7 +173,7 @@ class Transformer(keras.Model):
                 f"{side}_positions",
                 self.positions,
                 self.max_length,
-                variations.position_rates,
+                variations.timescales,
                 variations.first_position,
             )
             for side in ("source", "target")

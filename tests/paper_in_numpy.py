@@ -168,7 +168,7 @@ def embed(model, side, ids, variations=None):
     if layer.kind == "learned":
         vectors = vectors + array(layer.positions)[: len(ids)]
     elif layer.kind == "sinusoidal":
-        is_other = variations.get("position_rates") == "tensor2tensor"
+        is_other = variations.get("timescales") == "tensor2tensor"
         vectors = vectors + positional_encoding(
             len(ids),
             model.d_model,

@@ -49,7 +49,7 @@ def test_any_order_of_imports_loads_a_compiled_model(tmp_path, mine, option, cod
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(mine)
     (tmp_path / "mine" / "__main__.py").write_text(LOAD)
-    schedule = kt.training.PaperSchedule(8, 4)
+    schedule = kt.training.NoamSchedule(8, 4)
     model = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     expected = model(IDS)[0, 0, 0]
     model.compile(

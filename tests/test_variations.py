@@ -38,7 +38,7 @@ ALL_VARIATIONS = {
     "attention_bias": True,
     "logits_bias": True,
     "layer_norm_epsilon": 0.03,
-    "position_rates": "tensor2tensor",
+    "timescales": "tensor2tensor",
     "first_position": 2,
     "zero_start_id": 2,
     "embedding_norm": True,
@@ -154,7 +154,7 @@ def test_count_parameters_matches_models_with_random_arguments():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_rates": "marian"}, "position_rates"),
+        ({"timescales": "marian"}, "timescales"),
         ({"num_decoder_layers": 2**31}, "num_decoder_layers"),
         ({"num_decoder_layers": 2**30}, "the settings describe"),
         ({"attention_bias": 1}, "attention_bias"),
@@ -182,7 +182,7 @@ def test_file_with_forged_variations_is_refused(every, tmp_path, changes, messag
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_rates": "marian"}, "`position_rates` must be one of"),
+        ({"timescales": "marian"}, "`timescales` must be one of"),
         ({"layer_norm_epsilon": 0.0}, "`layer_norm_epsilon` must be above 0"),
         ({"num_decoder_layers": 0}, "`num_decoder_layers` must be at least 1"),
         ({"zero_start_id": -1}, "`zero_start_id` must be at least 0"),
@@ -196,7 +196,7 @@ def test_variations_reject_invalid_values(changes, message):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"first_position": 1}, {"position_rates": "tensor2tensor"}]
+    "changes", [{"first_position": 1}, {"timescales": "tensor2tensor"}]
 )
 def test_learned_positions_have_no_variations(changes):
     with pytest.raises(ValueError, match="Only sinusoids have `rates` and `first_"):

@@ -64,7 +64,7 @@ def plain_model(optimizer):
 
 
 def paper_adam(warmup_steps=4):
-    schedule = training.PaperSchedule(12, warmup_steps, scale=0.1)
+    schedule = training.NoamSchedule(12, warmup_steps, scale=0.1)
     # `FusedAdam` matches Keras's Adam and is faster to trace.
     return training.FusedAdam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
 

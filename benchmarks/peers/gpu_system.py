@@ -39,7 +39,7 @@ def train_keras_transformer():
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = training.TrainingModel(kt.Transformer(vocabulary, **settings))
-    schedule = training.PaperSchedule(settings["d_model"])
+    schedule = training.NoamSchedule(settings["d_model"])
     model.compile(keras.optimizers.Adam(schedule, 0.9, 0.98, 1e-9))
 
     def run(steps):

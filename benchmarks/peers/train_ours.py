@@ -1,7 +1,7 @@
 """Benchmark system: this package's Trainer with pipeline, metrics and progress bar.
 
 training.py and numerics_runs.py start it, and `interleaved` sends it turns. Options are
-"N parts", "auto_bfloat16" (see `OPTIONS` in training.py) and "plain layers": Keras's
+"N parts", "bfloat16_matmul" (see `OPTIONS` in training.py) and "plain layers": Keras's
 dropout and layer normalization.
 """
 
@@ -41,7 +41,7 @@ model = training.TrainingModel(
     parallel_parts=parallel,
 )
 model.compile(
-    training.FusedAdam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
+    training.FusedAdam(training.NoamSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
     jit_compile=False,
 )
 model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -67,7 +67,7 @@ def end_of_turn():
 
 with (
     tempfile.TemporaryDirectory() as run,
-    training.automatic_bfloat16("auto_bfloat16" in options),
+    training.automatic_bfloat16("bfloat16_matmul" in options),
 ):
     trainer = training.Trainer(model, run)
     # No perplexity is below 0, so best.keras is never written within a turn.

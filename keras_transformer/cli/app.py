@@ -29,7 +29,7 @@ COMMANDS = {
     "compare": "Test whether systems differ significantly.",
     "filter": "Remove improbable pairs from a noisy parallel corpus.",
     "distill": "Train a fast model on the translations of a larger one.",
-    "update-vocabulary": "Add subwords from new text to a model's vocabulary.",
+    "extend-vocabulary": "Add subwords from new text to a model's vocabulary.",
     "serve": "Serve a model over HTTP, with TF-Serving's REST API.",
     "parse": "Print the bracketed constituency tree of each line.",
     "visualize": "Draw a model's attention as a picture and a web page.",
@@ -42,7 +42,7 @@ COMMANDS = {
 _MODULES = {
     **dict.fromkeys(("demo", "init"), "train"),
     **dict.fromkeys(("plot", "average", "repeat", "ablate"), "runs"),
-    **dict.fromkeys(("export", "info", "update-vocabulary", "import"), "models"),
+    **dict.fromkeys(("export", "info", "extend-vocabulary", "import"), "models"),
     **dict.fromkeys(("score", "compare"), "evaluate"),
     "parse": "translate",
 }

@@ -1,4 +1,4 @@
-"""keras-transformer info, models, export, import and update-vocabulary"""
+"""keras-transformer info, models, export, import and extend-vocabulary"""
 
 import itertools
 import json
@@ -165,7 +165,7 @@ def export(
     transformers with `AutoModelForSeq2SeqLM.from_pretrained` and
     `MarianTokenizer.from_pretrained`: a post-norm model becomes a Marian model, a
     pre-norm model a Pegasus model. The format `marian` requires a post-norm model that
-    was trained with `model.start: zeros` and `model.position_rates: tensor2tensor`.
+    was trained with `model.start: zeros` and `model.timescales: tensor2tensor`.
 
     With --tokenizer-ops core, the export needs no tensorflow-text. It returns the same
     ids, but is slower and supports BPE only.
@@ -399,7 +399,7 @@ def _local_folder(path):
 _NUM_SHOWN = 10
 
 
-def update_vocabulary(
+def extend_vocabulary(
     model: options.WeightsModel,
     output: Annotated[
         pathlib.Path, Option("--output", "-o", metavar="NEW", help="Folder to create.")
@@ -431,7 +431,7 @@ def update_vocabulary(
     vocabularies, --source extends the source's and --target the target's.
 
     \b
-    keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
+    keras-transformer extend-vocabulary runs/mine --source new.en --target new.de \\
       --size 500 --output grown
     """
     model = console.find_model(model)
@@ -466,7 +466,7 @@ def update_vocabulary(
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))
     )
-    new, extended_tokenizer = vocabulary.update_vocabulary(
+    new, extended_tokenizer = vocabulary.extend_vocabulary(
         old, tokenizer, target_lines, size, source_lines
     )
     with replace_folder(output, must_be_new=True) as temporary:

@@ -235,7 +235,7 @@ def _import_fairseq(folder, stored, source_language, target_language):
         generation.search.forced_bos_token_id,
     )
     changes = {
-        "position_rates": "paper" if is_mbart else "tensor2tensor",
+        "timescales": "paper" if is_mbart else "tensor2tensor",
         "first_position": 0 if is_mbart else config.pad_token_id + 1,
         "embedding_norm": is_mbart,
         # transformers always stores a bias, which is usually zeros.

@@ -14,8 +14,8 @@ from keras_transformer.untrusted import validation_message
 ENGINES = ("marian", "huggingface")
 # The fields of `Variations` in which the engines differ, and their values.
 ENGINE_VARIATIONS = {
-    "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
-    "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
+    "marian": {"timescales": "tensor2tensor", "layer_norm_epsilon": 1e-6},
+    "huggingface": {"timescales": "paper", "layer_norm_epsilon": 1e-5},
 }
 # Types of search settings, whose names and defaults differ between toolkits.
 BeamSize = Annotated[int, Field(ge=1, le=1000)]

@@ -217,7 +217,7 @@ def _check_fairseq(model):
     supported.check_architecture(
         *(model, "transformers", (*_VARIATIONS, "tied_output"), _ACTIVATIONS),
         positions="learned" if is_mbart else "sinusoidal",
-        position_rates="paper" if is_mbart else "tensor2tensor",
+        timescales="paper" if is_mbart else "tensor2tensor",
         first_position=0 if is_mbart else 2,
         embedding_norm=is_mbart,
     )

@@ -25,7 +25,7 @@ _ACTIVATIONS = array_names.MARIAN_ACTIVATIONS
 # Fields of `model.variations` that Marian supports.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
-    *("position_rates", "embedding_norm", "source_vocabulary_size", "tied_output"),
+    *("timescales", "embedding_norm", "source_vocabulary_size", "tied_output"),
 )
 _NOTES = """## Use with Marian
 
@@ -53,7 +53,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
 
     Args:
         translator: `Translator` from `open_model`. The model must be post-norm. In its
-            `variations`, `zero_start_id` must be the start id, and `position_rates`
+            `variations`, `zero_start_id` must be the start id, and `timescales`
             must be `"tensor2tensor"`.
         folder: Folder to write, which must not exist.
         scores: Evaluation scores for the model card (see `model_card`).
@@ -104,11 +104,11 @@ def export_marian(translator, folder, *, scores=(), license=None):
 
 def _check_training(model, source, target):
     """Raises `ExportError` unless the model was trained with Marian's conventions."""
-    rates, missing = model.variations.position_rates, {}
+    timescales, missing = model.variations.timescales, {}
     if model.variations.zero_start_id != target.start_id:
         missing["model.start: zeros"] = "a learned start vector"
-    if rates != "tensor2tensor":
-        missing["model.position_rates: tensor2tensor"] = f"position_rates: {rates}"
+    if timescales != "tensor2tensor":
+        missing["model.timescales: tensor2tensor"] = f"timescales: {timescales}"
     if model.normalization != "post":
         missing["model.normalization: post"] = f"normalization: {model.normalization}"
     if not missing:
@@ -116,7 +116,7 @@ def _check_training(model, source, target):
     keys, found = " and ".join(missing), " and ".join(missing.values())
     if model.normalization != "post":
         advice = "Train a model with these recipe keys"
-    elif source.kind == "marian" and rates != "tensor2tensor":
+    elif source.kind == "marian" and timescales != "tensor2tensor":
         advice = "Import the model with --engine marian"
     else:
         settings = " ".join(f"--set {key.replace(': ', '=')}" for key in missing)

@@ -7,32 +7,32 @@ from keras import ops
 
 from keras_transformer.arguments import (
     ATTENTION_POSITIONS,
-    POSITION_RATES,
     POSITIONS,
+    TIMESCALES,
     require_choice,
 )
 from keras_transformer.numerics.indexing import gather, shape
 
 
-def sinusoids(positions, d_model, rates="paper"):
+def sinusoids(positions, d_model, timescales="paper"):
     """Computes the sinusoidal encoding of positions.
 
     `PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, and `PE(pos, 2i+1)` is the cosine of
     the same angle.
 
-    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so the lowest
-    frequency is exactly 1/10000, as in the library tensor2tensor and in Marian.
+    With `timescales="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so the
+    lowest frequency is exactly 1/10000, as in the library tensor2tensor and in Marian.
 
     Args:
         positions: `[length]`, non-negative integers.
         d_model: Width of the encoding. If it is odd, the last component is a sine.
-        rates: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"`.
+        timescales: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"`.
 
     Returns:
         `[length, d_model]`, float32, sines and cosines interleaved.
     """
     dims = ops.arange(0, d_model, 2, dtype="float32")
-    span = d_model if rates == "paper" else max(d_model - 2, 1)
+    span = d_model if timescales == "paper" else max(d_model - 2, 1)
     frequencies = ops.exp(dims * (-math.log(10000.0) / span))
     angles = ops.cast(positions, "float32")[:, None] * frequencies[None, :]
     pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
@@ -94,39 +94,41 @@ class PositionalEncoding(keras.layers.Layer):
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E). With `"relative"` or
             `"rotary"`, nothing is added, as `MultiHeadAttention` uses the positions.
         max_length: Number of learned positions. Required for `"learned"`.
-        rates: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"` (see
+        timescales: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"` (see
             `sinusoids`). Only for `"sinusoidal"`.
         first_position: Offset added to all positions. Only for `"sinusoidal"`.
 
     Raises:
-        ValueError: If `kind` or `rates` is unknown, `max_length` is missing or below 1
-            for `"learned"`, or `rates` or `first_position` is given without sinusoids.
+        ValueError: If `kind` or `timescales` is unknown, `max_length` is missing or
+            below 1 for `"learned"`, or `timescales` or `first_position` is given
+            without sinusoids.
     """
 
     def __init__(
         self,
         kind="sinusoidal",
         max_length=None,
-        rates="paper",
+        timescales="paper",
         first_position=0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         require_choice("kind", kind, POSITIONS)
-        require_choice("rates", rates, POSITION_RATES)
+        require_choice("timescales", timescales, TIMESCALES)
         if kind == "learned" and (max_length is None or max_length < 1):
             raise ValueError(
                 "Learned positions need a `max_length` of at least 1. "
                 f"Received: {max_length}."
             )
-        if kind != "sinusoidal" and (rates, first_position) != ("paper", 0):
+        if kind != "sinusoidal" and (timescales, first_position) != ("paper", 0):
             raise ValueError(
-                "Only sinusoids have `rates` and `first_position`. Received: "
-                f"kind={kind!r}, rates={rates!r}, first_position={first_position}."
+                "Only sinusoids have `timescales` and `first_position`. Received: "
+                f"kind={kind!r}, timescales={timescales!r}, "
+                f"first_position={first_position}."
             )
         self.kind = kind
         self.max_length = max_length
-        self.rates = rates
+        self.timescales = timescales
         self.first_position = first_position
         self.supports_masking = True
 
@@ -171,7 +173,7 @@ class PositionalEncoding(keras.layers.Layer):
             encoding = gather(self.positions, positions, axis=0)
         else:
             positions = positions + self.first_position
-            encoding = sinusoids(positions, d_model, self.rates)
+            encoding = sinusoids(positions, d_model, self.timescales)
         summed = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")[None]
         return ops.cast(summed, self.compute_dtype)
 
@@ -183,6 +185,6 @@ class PositionalEncoding(keras.layers.Layer):
             **super().get_config(),
             "kind": self.kind,
             "max_length": self.max_length,
-            "rates": self.rates,
+            "timescales": self.timescales,
             "first_position": self.first_position,
         }

@@ -156,8 +156,8 @@ def _warmup_steps(recipe, text, machine):
 
 
 def _learning_rate(recipe, text, machine):
-    if recipe.training.schedule == "paper":
-        return None, "the schedule `paper` computes the rate"
+    if recipe.training.schedule == "noam":
+        return None, "the schedule `noam` computes the rate"
     rate = _size_class(recipe).learning_rate
     return rate, f"for the size {recipe.model.size}"
 

@@ -19,8 +19,8 @@ from pydantic import (
 
 from keras_transformer.arguments import (
     DEFAULTS,
-    POSITION_RATES,
     PROJECTIONS,
+    TIMESCALES,
     ModelArguments,
     Variations,
     with_head_dims,
@@ -66,7 +66,7 @@ class VariationSettings(Section, Variations):
 
 
 # Keys of the section `model` that are not arguments of `Transformer` but set some.
-_SHORT_FORMS = ("size", "start", "position_rates")
+_SHORT_FORMS = ("size", "start", "timescales")
 # Start id of all tokenizers except imported Marian ones, whose start id is their last
 # id.
 _START_ID = 2
@@ -77,12 +77,12 @@ class ModelSettings(Section, ModelArguments):
 
     Missing keys have the values of the size. If `d_model` or `num_heads` is given,
     `key_dim` and `value_dim` default to `d_model / num_heads`. `start: zeros` sets
-    `variations.zero_start_id`, and `position_rates` sets `variations.position_rates`.
+    `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
     size: str = "base"  # name in keras_transformer.SIZES
     start: Literal["learned", "zeros"] | None = None  # decoder's start; null: learned
-    position_rates: Literal[POSITION_RATES] | None = None  # of sinusoids; null: paper
+    timescales: Literal[TIMESCALES] | None = None  # of sinusoids; null: paper
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -102,7 +102,7 @@ class ModelSettings(Section, ModelArguments):
         if self.positions == "learned" and self.max_length is None:
             raise ValueError("positions: learned requires max_length")
         changes = self.variations.changes() if self.variations else {}
-        for name in ("position_rates", "first_position"):
+        for name in ("timescales", "first_position"):
             if name in changes and self.positions != "sinusoidal":
                 raise ValueError(f"variations.{name} requires positions: sinusoidal")
         sizes = with_head_dims(vars(self))
@@ -216,13 +216,13 @@ class StageSettings(Section):
     tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
     segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
     batch_tokens: PositiveInt | None = None
-    schedule: Literal["paper", "inverse_sqrt"] | None = None
+    schedule: Literal["noam", "inverse_sqrt"] | None = None
     learning_rate: PositiveFloat | None = None
     learning_rate_scale: PositiveFloat | None = None
     warmup_steps: PositiveInt | None = None
     cooldown_steps: NonNegativeInt | None = None
     label_smoothing: Fraction | None = None
-    word_dropout: Fraction | None = None
+    token_dropout: Fraction | None = None
     consistency: ConsistencySettings | None = None
 
     @model_serializer(mode="wrap")
@@ -285,14 +285,14 @@ class TrainingSettings(Section):
     lora: LoraSettings | None = None
     steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
-    schedule: Literal["paper", "inverse_sqrt"] = "paper"
+    schedule: Literal["noam", "inverse_sqrt"] = "noam"
     learning_rate: PositiveFloat | None = None
     learning_rate_scale: PositiveFloat = 1.0
     warmup_steps: PositiveInt = 4_000
     cooldown_steps: NonNegativeInt = 0
     label_smoothing: Fraction = 0.1
     guided_alignment: NonNegativeFloat = 0.0
-    word_dropout: Fraction = 0.0
+    token_dropout: Fraction = 0.0
     consistency: ConsistencySettings | None = None
     optimizer: Literal["adam", "muon"] = "adam"
     weight_decay: NonNegativeFloat = 0.0
@@ -303,10 +303,10 @@ class TrainingSettings(Section):
     gradient_accumulation_steps: PositiveInt = 1
     parallel_parts: Annotated[int, Field(ge=1, le=1_000)] = 1
     global_clipnorm: PositiveFloat | None = None
-    max_gradient_norm: PositiveFloat | None = None
+    skip_above_gradient_norm: PositiveFloat | None = None
     on_nonfinite: Literal["skip", "stop"] = "skip"
     max_consecutive_skips: PositiveInt = 10
-    mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
+    mixed_precision: Literal["bfloat16", "float16", "bfloat16_matmul"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None  # minutes apart; null: 10
     checkpoint_steps: PositiveInt | None = None
@@ -392,13 +392,13 @@ class TrainingSettings(Section):
         has_rate = self.learning_rate is not None or self.stages
         if self.schedule == "inverse_sqrt" and not has_rate:
             raise ValueError("schedule: inverse_sqrt requires learning_rate")
-        if self.schedule == "paper" and self.learning_rate is not None:
+        if self.schedule == "noam" and self.learning_rate is not None:
             raise ValueError(
-                "schedule: paper computes the learning rate. Set learning_rate_scale "
+                "schedule: noam computes the learning rate. Set learning_rate_scale "
                 "instead of learning_rate, or use schedule: inverse_sqrt"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
-            raise ValueError("learning_rate_scale requires schedule: paper")
+            raise ValueError("learning_rate_scale requires schedule: noam")
         return self
 
 
@@ -496,8 +496,8 @@ class Recipe(Section):
     def _set_short_forms(self):
         """Sets the `variations` for which `model` has short forms."""
         model, tokenizer, changes = self.model, self.tokenizer, {}
-        if model.position_rates is not None:
-            changes["position_rates"] = model.position_rates
+        if model.timescales is not None:
+            changes["timescales"] = model.timescales
         if model.start is not None:
             is_imported = tokenizer.kind == "marian"
             start_id = tokenizer.vocabulary_size - 1 if is_imported else _START_ID

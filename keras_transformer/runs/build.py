@@ -25,7 +25,7 @@ def build_training_model(recipe, tokenizer, initial=None):
         model,
         gradient_accumulation_steps=settings.gradient_accumulation_steps,
         global_clipnorm=settings.global_clipnorm,
-        max_gradient_norm=settings.max_gradient_norm,
+        skip_above_gradient_norm=settings.skip_above_gradient_norm,
         parallel_parts=settings.parallel_parts,
         guided_alignment=_guided_alignment(recipe, model, tokenizer),
     )
@@ -49,7 +49,7 @@ def regularization(settings):
     consistency = settings.consistency
     return {
         "label_smoothing": settings.label_smoothing,
-        "word_dropout": settings.word_dropout,
+        "token_dropout": settings.token_dropout,
         "consistency": consistency and training.Consistency(**consistency.model_dump()),
     }
 
@@ -87,9 +87,9 @@ def _schedule(stages, d_model):
 def _stage_schedule(settings, d_model):
     """Returns the learning rate schedule (section 5.3) of one stage."""
     warmup, cooldown = settings.warmup_steps, settings.cooldown_steps
-    if settings.schedule == "paper":
+    if settings.schedule == "noam":
         scale = settings.learning_rate_scale
-        schedule = training.PaperSchedule(d_model, warmup, scale)
+        schedule = training.NoamSchedule(d_model, warmup, scale)
     else:
         schedule = training.InverseSquareRoot(settings.learning_rate, warmup)
     if not cooldown:

@@ -14,10 +14,10 @@ import filelock
 
 from keras_transformer.errors import (
     RecipeError,
-    RunBusy,
+    RunBusyError,
     RunError,
     UserError,
-    WorkerLost,
+    WorkerLostError,
 )
 from keras_transformer.files import check_writable
 from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
@@ -64,7 +64,7 @@ _LEFTOVERS = (
 _CHANGEABLE_KEYS = {
     "training": {
         *("steps", "best_metric", "early_stopping", "on_nonfinite"),
-        *("max_consecutive_skips", "max_gradient_norm"),
+        *("max_consecutive_skips", "skip_above_gradient_norm"),
     },
     "decoding": True,
 }
@@ -101,7 +101,7 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
     with lock(folder, lock_name):
         try:
             yield
-        except WorkerLost:
+        except WorkerLostError:
             raise  # all workers will restart, so the output stays
         except UserError:
             runs = [folder, *map(pathlib.Path, runs)]
@@ -118,7 +118,7 @@ def create_and_lock(folder, lock_name=_LOCK, runs=()):
 
 @contextlib.contextmanager
 def lock(folder, name=_LOCK):
-    """Locks a run folder for this process inside the context, or raises `RunBusy`.
+    """Locks a run folder for this process inside the context, or raises `RunBusyError`.
 
     The operating system also releases the lock if the process is killed. Lock files of
     different names are independent.
@@ -126,7 +126,7 @@ def lock(folder, name=_LOCK):
     try:
         acquired = filelock.FileLock(folder / name, timeout=0).acquire()
     except filelock.Timeout:
-        raise RunBusy(
+        raise RunBusyError(
             f"{folder}: in use by another process. Wait for it to end"
         ) from None
     except OSError as error:  # a link or a folder

@@ -69,7 +69,7 @@ def plan_training(recipe):
     text = _text_size(recipe)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
-    with automatic_bfloat16(settings.mixed_precision == "auto_bfloat16"):
+    with automatic_bfloat16(settings.mixed_precision == "bfloat16_matmul"):
         rate = _tokens_per_second(model, recipe, text, bool(machine.gpus))
     num_devices = max(1, len(machine.gpus))
     seconds = _computed_tokens(recipe.stages) / (rate * num_devices)

@@ -97,7 +97,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
             since a finished seed was scored.
         RecipeError: If there is no test data, the data are trees, or `output` contains
             another recipe.
-        RunBusy: If another process runs `repeat` in `output`.
+        RunBusyError: If another process runs `repeat` in `output`.
         RunError: If the training of a seed fails.
         UserError: If there are fewer cores than `jobs`.
     """

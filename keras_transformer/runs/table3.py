@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from keras_transformer.errors import RecipeError, RunBusy, require_backend
+from keras_transformer.errors import RecipeError, RunBusyError, require_backend
 from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
@@ -145,8 +145,8 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     Raises:
         RecipeError: If there is no validation data, the data are trees, or `output`
             contains rows with different settings.
-        RunBusy: If no row is finished and other processes are training all of them.
-        RunError, DataError, TrainingFault: If the training of a row fails.
+        RunBusyError: If no row is finished and other processes are training all.
+        RunError, DataError, TrainingFaultError: If the training of a row fails.
     """
     require_backend("training of several runs", "tensorflow")
     output = pathlib.Path(output)
@@ -174,7 +174,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     for job in jobs:
         try:
             result = _train_row(job, progress)
-        except RunBusy as error:
+        except RunBusyError as error:
             busy = error
             continue
         write_table3(_read_results(jobs), output, scale)

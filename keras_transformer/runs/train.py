@@ -93,12 +93,12 @@ def train(
         StorageError: If `output` cannot be written, or the disk is full.
         CheckpointError: If `output` contains checkpoints but none can be read, if the
             newest readable one does not match the model, or if all were lost.
-        TrainingFault: If too many consecutive steps are invalid, for example because
-            the loss is not finite (see `training.on_nonfinite`).
+        TrainingFaultError: If too many consecutive steps are invalid, for example
+            because the loss is not finite (see `training.on_nonfinite`).
         KeyboardInterrupt: On Ctrl-C, after saving.
         SystemExit: On SIGTERM (code 143) or SIGHUP (code 129), after saving.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
-        WorkerLost: If another worker ended or cannot be reached.
+        WorkerLostError: If another worker ended or cannot be reached.
     """
     require_backend("training", "tensorflow", "jax")
     if isinstance(recipe, str | os.PathLike | dict):
@@ -140,10 +140,10 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
 @contextlib.contextmanager
 def _configure_backend(settings, worker_timeout):
     """Yields the `Workers`, with the backend configured for `training` in a recipe."""
-    is_automatic = settings.mixed_precision == "auto_bfloat16"
+    is_automatic = settings.mixed_precision == "bfloat16_matmul"
     if is_jax():
         for what, is_given in {
-            "training.mixed_precision=auto_bfloat16": is_automatic,
+            "training.mixed_precision=bfloat16_matmul": is_automatic,
             "training by several workers (TF_CONFIG)": os.environ.get("TF_CONFIG"),
             "training.deterministic": settings.deterministic,
         }.items():

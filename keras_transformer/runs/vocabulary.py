@@ -8,7 +8,7 @@ from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.transformer import Transformer
 
 
-def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=()):
+def extend_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=()):
     """Adds subwords learned from new text to a model and its tokenizer.
 
     Existing ids and their embeddings stay bit-identical. The embedding of each new

@@ -14,7 +14,7 @@ from keras_transformer.saving.preset import load_preset
 from keras_transformer.saving.stored_weights import check_finite
 
 # Variations that add no weights. A run with `train --from` may change them.
-_WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
+_WEIGHTLESS = ("zero_start_id", "timescales", "layer_norm_epsilon")
 
 
 def recipe_keys(path, allow_unsafe=False):

@@ -8,7 +8,7 @@ _NAMES = {
     "GuidedAlignment": "guided_alignment",
     "InverseSquareRoot": "schedules",
     "LinearCooldown": "schedules",
-    "PaperSchedule": "schedules",
+    "NoamSchedule": "schedules",
     "Perplexity": "metrics",
     "SmoothedCrossEntropy": "losses",
     "StagedSchedule": "schedules",

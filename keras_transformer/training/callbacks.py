@@ -17,7 +17,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from keras_transformer.errors import TrainingFault
+from keras_transformer.errors import TrainingFaultError
 from keras_transformer.progress import ProgressBar
 from keras_transformer.saving.checkpoints import END, INTERRUPTION, SCHEDULE
 from keras_transformer.saving.names import BEST_MODEL
@@ -226,7 +226,7 @@ class AfterStep(keras.callbacks.Callback):
         is_nonfinite = fault in step_check.NONFINITE
         is_forbidden = is_nonfinite and not self.trainer.skip_nonfinite
         if is_forbidden or progress.skipped_in_a_row > self.max_consecutive_skips:
-            raise TrainingFault(
+            raise TrainingFaultError(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} "
                 "invalid step(s) in a row, which changed no weights"
             )

@@ -43,7 +43,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PaperSchedule(InverseSquareRoot):
+class NoamSchedule(InverseSquareRoot):
     """Learning rate schedule of the paper (equation 3).
 
     The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. In

@@ -1,8 +1,8 @@
 """Detects invalid training steps and skips their updates.
 
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
-`max_gradient_norm`, or if it has no target token with a weight above 0. An invalid step
-changes neither the weights nor the optimizer's slots and step count. The
+`skip_above_gradient_norm`, or if it has no target token with a weight above 0. An
+invalid step changes neither the weights nor the optimizer's slots and step count. The
 `AfterStep` callback decides whether training continues.
 
 Under float16, a non-finite gradient usually means that the loss scale is too high. The
@@ -21,7 +21,7 @@ FAULT_REASONS = {
     NO_TOKENS: "no target token with a weight above 0",
     LOSS: "the loss is not finite",
     GRADIENT: "the gradient is not finite",
-    EXPLOSION: "the gradient's norm exceeds max_gradient_norm",
+    EXPLOSION: "the gradient's norm exceeds skip_above_gradient_norm",
 }
 # Below this loss scale, a non-finite gradient is a fault, not an overflow of float16.
 # The value is the same as in fairseq.
@@ -35,7 +35,7 @@ def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
     `loss_sum` are those of this replica, and `tokens` is the total weight of the target
     tokens in the global batch. With a `LossScaleOptimizer`, the gradients are
     multiplied by the loss scale. Of the `StepOptions`, `global_clipnorm` and
-    `max_gradient_norm` are used. If they are `None`, norms have no limit.
+    `skip_above_gradient_norm` are used. If they are `None`, norms have no limit.
     """
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     loss_scale = None
@@ -64,9 +64,9 @@ def apply_checked(optimizer, gradients, variables, loss_sum, tokens, options):
 def _limit_norm(gradients, loss_scale, options):
     """Clips the gradients if `global_clipnorm` is set.
 
-    Also returns whether their norm before clipping exceeds `max_gradient_norm`.
+    Also returns whether their norm before clipping exceeds `skip_above_gradient_norm`.
     """
-    clipnorm, max_norm = options.global_clipnorm, options.max_gradient_norm
+    clipnorm, max_norm = options.global_clipnorm, options.skip_above_gradient_norm
     if clipnorm is None and max_norm is None:
         return gradients, False
     # The limits apply to the norm of the sum over the replicas. Each replica then

@@ -188,8 +188,8 @@ class Trainer:
 
         Raises:
             ValueError: If `fit` validates and `metric` is unknown.
-            TrainingFault: If more than `max_consecutive_skips` consecutive updates were
-                skipped, or one that `skip_nonfinite` forbids. Nothing is saved.
+            TrainingFaultError: If more than `max_consecutive_skips` consecutive updates
+                were skipped, or one that `skip_nonfinite` forbids. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after the step is finished and saved.
             SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
                 code is 143 or 129.

@@ -40,14 +40,14 @@ class StepOptions:
     label_smoothing: float
     gradient_accumulation_steps: int
     global_clipnorm: float | None
-    max_gradient_norm: float | None
+    skip_above_gradient_norm: float | None
     parallel_parts: int
     guided_alignment: GuidedAlignment | None
-    word_dropout: float
+    token_dropout: float
     consistency: Consistency | None
 
     def __post_init__(self):
-        for name in ("label_smoothing", "word_dropout"):
+        for name in ("label_smoothing", "token_dropout"):
             rate = getattr(self, name)
             if not 0 <= rate < 1:
                 raise ValueError(f"`{name}` must be in [0, 1). Received: {rate}.")
@@ -86,9 +86,9 @@ class TrainingModel(keras.Model):
     global batch.
 
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
-    exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
-    above 0. An invalid step changes no weights and no metrics. `last_fault` stores the
-    reason (see `step_check`).
+    exceeds `skip_above_gradient_norm`. It is also invalid if no target token has a
+    weight above 0. An invalid step changes no weights and no metrics. `last_fault`
+    stores the reason (see `step_check`).
 
     Under a `bfloat16` policy, logits are rounded to bfloat16, where several may be the
     highest: accuracy then counts each of them as correct.
@@ -104,20 +104,20 @@ class TrainingModel(keras.Model):
         global_clipnorm: Maximum norm of the global batch's gradient over all variables.
             Larger gradients are scaled down to it. If `None`, gradients are not
             clipped.
-        max_gradient_norm: Gradient norm, before clipping, above which the update is
-            skipped. If `None`, any finite norm is accepted.
+        skip_above_gradient_norm: Gradient norm, before clipping, above which the update
+            is skipped. If `None`, any finite norm is accepted.
         parallel_parts: Number of parts that are computed in parallel. On a CPU, one
             core per part gives better utilization than all cores on one part (see
             `configure_threads`).
         guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
             tokens and to the metric `loss`. If `None`, attention is not guided.
-        word_dropout: Probability of zeroing the embedding of a source or target token.
+        token_dropout: Probability of zeroing the embedding of a source or target token.
             The remaining embeddings are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. Each batch
             then passes through the model twice. If `None`, no divergence is added.
 
     Raises:
-        ValueError: If `label_smoothing` or `word_dropout` is outside [0, 1), or
+        ValueError: If `label_smoothing` or `token_dropout` is outside [0, 1), or
             `gradient_accumulation_steps` or `parallel_parts` is below 1.
         ModelError: If Keras uses another backend.
     """
@@ -128,10 +128,10 @@ class TrainingModel(keras.Model):
         label_smoothing=0.1,
         gradient_accumulation_steps=1,
         global_clipnorm=None,
-        max_gradient_norm=None,
+        skip_above_gradient_norm=None,
         parallel_parts=1,
         guided_alignment=None,
-        word_dropout=0.0,
+        token_dropout=0.0,
         consistency=None,
         **kwargs,
     ):
@@ -139,17 +139,17 @@ class TrainingModel(keras.Model):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         self._jitted_step = None
-        # Random generators for `word_dropout` and `token_cutoff`, if they are used.
+        # Random generators for `token_dropout` and `token_cutoff`, if they are used.
         self.generators = {}
         self._set_options(
             StepOptions(
                 label_smoothing,
                 gradient_accumulation_steps,
                 global_clipnorm,
-                max_gradient_norm,
+                skip_above_gradient_norm,
                 parallel_parts,
                 guided_alignment,
-                word_dropout,
+                token_dropout,
                 consistency,
             )
         )
@@ -184,19 +184,19 @@ class TrainingModel(keras.Model):
 
         Raises:
             ValueError: If an argument is invalid. Also if the model is built, and
-                `word_dropout` or the cutoff of `consistency` was 0 until now and no
+                `token_dropout` or the cutoff of `consistency` was 0 until now and no
                 longer is.
         """
         self._set_options(dataclasses.replace(self.options, **changes))
 
     def _set_options(self, options):
-        for name in ("word_dropout", "token_cutoff"):
+        for name in ("token_dropout", "token_cutoff"):
             rate = getattr(options, name)
             if not rate or name in self.generators:
                 continue
             if self.built:
                 raise ValueError(
-                    "Once the model is built, `word_dropout` and the cutoff of "
+                    "Once the model is built, `token_dropout` and the cutoff of "
                     "`consistency` must not become positive for the first time. "
                     f"Received: {name}={rate}."
                 )
@@ -206,7 +206,7 @@ class TrainingModel(keras.Model):
 
     def random_states(self):
         """Returns the state variables of random generators outside the transformer."""
-        names = ("word_dropout", "token_cutoff")
+        names = ("token_dropout", "token_cutoff")
         return [
             self.generators[name].state for name in names if name in self.generators
         ]
@@ -468,9 +468,9 @@ class TrainingModel(keras.Model):
 
     def _token_factors(self, ids, repeated):
         """Returns random factors for the embeddings of `repeated` ids, or `None`."""
-        factors, rate = None, self.options.word_dropout
+        factors, rate = None, self.options.token_dropout
         if rate:
-            generator = self.generators["word_dropout"]
+            generator = self.generators["token_dropout"]
             # Kept embeddings are scaled up, as in dropout.
             factors = draw_token_factors(repeated, rate, generator, 1 / (1 - rate))
         if self.options.token_cutoff:

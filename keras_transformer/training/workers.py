@@ -22,7 +22,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.errors import WorkerLost, WorkersError
+from keras_transformer.errors import WorkerLostError, WorkersError
 from keras_transformer.signals import handle_signals
 from keras_transformer.training.replicas import default_strategy
 
@@ -54,8 +54,8 @@ class Workers:
 
     Raises:
         WorkersError: If `TF_CONFIG` cannot be used.
-        WorkerLost: If the other workers did not start in time, or another process used
-            this worker's port until the end of the wait.
+        WorkerLostError: If the other workers did not start in time, or another process
+            used this worker's port until the end of the wait.
     """
 
     def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
@@ -77,13 +77,13 @@ class Workers:
         try:
             missing = wait_for_workers(addresses, self.index, start_seconds)
         except OSError as error:
-            raise WorkerLost(
+            raise WorkerLostError(
                 f"worker {self.index}: cannot listen on its address in `TF_CONFIG`, "
                 f"{addresses[self.index]}: {error.strerror or error}. Stop the process "
                 "that uses the port, or change the port in `TF_CONFIG` of all workers"
             ) from error
         if missing:
-            raise WorkerLost(
+            raise WorkerLostError(
                 f"worker {self.index}: {_worker_names(missing)} did not start within "
                 f"{start_seconds} seconds"
             )
@@ -98,7 +98,7 @@ class Workers:
             with handle_signals(dict.fromkeys(_SIGNALS, signal.SIG_DFL)):
                 self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
-            raise WorkerLost(
+            raise WorkerLostError(
                 f"worker {self.index}: the other workers did not start "
                 f"within {start_seconds} "
                 f"seconds: {str(error).partition(chr(10))[0]}"
@@ -194,7 +194,7 @@ class Workers:
 
     @contextlib.contextmanager
     def convert_worker_errors(self):
-        """Converts TensorFlow's lost-worker errors to `WorkerLost`."""
+        """Converts TensorFlow's lost-worker errors to `WorkerLostError`."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -203,7 +203,7 @@ class Workers:
             named = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", str(error))
             others = {_worker_index(self._jobs, *task) for task in named} - {self.index}
             who = _worker_names(others)
-            raise WorkerLost(
+            raise WorkerLostError(
                 f"worker {self.index}: {who or 'another worker'} ended or cannot be "
                 "reached, so training stopped. Start all workers again to resume "
                 "from the last checkpoint"

@@ -19,7 +19,7 @@ from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-from keras_transformer.training.schedules import PaperSchedule
+from keras_transformer.training.schedules import NoamSchedule
 from keras_transformer.transformer import Transformer
 
 SIZES = {"vocabulary_size": 41, "num_layers": 2, "d_model": 12, "d_ff": 17}
@@ -129,14 +129,14 @@ def check_losses(model):
     expected = (logits.argmax(-1) == LABELS)[real].mean()
     np.testing.assert_allclose(numpy(accuracy.result()), expected, rtol=1e-6)
     # Keras counts steps from 0, the paper from 1.
-    rate = numpy(PaperSchedule(512)(4))
+    rate = numpy(NoamSchedule(512)(4))
     np.testing.assert_allclose(rate, 512**-0.5 * 5 * 4000**-1.5, rtol=1e-5)
 
 
 def check_fit(model):
     before = [numpy(weight) for weight in model.weights]
     model.compile(
-        keras.optimizers.Adam(PaperSchedule(12, warmup_steps=3)),
+        keras.optimizers.Adam(NoamSchedule(12, warmup_steps=3)),
         SmoothedCrossEntropy(0.1),
         metrics=[Perplexity(), TokenAccuracy()],
     )

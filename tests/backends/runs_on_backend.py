@@ -24,7 +24,7 @@ BATCH_TOKENS, STEPS, INTERRUPTED = 40, 5, 3
 def build(vocabulary_size, dropout):
     """Returns a `TrainingModel` whose weights come from NumPy."""
     model = Transformer(vocabulary_size, 1, 16, 32, 2, dropout=dropout)
-    model = training.TrainingModel(model, word_dropout=dropout)
+    model = training.TrainingModel(model, token_dropout=dropout)
     optimizer = training.FusedAdam(0.01, use_ema=True, ema_momentum=0.5)
     model.compile(optimizer)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})

@@ -20,13 +20,13 @@ from keras_transformer.training import TrainingModel
             small_recipe("training.deterministic=true"), folder
         ),
         lambda model, tokenizer, folder: kt.train(
-            small_recipe("training.mixed_precision=auto_bfloat16"), folder
+            small_recipe("training.mixed_precision=bfloat16_matmul"), folder
         ),
         lambda model, tokenizer, folder: repeat(small_recipe(), [1], folder),
         lambda model, tokenizer, folder: ablate(small_recipe(), ["A1"], folder),
         lambda model, tokenizer, folder: export_saved_model(model, tokenizer, folder),
     ],
-    ids=["deterministic", "auto_bfloat16", "repeat", "ablate", "export"],
+    ids=["deterministic", "bfloat16_matmul", "repeat", "ablate", "export"],
 )
 def test_backend_is_checked_before_anything_is_written(use, tmp_path, monkeypatch):
     arguments = (*new_tiny_model(), tmp_path / "new")

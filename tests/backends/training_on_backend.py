@@ -30,7 +30,7 @@ CASES = {
         "gradient_accumulation_steps": 2,
         "parallel_parts": 2,
         "global_clipnorm": 0.5,
-        "max_gradient_norm": MAX_NORM,
+        "skip_above_gradient_norm": MAX_NORM,
         "guided_alignment": training.GuidedAlignment(
             training.next_words(
                 np.arange(VOCABULARY) % 2 == 0, np.arange(VOCABULARY) % 3 == 0
@@ -137,8 +137,8 @@ def projected_losses():
 
 
 def check_random_factors():
-    """Checks that each step draws other dropout and word dropout."""
-    model = build(dropout=0.3, word_dropout=0.3, gradient_accumulation_steps=3)
+    """Checks that each step draws other dropout and token dropout."""
+    model = build(dropout=0.3, token_dropout=0.3, gradient_accumulation_steps=3)
     model.optimizer.learning_rate = 0.0
     losses = {float(model.train_on_batch(*batches()[0])[0]) for _ in range(3)}
     assert len(losses) == 3, losses

@@ -70,7 +70,7 @@ def test_argument_errors_need_no_tensorflow():
         ["train", "files", "--from", "nowhere", "--output", "x"],
         ["average", "nowhere"],
         ["translate", "phrases", "--sampling", "--top-p", "2"],
-        ["update-vocabulary", "phrases", "--size", "3", "--output", "x"],
+        ["extend-vocabulary", "phrases", "--size", "3", "--output", "x"],
         ["compare", "--reference", "nowhere", "a", "b"],
         ["info", "nowhere"],
         ["plot", "nowhere"],

@@ -32,7 +32,7 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
             ],
             "cannot filter pairs",
         ),
-        ("update-vocabulary", ["--text", "{}", "--size", "1", "-o", "x"], "is a Saved"),
+        ("extend-vocabulary", ["--text", "{}", "--size", "1", "-o", "x"], "is a Saved"),
     ],
 )
 def test_commands_reject_options_that_a_saved_model_lacks(

@@ -44,7 +44,7 @@ def initial_run(phrases_run, tmp_path_factory):
 # tiny learning rate keeps the weights almost unchanged.
 NEW = (
     *("data.target_locale=nl", "training.steps=4", "training.seed=4"),
-    *("training.schedule=paper", "training.learning_rate=null"),
+    *("training.schedule=noam", "training.learning_rate=null"),
     *("training.learning_rate_scale=1e-12", "model.dropout=0.47", "model.start=zeros"),
 )
 

@@ -61,7 +61,7 @@ def test_imported_folder_has_a_card_and_info(imported):
     assert "CC BY 4.0" in card and "more" not in card
     info = info_of(imported)
     assert info["vocabulary"]["kind"] == "marian"
-    assert info["architecture"]["variations"]["position_rates"] == "tensor2tensor"
+    assert info["architecture"]["variations"]["timescales"] == "tensor2tensor"
     # The defaults of a recipe are not the settings with which the model was trained.
     assert info["training"]["settings"] == {} and info["training"]["steps"] is None
     assert info["license"] == "CC BY 4.0"
@@ -157,7 +157,7 @@ def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
     [
         ("train {}/config.yaml -o x", "(data.kind: none) has no training text"),
         (
-            "update-vocabulary {} -o x --size 5 --text {}/MODEL_CARD.md",
+            "extend-vocabulary {} -o x --size 5 --text {}/MODEL_CARD.md",
             "kind marian cannot be extended",
         ),
         (

@@ -29,7 +29,7 @@ ARGUMENTS = {
         *("run", *PAIR, "--output-source", "x", "--output-target", "y"),
         *("--keep-fraction", "0.5"),
     ],
-    "update-vocabulary": ["run", "--text", "text", "--size", "3", "--output", "new"],
+    "extend-vocabulary": ["run", "--text", "text", "--size", "3", "--output", "new"],
     "serve": ["run", "--port", "0"],
     "parse": ["run", "-i", "text"],
     "visualize": ["run", "--source", "ein Hund"],

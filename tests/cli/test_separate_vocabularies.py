@@ -23,7 +23,7 @@ from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.average import average_run
 from keras_transformer.runs.corpora import load_pairs, prepare_corpora
 from keras_transformer.runs.train import train
-from keras_transformer.runs.vocabulary import update_vocabulary
+from keras_transformer.runs.vocabulary import extend_vocabulary
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.keras_file import check_vocabularies
 from keras_transformer.saving.load import check_matches_recipe, recipe_keys
@@ -242,7 +242,7 @@ def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
 def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_path):
     model, tokenizer = translator.model, translator.tokenizer
     new = ["Żaba quakt", "eine Żaba quakt"] * 5
-    larger, grown = update_vocabulary(model, tokenizer, [], 9, new)
+    larger, grown = extend_vocabulary(model, tokenizer, [], 9, new)
     assert grown.target.fingerprint() == tokenizer.target.fingerprint()
     assert larger.source_vocabulary_size == grown.vocabulary_size == 379
     assert larger.vocabulary_size == 380
@@ -258,7 +258,7 @@ def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_pat
     matrices = (np.asarray(each.token_embedding.embeddings) for each in (model, larger))
     np.testing.assert_array_equal(*matrices)
     (tmp_path / "new").write_text("\n".join(new), "utf-8")
-    command = ("update-vocabulary", run, "--size", 9, "--output", tmp_path / "grown")
+    command = ("extend-vocabulary", run, "--size", 9, "--output", tmp_path / "grown")
     refused = run_command(*command, "--text", tmp_path / "new", code=2)
     assert "Give --source and --target" in refused.stderr
     result = run_command(*command, "--target", tmp_path / "new", code=0)

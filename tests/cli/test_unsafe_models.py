@@ -24,9 +24,9 @@ ARGUMENTS = {
     "visualize": ["--source", "a", "--target", "a"],
     "export": ["exported"],
     "serve": ["--port", "0"],
-    "update-vocabulary": ["--text", "text", "--size", "5", "--output", "grown"],
+    "extend-vocabulary": ["--text", "text", "--size", "5", "--output", "grown"],
 }
-WITHOUT_EXPORTS = {"parse", "filter", "export", "update-vocabulary"}
+WITHOUT_EXPORTS = {"parse", "filter", "export", "extend-vocabulary"}
 WITHOUT_FILES = {"serve"}
 HAVE_ENSEMBLES = ["translate", "parse", "score", "evaluate"]
 

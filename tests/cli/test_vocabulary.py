@@ -8,7 +8,7 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.opening import open_model
-from keras_transformer.runs.vocabulary import update_vocabulary
+from keras_transformer.runs.vocabulary import extend_vocabulary
 
 # The letter Ż is not in the old vocabulary, which spells it with two byte tokens.
 NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] * 5
@@ -17,7 +17,7 @@ NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] *
 @pytest.fixture(scope="module")
 def grown(tiny_model):
     """Pair of the tiny model and its tokenizer with 15 more subwords."""
-    return update_vocabulary(*tiny_model, NEW, 15)
+    return extend_vocabulary(*tiny_model, NEW, 15)
 
 
 def test_new_subwords_get_the_mean_of_their_old_embeddings(tiny_model, grown):
@@ -71,7 +71,7 @@ def test_update_extends_separate_matrices_and_biases():
     """Both sides share the vocabulary, but not the embeddings."""
     changes = {"source_vocabulary_size": 300, "tied_output": False, "logits_bias": True}
     model, tokenizer = tiny_export.tiny_model(1, variations=changes)
-    larger, grown = update_vocabulary(model, tokenizer, NEW, 15)
+    larger, grown = extend_vocabulary(model, tokenizer, NEW, 15)
     first = [tokenizer.pieces().index(f"<0x{byte:02X}>") for byte in "Ż".encode()]
     number = grown.pieces().index("Ż")
     resized = 0
@@ -87,11 +87,11 @@ def test_update_extends_separate_matrices_and_biases():
 
 def test_update_rejects_fixed_vocabularies(tiny_model):
     with pytest.raises(DataError, match="provides no new subwords"):
-        update_vocabulary(*tiny_model, ["der"], 9)
+        extend_vocabulary(*tiny_model, ["der"], 9)
     pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 300)
     model = kt.Transformer(300, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(DataError, match="kind word_piece cannot be extended, because"):
-        update_vocabulary(model, pieces, NEW, 9)
+        extend_vocabulary(model, pieces, NEW, 9)
 
 
 def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_path):
@@ -100,7 +100,7 @@ def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_
     tokenizer.save(tmp_path)
     for name, lines in (("a", NEW[:7]), ("b", NEW[7:])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    command = ["update-vocabulary", tmp_path / "model.keras", "--size", "15"]
+    command = ["extend-vocabulary", tmp_path / "model.keras", "--size", "15"]
     texts = ["--source", tmp_path / "a", "--target", tmp_path / "b"]
     output = tmp_path / "grown"
     result = run_command(*command, *texts, "--output", output, code=0)

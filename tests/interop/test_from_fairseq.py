@@ -513,7 +513,7 @@ def test_export_for_transformers_gives_the_folder_back(imported, tmp_path, name)
 
 
 # Variations of positions other than sinusoids.
-PLAIN = {"position_rates": "paper", "first_position": 0}
+PLAIN = {"timescales": "paper", "first_position": 0}
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ PLAIN = {"position_rates": "paper", "first_position": 0}
     [
         ({"normalization": "post"}, "normalization=post"),
         ({**PLAIN, "positions": "rotary"}, "positions=rotary"),
-        ({"position_rates": "paper"}, "position_rates=paper"),
+        ({"timescales": "paper"}, "timescales=paper"),
         ({"first_position": 0}, "first_position=0"),
         (
             {**PLAIN, "positions": "learned", "max_length": 9},

@@ -30,7 +30,7 @@ PROGRAM = os.environ.get("PYMARIAN") or shutil.which("pymarian")
 SETTINGS = (
     *("model.normalization=post", "model.activation=swish", "model.num_layers=6"),
     *("model.variations.num_decoder_layers=2", "model.dropout=0.1"),
-    *("model.start=zeros", "model.position_rates=tensor2tensor"),
+    *("model.start=zeros", "model.timescales=tensor2tensor"),
     *("data.size=6000", "data.held_out=300", "training.steps=1200"),
     *("training.learning_rate=0.002", "training.validation_bleu=false"),
 )

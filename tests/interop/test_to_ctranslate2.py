@@ -46,7 +46,7 @@ VARIANTS = {
             "attention_bias": True,
             "logits_bias": True,
             "layer_norm_epsilon": 1e-5,
-            "position_rates": "tensor2tensor",
+            "timescales": "tensor2tensor",
             "first_position": 1,
             "zero_start_id": 2,
             "embedding_norm": True,
@@ -166,7 +166,7 @@ def test_ctranslate2_refuses_repeated_subwords(plain, tmp_path, monkeypatch):
 
 
 def test_ctranslate2_converts_marian_exports(tmp_path):
-    variations = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
+    variations = {"zero_start_id": 2, "timescales": "tensor2tensor"}
     model, tokenizer = make_model(variations=variations, activation="silu")
     folder = export_marian(
         open_translator(model, tokenizer, kt.BeamSearch()), tmp_path / "marian"

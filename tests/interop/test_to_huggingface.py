@@ -256,7 +256,7 @@ def test_imported_model_with_normalization_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"variations": {"position_rates": "tensor2tensor"}}, "position_rates"),
+        ({"variations": {"timescales": "tensor2tensor"}}, "timescales"),
         ({"variations": {"embedding_norm": True}}, "does not support embedding_norm"),
         ({"key_dim": 4}, "requires key_dim=8. Received: key_dim=4"),
         ({"value_dim": 4}, "value_dim=4"),

@@ -23,7 +23,7 @@ from keras_transformer.interop import export_marian
 from keras_transformer.interop.from_marian import import_marian
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.6, length_penalty_kind="power")
-ZERO_START = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
+ZERO_START = {"zero_start_id": 2, "timescales": "tensor2tensor"}
 TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
 
 
@@ -224,20 +224,20 @@ def test_card_lists_only_notes_that_apply(golden, exported, tmp_path):
     ("changes", "message"),
     [
         (
-            {"variations": {"position_rates": "tensor2tensor"}},
+            {"variations": {"timescales": "tensor2tensor"}},
             "needs model.start: zeros. Received: a learned start vector. "
             "Adapt this model with `keras-transformer train RECIPE --from MODEL "
             "--output RUN --set model.start=zeros`",
         ),
         (
             {"variations": {"zero_start_id": 2}},
-            "needs model.position_rates: tensor2tensor. Received: position_rates: "
+            "needs model.timescales: tensor2tensor. Received: timescales: "
             "paper. Adapt this model with `keras-transformer train RECIPE --from MODEL "
-            "--output RUN --set model.position_rates=tensor2tensor`",
+            "--output RUN --set model.timescales=tensor2tensor`",
         ),
         (
             {"variations": None},
-            "--set model.start=zeros --set model.position_rates=tensor2tensor",
+            "--set model.start=zeros --set model.timescales=tensor2tensor",
         ),
         (
             {"normalization": "pre"},

@@ -120,7 +120,7 @@ def test_learned_positions_end_at_max_length():
     ("options", "message"),
     [
         ({"kind": "none"}, r"`kind` must be .*\. Received: 'none'"),
-        ({"rates": "other"}, r"`rates` must be .*\. Received: 'other'"),
+        ({"timescales": "other"}, r"`timescales` must be .*\. Received: 'other'"),
         ({"kind": "learned"}, r"`max_length` of at least 1\. Received: None"),
         ({**LEARNED, "max_length": 0}, r"`max_length` of at least 1\. Received: 0"),
     ],

@@ -114,7 +114,7 @@ def test_given_values_are_kept_and_others_follow_them(load):
     assert recipe.training.learning_rate == 0.0007
     assert recipe.training.batch_tokens == 25_000
     # The other settings follow the width: those of base for d_model above 256.
-    recipe = load(29_000, LAPTOP, "model.d_model=512", "training.schedule=paper")
+    recipe = load(29_000, LAPTOP, "model.d_model=512", "training.schedule=noam")
     assert recipe.training.learning_rate is None
     assert recipe.training.batch_tokens == 25_000
 

@@ -89,7 +89,7 @@ def test_wmt_recipes_match_section_5(
     assert (recipe.model.num_layers, recipe.model.dropout) == (6, dropout)
     assert recipe.model.d_model == (1024 if name.endswith("big") else 512)
     assert (training.steps, training.average_checkpoints) == (steps, average)
-    assert training.schedule == "paper"
+    assert training.schedule == "noam"
     assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
     assert (training.beta_1, training.beta_2, training.checkpoint_minutes) == (
         0.9,
@@ -227,20 +227,20 @@ def test_model_settings_infer_key_dim_and_value_dim(
 
 
 def test_short_forms_set_variations(recipe_path):
-    # `start` and `position_rates` are short forms of keys of `variations`.
-    changes = ["model.start=zeros", "model.position_rates=tensor2tensor"]
+    # `start` and `timescales` are short forms of keys of `variations`.
+    changes = ["model.start=zeros", "model.timescales=tensor2tensor"]
     arguments = load_recipe(recipe_path, changes).model.constructor_arguments()
     assert arguments["variations"] == {
         "zero_start_id": 2,
-        "position_rates": "tensor2tensor",
+        "timescales": "tensor2tensor",
     }
-    assert not {"start", "position_rates"} & arguments.keys()
+    assert not {"start", "timescales"} & arguments.keys()
     # If both are given, the short forms replace the same keys of `variations`.
-    changes += ["model.variations={position_rates: paper, attention_bias: true}"]
+    changes += ["model.variations={timescales: paper, attention_bias: true}"]
     recipe = load_recipe(recipe_path, [*changes, "model.start=learned"])
     assert recipe.model.constructor_arguments()["variations"] == {
         "attention_bias": True,
-        "position_rates": "tensor2tensor",
+        "timescales": "tensor2tensor",
     }
     # In the vocabulary of an imported Marian model, the start token is the last id.
     marian = "tokenizer={kind: marian, vocabulary_size: 90}"
@@ -284,7 +284,7 @@ def test_best_metric_chooses_the_model_and_stops_early(recipe_path, settings, me
     [
         ["model.size=tiny", "training.checkpoint_steps=11"],
         ["model={size: tiny, d_model: 64}"],
-        ["model.start=zeros", "model.position_rates=tensor2tensor"],
+        ["model.start=zeros", "model.timescales=tensor2tensor"],
         ["training.ema_momentum=0.99"],
         ["training.consistency={kind: rdrop}"],
         ["training.stages=[{steps: 2}, {steps: 3, consistency: null}]"],
@@ -380,7 +380,7 @@ WRONG = [
     ("data.train.source=[]", "data.train.source: List should have at least 1 item"),
     ("data.train.source=[a, b]", "data.train: source and target must have"),
     ("training.schedule=inverse_sqrt", "schedule: inverse_sqrt requires learning_rate"),
-    ("training.learning_rate=0.1", "schedule: paper computes the learning rate"),
+    ("training.learning_rate=0.1", "schedule: noam computes the learning rate"),
     ("training.average_checkpoints=6", "must not exceed keep_checkpoints"),
     ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
     ("training={checkpoint_minutes: 3, checkpoint_steps: 7}", "cannot be used togeth"),
@@ -456,12 +456,12 @@ WRONG = [
             ("[{steps: 6, cooldown_steps: 9}]", "training.stages: stage 1: cooldown"),
             (
                 "[{steps: 6, word_drpout: 1}]",
-                "stages: stage 1: unknown key word_drpout; did you mean word_dropout?",
+                "stages: stage 1: unknown key word_drpout; did you mean token_dropout?",
             ),
             ("[{steps: 5}, {steps: 0}]", "stages: stage 2: steps must be greater than"),
             ("[{steps: 6}, {}]", "training.stages: stage 2: steps must be given"),
             ("[{steps: 6}, 7]", "training.stages: stage 2 must be a section"),
-            ("[{steps: 6, learning_rate: 1.0}]", "stage 1: schedule: paper computes"),
+            ("[{steps: 6, learning_rate: 1.0}]", "stage 1: schedule: noam computes"),
             ("[{steps: 6, schedule: inverse_sqrt}]", "inverse_sqrt requires learning_"),
         )
     ),

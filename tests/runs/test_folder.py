@@ -18,9 +18,9 @@ import pytest
 from keras_transformer.errors import (
     CheckpointError,
     DataError,
-    RunBusy,
+    RunBusyError,
     RunError,
-    WorkerLost,
+    WorkerLostError,
 )
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import folder as run_folder
@@ -60,7 +60,7 @@ def test_lock_rejects_second_process(tmp_path):
     try:
         assert holder.stdout.readline() == "held\n"
         for _ in range(2):
-            with pytest.raises(RunBusy, match="in use"), run_folder.lock(tmp_path):
+            with pytest.raises(RunBusyError, match="in use"), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=60)
@@ -322,7 +322,7 @@ class TestFailedStart:
         self.fail(tmp_path / "a", logged=True)
         assert (tmp_path / "a" / "config.yaml").exists()
 
-    @pytest.mark.parametrize("error", [WorkerLost, KeyboardInterrupt])
+    @pytest.mark.parametrize("error", [WorkerLostError, KeyboardInterrupt])
     def test_interrupted_start_is_kept(self, tmp_path, error):
         self.fail(tmp_path / "a", error)
         assert (tmp_path / "a" / "cache").exists()
@@ -330,7 +330,7 @@ class TestFailedStart:
     def test_busy_folder_is_kept(self, tmp_path):
         with run_folder.create_and_lock(tmp_path):
             run_folder.claim(tmp_path, recipe())
-            with pytest.raises(RunBusy), run_folder.create_and_lock(tmp_path):
+            with pytest.raises(RunBusyError), run_folder.create_and_lock(tmp_path):
                 pytest.fail("locked twice")
             assert (tmp_path / "config.yaml").exists()
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from keras_transformer.errors import RecipeError, RunBusy, RunError
+from keras_transformer.errors import RecipeError, RunBusyError, RunError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs import table3
@@ -114,9 +114,12 @@ def test_ablate_trains_each_row_once(tmp_path):
         # Another process trains C1.
         found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
         assert [each["row"] for each in found] == ["C2"]
-        with pytest.raises(RunBusy, match="C1-seed1: in use by another"):
+        with pytest.raises(RunBusyError, match="C1-seed1: in use by another"):
             table3.ablate(recipe(), ["C1"], **arguments)
-    with run_folder.lock(taken), pytest.raises(RunBusy):  # locked by `train` itself
+    with (
+        run_folder.lock(taken),
+        pytest.raises(RunBusyError),
+    ):  # locked by `train` itself
         table3.ablate(recipe(), ["C1"], **arguments)
     assert not (taken / "result.json").exists()
     assert load_recipe(tmp_path / "config.yaml") == recipe()

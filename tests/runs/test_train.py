@@ -12,7 +12,7 @@ from keras_transformer.errors import (
     DataError,
     ModelError,
     RunError,
-    TrainingFault,
+    TrainingFaultError,
 )
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.opening import open_model
@@ -178,7 +178,7 @@ def test_train_retries_failed_start_with_other_settings(tmp_path):
         "training.validation_bleu=false",
         "training.gradient_accumulation_steps=2",
         "training.mixed_precision=bfloat16",
-        "training.schedule=paper",
+        "training.schedule=noam",
         "training.learning_rate=null",
     )
     summary = train(recipe, tmp_path, progress=False)
@@ -201,7 +201,7 @@ DIVERGING = (
 )
 def test_diverging_run_stops_and_names_pairs(tmp_path):
     recipe = small_recipe(*DIVERGING, "training.on_nonfinite=stop")
-    with pytest.raises(TrainingFault) as raised:
+    with pytest.raises(TrainingFaultError) as raised:
         train(recipe, tmp_path, progress=False)
     assert "step 2: the loss is not finite. Pairs in its batch: pair " in str(
         raised.value

@@ -120,7 +120,7 @@ def resumed(folder):
 
     def trainer(name, seed):
         (folder / name).mkdir(exist_ok=True)
-        schedule = training.PaperSchedule(12, 4, scale=0.1)
+        schedule = training.NoamSchedule(12, 4, scale=0.1)
         optimizer = training.FusedAdam(schedule, use_ema=True, ema_momentum=0.6)
         model = tiny_training_model(optimizer, dropout=0.3, seed=seed)
         return training.Trainer(model, folder / name)

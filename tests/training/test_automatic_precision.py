@@ -61,7 +61,7 @@ def test_recipe_enables_automatic_bfloat16(tmp_path):
         assert len(found) >= 3
         return found, load_run(folder)[2]
 
-    (exact, _), (rounded, model) = perplexities("null"), perplexities("auto_bfloat16")
+    (exact, _), (rounded, model) = perplexities("null"), perplexities("bfloat16_matmul")
     assert rounded == pytest.approx(exact, 0.02)
     assert rounded != exact
     assert model.dtype_policy.name == "float32"

@@ -218,7 +218,7 @@ def test_restore_names_what_does_not_match(tmp_path, stored, changes, message):
     save_checkpoints(tiny_training_model(**stored), tmp_path)
     model = tiny_training_model(**changes)
     if changes == {"optimizer": "adam"}:
-        model.compile(keras.optimizers.Adam(training.PaperSchedule(12), amsgrad=True))
+        model.compile(keras.optimizers.Adam(training.NoamSchedule(12), amsgrad=True))
     before = weights_of(model)
     reads = [Checkpoints(model, tmp_path).restore]
     if "optimizer" not in changes:  # an average does not need the optimizer
@@ -235,7 +235,7 @@ def test_restore_accepts_new_random_generators(saved):
     """A run may resume with dropout, which needs generators that had no states."""
     folder, weights = saved
     transformer = tiny_transformer(dropout=0.2)
-    model = training.TrainingModel(transformer, 0.1, word_dropout=0.1)
+    model = training.TrainingModel(transformer, 0.1, token_dropout=0.1)
     model.compile(paper_adam())
     assert Checkpoints(model, folder).restore() == {"step": 30}
     assert_weights(model, weights[30])

@@ -68,9 +68,9 @@ SIMCUT = Consistency("simcut", cutoff=0.5)
 @pytest.mark.parametrize(
     ("options", "factors"),
     [
-        ({"word_dropout": 0.5}, [{0, 2}]),
+        ({"token_dropout": 0.5}, [{0, 2}]),
         ({"consistency": SIMCUT}, [{1}, {0, 1}]),
-        ({"consistency": SIMCUT, "word_dropout": 0.5}, [{0, 2}, {0, 2}]),
+        ({"consistency": SIMCUT, "token_dropout": 0.5}, [{0, 2}, {0, 2}]),
         ({"consistency": Consistency("rdrop")}, []),
     ],
 )
@@ -115,7 +115,7 @@ def test_token_factors_scale_vectors_before_positions(side):
     np.testing.assert_allclose(x[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"word_dropout": 0.1}, {"consistency": SIMCUT}])
+@pytest.mark.parametrize("options", [{"token_dropout": 0.1}, {"consistency": SIMCUT}])
 def test_options_that_need_new_state_are_refused_on_a_built_model(options):
     model, *batch = model_and_batch()
     with pytest.raises(ValueError, match="must not become positive"):
@@ -123,6 +123,6 @@ def test_options_that_need_new_state_are_refused_on_a_built_model(options):
     assert model.options.label_smoothing == 0.1
     # Rates may change if they were once positive, also to 0 and back.
     model, *batch = model_and_batch(**options)
-    for changes in ({"word_dropout": 0.0, "consistency": None}, options):
+    for changes in ({"token_dropout": 0.0, "consistency": None}, options):
         model.change_options(label_smoothing=0.2, **changes)
         assert np.isfinite(model.train_step(batch)["loss"])

@@ -23,7 +23,7 @@ from training_samples import (
 )
 
 from keras_transformer import training
-from keras_transformer.errors import TrainingFault
+from keras_transformer.errors import TrainingFaultError
 from keras_transformer.saving.checkpoints import average_checkpoints
 
 # Source ids that make the step of a `FaultyModel` invalid. A batch of the kind "tokens"
@@ -35,7 +35,7 @@ REASON = {
     "loss": "the loss is not finite",
     "gradient": "the gradient is not finite",
     "tokens": "no target token with a weight above 0",
-    "large": "the gradient's norm exceeds max_gradient_norm",
+    "large": "the gradient's norm exceeds skip_above_gradient_norm",
 }
 
 
@@ -60,7 +60,7 @@ class FaultyModel(training.TrainingModel):
 
 def faulty_model(parts=1, optimizer=None, dtype=None, limit=50.0, **options):
     transformer = tiny_transformer(dtype=dtype)
-    model = FaultyModel(transformer, 0.1, parts, max_gradient_norm=limit)
+    model = FaultyModel(transformer, 0.1, parts, skip_above_gradient_norm=limit)
     model.compile(optimizer or paper_adam(), **options)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model
@@ -106,7 +106,7 @@ def log_of(trainer):
     "F10",
     "no update; step reported; weights, slots and metrics as without the batch",
 )
-@pytest.mark.fault("X03", "above `max_gradient_norm`: the same")
+@pytest.mark.fault("X03", "above `skip_above_gradient_norm`: the same")
 @pytest.mark.fault("X04", "no update; step reported")
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -148,7 +148,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     places = [f"a.en:{number}" for number in range(1000)]
     trainer = trainer_in(tmp_path)
     settings = {"checkpoint_steps": 2, "locate_batch": lambda step: places[step:]}
-    with pytest.raises(TrainingFault) as raised:
+    with pytest.raises(TrainingFaultError) as raised:
         fit(trainer, max_consecutive_skips=0, **settings)
     assert str(raised.value).startswith(
         "step 3: the loss is not finite. Pairs in its batch: a.en:3, a.en:4, a.en:5 "
@@ -173,7 +173,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     [
         ("gradient", (2, 3, 5, 6), 2, True, None),
         ("gradient", (4, 5, 6), 2, True, 6),
-        # `max_gradient_norm` also skips steps, with `on_nonfinite: stop` as well.
+        # `skip_above_gradient_norm` skips steps with `on_nonfinite: stop`, too.
         ("gradient", BAD_STEPS, 1, False, 3),
         ("tokens", BAD_STEPS, 1, False, None),
     ],
@@ -188,7 +188,8 @@ def test_training_stops_after_consecutive_invalid_steps(
         assert (trainer.progress.step, trainer.progress.skipped) == (STEPS, len(bad))
         return
     skipped = stops_at - bad[0] + 1
-    with pytest.raises(TrainingFault, match=rf"after {skipped} invalid step\(s\) in a"):
+    message = rf"after {skipped} invalid step\(s\) in a"
+    with pytest.raises(TrainingFaultError, match=message):
         fit(trainer, kind, bad, **settings)
     assert trainer.progress.step == stops_at
     # No skipped step has replaced a checkpoint, and all weights are finite.

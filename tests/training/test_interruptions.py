@@ -56,8 +56,8 @@ class Recorder(training.TrainingModel):
 def recorder(seed, dtype="float32"):
     options = {"dropout": 0.3, "attention_dropout": 0.2, "dtype": dtype}
     transformer = tiny_transformer(seed=seed, **options)
-    model = Recorder(transformer, word_dropout=0.1)
-    schedule = training.PaperSchedule(12, 4, scale=0.1)
+    model = Recorder(transformer, token_dropout=0.1)
+    schedule = training.NoamSchedule(12, 4, scale=0.1)
     model.compile(
         training.FusedAdam(schedule, use_ema=True, ema_momentum=MOMENTUM, epsilon=1e-9)
     )

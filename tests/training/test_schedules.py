@@ -21,8 +21,8 @@ def update_rates(schedule, steps):
 @pytest.mark.parametrize(
     ("schedule", "warmup_steps", "peak"),
     [
-        *((training.PaperSchedule(7, n), n, (7 * n) ** -0.5) for n in (1, 2, 31)),
-        (training.PaperSchedule(7, 5, scale=2.5), 5, 2.5 * 35**-0.5),
+        *((training.NoamSchedule(7, n), n, (7 * n) ** -0.5) for n in (1, 2, 31)),
+        (training.NoamSchedule(7, 5, scale=2.5), 5, 2.5 * 35**-0.5),
         *((training.InverseSquareRoot(0.003, n), n, 0.003) for n in (1, 7)),
     ],
 )
@@ -35,7 +35,7 @@ def test_schedules_have_the_shape_of_equation_3(schedule, warmup_steps, peak):
 
 def test_paper_schedule_matches_hand_calculation():
     # 512^-0.5 * 4000^-0.5 = 6.9877e-4 at step 4,000, and half of it at step 16,000.
-    schedule = training.PaperSchedule(512)
+    schedule = training.NoamSchedule(512)
     for step in (1, 3999, 4000, 4001, 16_000, 100_000):
         rate = float(schedule(step - 1))
         assert rate == pytest.approx(paper_rate(step, 512, 4000), 1e-5)
@@ -57,9 +57,9 @@ def test_linear_cooldown_falls_to_zero(steps, cooldown):
 @pytest.mark.parametrize(
     "schedule",
     [
-        training.PaperSchedule(96, 13, scale=1.7),
+        training.NoamSchedule(96, 13, scale=1.7),
         training.InverseSquareRoot(0.003, 11),
-        training.LinearCooldown(training.PaperSchedule(96, 13), 29, 11),
+        training.LinearCooldown(training.NoamSchedule(96, 13), 29, 11),
     ],
 )
 def test_schedules_config_round_trip(schedule):
@@ -72,7 +72,7 @@ def test_schedules_config_round_trip(schedule):
 @pytest.mark.parametrize(
     ("schedule", "arguments", "message"),
     [
-        (training.PaperSchedule, (64, 0), "warmup_steps.*Received: 0"),
+        (training.NoamSchedule, (64, 0), "warmup_steps.*Received: 0"),
         (training.InverseSquareRoot, (64, 0), "warmup_steps.*Received: 0"),
         *(
             (training.LinearCooldown, (None, 20, steps), f"cooldown_steps={steps}, st")
@@ -90,7 +90,7 @@ def test_schedules_reject_invalid_numbers(schedule, arguments, message):
 def test_fit_starts_with_rate_of_step_1():
     """With a gradient of 1, the weight is minus the sum of the rates."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    schedule = training.PaperSchedule(1, 3)
+    schedule = training.NoamSchedule(1, 3)
     model.compile(
         keras.optimizers.SGD(schedule),
         loss=lambda labels, outputs: keras.ops.mean(outputs),
@@ -109,7 +109,7 @@ def test_staged_schedule_restarts_each_schedule():
     second = training.LinearCooldown(
         training.InverseSquareRoot(0.002, warmup_steps=2), 5, 5
     )
-    third = training.PaperSchedule(8, warmup_steps=3)
+    third = training.NoamSchedule(8, warmup_steps=3)
     staged = training.StagedSchedule([first, second, third], [4, 5, 6])
     parts = [update_rates(first, 4), update_rates(second, 5), update_rates(third, 6)]
     found = update_rates(staged, 15)

@@ -148,7 +148,7 @@ def test_train_step_matches_plain_keras(parts, parallel_parts, changes, kind, co
     ("name", "value"),
     [
         *(("label_smoothing", each) for each in (-0.1, 1.0)),
-        *(("word_dropout", each) for each in (-0.1, 1.0)),
+        *(("token_dropout", each) for each in (-0.1, 1.0)),
         ("gradient_accumulation_steps", 0),
         ("parallel_parts", 0),
     ],

@@ -20,7 +20,7 @@ from phrases_run import DATA_AND_MODEL
 from training_samples import steps_in
 from waiting import wait_until
 
-from keras_transformer.errors import WorkerLost, WorkersError
+from keras_transformer.errors import WorkerLostError, WorkersError
 from keras_transformer.pipelines import EncodedCorpus, batch_indices
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
@@ -160,7 +160,7 @@ def test_training_resumes_after_a_lost_worker(
         code = both.processes[1 - victim].wait(TIMEOUT + GRACE)
         seconds = time.monotonic() - start
         text = both.text(1 - victim)
-    assert code == 75, text  # the exit code of `WorkerLost`
+    assert code == 75, text  # the exit code of `WorkerLostError`
     names = f"worker {1 - victim}: worker {victim}"
     assert f"error: {names} ended or cannot be reached" in text
     assert "Traceback" not in text
@@ -271,9 +271,10 @@ def test_port_in_use_is_reported(monkeypatch, job):
         cluster = {"worker": [there], "chief": [here]}
     monkeypatch.setenv("TF_CONFIG", config(cluster, job))
     host, _, port = here.rpartition(":")
+    message = rf"worker 0: cannot listen .*{port}: Address"
     with (
         socket.create_server((host, int(port))),
-        pytest.raises(WorkerLost, match=rf"worker 0: cannot listen .*{port}: Address"),
+        pytest.raises(WorkerLostError, match=message),
     ):
         Workers(start_seconds=0.3)
 
