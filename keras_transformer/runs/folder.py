@@ -54,7 +54,8 @@ _FOLDERS = (
 )
 # Files that a killed process leaves incomplete.
 _LEFTOVERS = (
-    *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
+    *(".model-[0-9]*", ".best-[0-9]*", ".base-[0-9]*"),
+    *(".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
     *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "cache/.*-[0-9]*"),
     *(f".{ADAPTERS}-[0-9]*", f".{TOKENIZER}-[0-9]*"),
     *(f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),

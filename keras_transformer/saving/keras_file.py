@@ -277,6 +277,10 @@ def save_model(model, path, fingerprint=None):
                 archive.writestr(METADATA, json.dumps(metadata))
                 for name in (PRESET_CONFIG, PRESET_WEIGHTS):
                     archive.write(folder / name, name)
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = temporary  # which `replace_file` replaces
+            raise
         finally:
             remove_tree(folder)
 

@@ -81,6 +81,7 @@ def test_clean_removes_only_leftovers(tmp_path):
     ]
     leftovers = [
         *(".model-4711-0f3a.keras", ".metrics-12.jsonl", ".config-4711.yaml"),
+        ".best-12-0f3a/model.weights.h5",
         *(".probe-8.tmp", "cache/.train-99-0f3a/source_ids.npy"),
         "tokenizer/.tokenizer-77-0f3a.model",
         "tokenizer/source/.tokenizer-77-0f3a.model",
