@@ -1,10 +1,12 @@
 """keras-transformer filter"""
 
 import contextlib
+import hashlib
 import itertools
 import os
 import pathlib
 import stat
+import tempfile
 from typing import Annotated
 
 import typer
@@ -15,8 +17,10 @@ from keras_transformer.cli.lines import (
     CHUNK_SIZE,
     in_chunks,
     is_finished,
+    is_stream,
     measure,
     open_binary_output,
+    record_file,
     resumable_output,
 )
 from keras_transformer.errors import UserError
@@ -119,25 +123,29 @@ def filter(
         is_good[part] = [reason is None for reason in pair_filter.check(chunk)]
     is_good = pair_filter.find_repeated(hashes, is_good)
 
-    path = output_source.with_name(f"{output_source.name}.scores")
     record = {"source": content_hash(source), "target": content_hash(target)}
     record |= {"model": translator.fingerprint(), "set of options": [*options_used]}
-    is_scored = False
-    with contextlib.suppress(UserError):  # the scores of other pairs are replaced
-        is_scored = is_finished(path, record)
-    if not is_scored:
-        with (
-            console.resume_hint("continue the scoring"),
-            resumable_output(path, record, total, False) as (write_line, num_done),
-        ):
-            # A whole chunk, because other batches would change the last digits.
-            skip = num_done // CHUNK_SIZE * CHUNK_SIZE
-            for start, chunk in in_pairs("scoring", skip=skip):
-                found = pair_filter.score(chunk, is_good[start:][: len(chunk)])
-                for each in found[max(num_done - start, 0) :]:
-                    write_line(f"{each:.9g}")
-    with open(path, encoding="utf-8") as file:
-        scores = np.fromiter(map(float, file), "float32", total)
+    record["set of rules"] = hashlib.sha256(is_good.tobytes()).hexdigest()
+    with _scores_file(output_source) as path:
+        is_scored = False
+        with contextlib.suppress(UserError):
+            is_scored = is_finished(path, record)
+        if not is_scored:
+            path.unlink(missing_ok=True)  # scores of other pairs or options
+            is_temporary = is_stream(output_source)
+            hint = "start over" if is_temporary else "continue the scoring"
+            with (
+                console.resume_hint(hint),
+                resumable_output(path, record, total, False) as (write_line, num_done),
+            ):
+                # A whole chunk, because other batches would change the last digits.
+                skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+                for start, chunk in in_pairs("scoring", skip=skip):
+                    found = pair_filter.score(chunk, is_good[start:][: len(chunk)])
+                    for each in found[max(num_done - start, 0) :]:
+                        write_line(f"{each:.9g}")
+        with open(path, encoding="utf-8") as file:
+            scores = np.fromiter(map(float, file), "float32", total)
     if keep_fraction is None:
         passed = pair_filter.select_above(scores, min_score)
     else:
@@ -171,13 +179,27 @@ def filter(
             typer.echo(f"{pair_filter.dropped[reason]} dropped: {text}")
 
 
+@contextlib.contextmanager
+def _scores_file(output_source):
+    """Yields the path of the scores, which is temporary if the output is a pipe."""
+    if is_stream(output_source):
+        with tempfile.TemporaryDirectory() as folder:
+            yield pathlib.Path(folder, "scores")
+    else:
+        yield output_source.with_name(f"{output_source.name}.scores")
+
+
 def _check_outputs(inputs, output_source, output_target):
     """Raises `UserError` unless the outputs are writable and all files differ."""
     taken = dict(inputs)
     outputs = {"--output-source": output_source, "--output-target": output_target}
-    for option, path in outputs.items():
+    with _scores_file(output_source) as scores:
+        if scores.exists() and not record_file(scores).exists():
+            raise UserError(f"{scores}: exists, but contains no scores of this command")
+    for option, path in (outputs | {"the scores in": scores}).items():
         if path.resolve() in taken:
             other = taken[path.resolve()]
             raise UserError(f"{option} {path}: must not be the file of {other}")
-        console.require_writable(path)
+        if path != scores:
+            console.require_writable(path)
         taken[path.resolve()] = option

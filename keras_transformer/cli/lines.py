@@ -180,8 +180,8 @@ def open_binary_output(path: pathlib.Path | None):
             raise UserError("standard output is closed; give a file with --output")
         yield sys.stdout.buffer
         return
-    descriptor = _descriptor(path)
-    if descriptor is not None or (path.exists() and not path.is_file()):
+    if is_stream(path):
+        descriptor = _descriptor(path)
         target = path if descriptor is None else descriptor
         with (
             convert_disk_full_errors(path),
@@ -192,6 +192,11 @@ def open_binary_output(path: pathlib.Path | None):
     path = os.path.realpath(path)  # so that a link is kept and its target is replaced
     with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield file
+
+
+def is_stream(path):
+    """Returns whether an output is a device, a pipe or an open descriptor."""
+    return _descriptor(path) is not None or (path.exists() and not path.is_file())
 
 
 def _descriptor(path):
@@ -256,7 +261,7 @@ def resumable_output(
                 )
             file.truncate(length)
         else:
-            replace_text(_record_file(output), json.dumps(record))
+            replace_text(record_file(output), json.dumps(record))
         yield line_writer(file, line_end), num_done
         file.flush()
         sync(part)
@@ -281,13 +286,14 @@ def _part(output):
     return output.with_name(f"{output.name}.part")
 
 
-def _record_file(output):
+def record_file(output):
+    """Returns the path of the record of an output."""
     return output.with_name(f".{output.name}.made.json")
 
 
 def _check_record(path, output, record):
     """Raises `UserError` unless an output was made with this record."""
-    file = _record_file(output)
+    file = record_file(output)
     try:
         known = read_json(file, dict[str, Any])
     except UserError:

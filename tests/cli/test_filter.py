@@ -283,6 +283,21 @@ def test_interrupted_filter_is_continued(files, run_filter, monkeypatch):
     # Another limit needs no new scores.
     assert run_filter("--keep-fraction", "0.5").stdout.startswith("2 of 20 pairs kept")
     assert len(calls) == 3 + 8
+    # Other options remove the scores before the first new one.
+    del calls[2:]
+    for _ in range(2):
+        result = run_filter("--keep-fraction", "0.5", "--max-length", "30")
+        assert not (files / "out.s.scores").exists() or result.exit_code == 0
+        (files / "out.s.scores.part").unlink(missing_ok=True)
+    assert (result.exit_code, len(calls)) == (0, 3 + 10)
+
+
+def test_filter_to_a_device_keeps_no_scores(files, run_filter):
+    arguments = "--output-source", "/dev/null", "--min-score", "-99"
+    assert run_filter(*arguments).stdout.startswith("4 of 10 pairs kept")
+    assert len((files / "out.t").read_text().splitlines()) == 4
+    assert not os.path.exists("/dev/null.scores")
+    assert not [*files.glob("*.scores")]
 
 
 def test_pair_filter_counts_nan_scores_as_improbable():
@@ -307,6 +322,11 @@ def test_pair_filter_counts_nan_scores_as_improbable():
         ),
         ("--min-score 1 --output-target source", "source: must not be the file of --s"),
         ("--min-score 1 --output-source a/b", "a/b: the folder a does not exist"),
+        ("--min-score 1 --output-source mine", "mine.scores: exists, but contains no"),
+        (
+            "--min-score 1 --output-target out.s.scores",
+            "out.s.scores: must not be the file of --output-target",
+        ),
         ("--min-score 1 --source short", "the same number of lines. Received: 1 and"),
     ],
 )
@@ -314,7 +334,8 @@ def test_filter_rejects_invalid_arguments(
     files, run_filter, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(files)
-    (files / "short").write_text("x\n")
+    for name in ("short", "mine.scores"):
+        (files / name).write_text("x\n")
     result = run_filter(*arguments.split())
     assert result.exit_code == 2 and message in result.stderr
     assert not (files / "out.s").exists()
