@@ -27,8 +27,13 @@ FILTER_REASONS = {
     "improbable": "low model score",
 }
 # UTF-8 that was decoded as Windows-1252 or Latin-1, and U+FFFD.
-_MOJIBAKE = re.compile("[ÃÂ][\x80-¿€‚„†‡‰‹-›˜™Œœš]|â[€\x80][\x80-¿“”˜™¦œ]|\ufffd")
-_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?=[\s/>])|&#?\w{2,8};")
+# In capitals, a word may end in Ã, before a quotation mark or no-break space.
+_MOJIBAKE = re.compile(
+    "(?<![A-ZÀ-Þ])Ã[\xa0«»]|Â[\xa0«»]|[ÃÂ](?![\xa0«»])[\x80-¿€‚„†‡ˆ‰‹-›˜™ŒœšŸ]"
+    "|â[€\x80][\x80-¿“”˜™¦œ]|\ufffd"
+)
+# Not those of Sphinx (`text <target>`), nor spaces, which depend on the language.
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?=[\s/>])(?![^<>]*>`)|&(?!nbsp;)#?\w{2,8};")
 # Minimum share of a script's letters on a side of the sample, and of the letters of a
 # text that are of such scripts.
 _MIN_SHARE, _MIN_KNOWN = 0.05, 0.5
@@ -105,16 +110,14 @@ class PairFilter:
         self.dropped["repeated"] += len(places) - len(first)
         return is_first
 
-    def score(self, pairs, is_good=None):
+    def score(self, pairs, is_good):
         """Computes the natural log-probability per target subword of each good pair.
 
-        If `is_good` is `None`, those are the pairs that break no rule. The end of a
-        sentence counts as a subword, so that the score of a one-subword target does not
-        depend on that subword alone. The result is float32 `[len(pairs)]`, with NaN for
-        other pairs, and minus infinity for pairs for which the model computes NaN.
+        The end of a sentence counts as a subword, so that the score of a one-subword
+        target does not depend on that subword alone. The result is float32
+        `[len(pairs)]`, with NaN for other pairs, and minus infinity for pairs for which
+        the model computes NaN.
         """
-        if is_good is None:
-            is_good = [reason is None for reason in self.check(pairs)]
         scored = np.flatnonzero(is_good)
         log_probs = np.full(len(pairs), np.nan, "float32")
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
@@ -163,8 +166,8 @@ class PairFilter:
         if _MOJIBAKE.search(source) or _MOJIBAKE.search(target):
             return "mojibake"
         digits = _digits(source), _digits(target)
-        # A number may be a word on one side.
-        if all(digits) and digits[0] != digits[1]:
+        # Some numbers may be words on one side, such as 2 million.
+        if not (digits[0] <= digits[1] or digits[1] <= digits[0]):
             return "numbers"
         if sorted(_TAG.findall(source)) != sorted(_TAG.findall(target)):
             return "markup"
@@ -204,7 +207,7 @@ def _words(text):
 
 
 def _digits(text):
-    return sorted(unicodedata.digit(each) for each in re.findall(r"\d", text))
+    return Counter(unicodedata.digit(each) for each in re.findall(r"\d", text))
 
 
 @functools.cache

@@ -201,7 +201,8 @@ class Scored:
 
 def test_pair_filter_keeps_the_first_of_equal_scores():
     pair_filter = PairFilter(Scored(), max_ratio=9)
-    scores = pair_filter.score([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
+    pairs = [("x", each) for each in ("-3", "-1", "-2", "-2", "-2")]
+    scores = pair_filter.score(pairs, [True] * 5)
     np.testing.assert_array_equal(scores, [-3, -1, -2, -2, -2])
     # 0.6 of five pairs are three: -1 and the first two of the three equal scores.
     passed, least = pair_filter.select_best(scores, 0.6)
@@ -217,14 +218,14 @@ def test_pair_filter_keeps_pairs_at_its_limits():
     pair_filter = PairFilter(Scored(), max_ratio=3, max_length=6)
     pairs = [("x", "-12"), ("x", "-123"), ("abc", "1"), ("abcd", "1")]
     pairs += [("abcdef", "-12345"), ("abcdefg", "-12345")]
-    scores = pair_filter.score(pairs)
-    assert np.isnan(scores).tolist() == [False, True] * 3
+    reasons = pair_filter.check(pairs)
+    assert [each is None for each in reasons] == [True, False] * 3
     assert pair_filter.dropped == {"length_ratio": 2, "too_long": 1}
 
 
 def test_pair_filter_can_drop_all_pairs():
     pair_filter = PairFilter(Scored())
-    scores = pair_filter.score([("", ""), (None, "x")])
+    scores = pair_filter.score([("", ""), (None, "x")], [False, False])
     assert np.all(np.isnan(scores))
     assert pair_filter.select_best(scores, 0.9)[1] is None
     assert not pair_filter.select_above(scores, -99).any()
@@ -237,10 +238,19 @@ def test_pair_filter_can_drop_all_pairs():
         ("It costs 1,500 euros.", "Es kostet 1.500 Euro.", None),
         ("It costs 1,500 euros.", "Es kostet 1.600 Euro.", "numbers"),
         ("at two o'clock", "um 2 Uhr", None),
+        ("at 14:30, 2 million", "um 14.30 Uhr, 2 000 000", None),
+        ("at 2:30", "um 2.40 Uhr", "numbers"),
+        (":term:`sea <see>`", ":term:`See <see>`", None),
+        (":term:`sea <sea>` &nbsp;", "die alte See", None),
+        (":term:`sea <sea>` <br>", "die alte See", "markup"),
         ("<b>the</b> sea &amp; more", "<b>die</b> See &amp; mehr", None),
         ("the sea", "<b>die</b> See", "markup"),
         ("the old bridge", "die alte BrÃ¼cke", "mojibake"),
         ("the bridge\ufffd", "die Brücke", "mojibake"),
+        ("the sea \xabIRM\xc3\xbb", "die See", None),
+        ("the sea \xc3\xa0", "die See", "mojibake"),
+        ("the sea", "die gro\xc3\u0178e See", "mojibake"),
+        ("the sea", "die See \xc3\u02c6", "mojibake"),
         ("the old bridge", "старый мост", "script"),
         ("die alte Brücke an der See", "the old bridge near the sea", "language"),
         ("the old bridge near the sea", "the old bridge at the sea", "language"),
@@ -303,7 +313,8 @@ def test_filter_to_a_device_keeps_no_scores(files, run_filter):
 def test_pair_filter_counts_nan_scores_as_improbable():
     """A diverged model computes NaN."""
     pair_filter = PairFilter(Scored())
-    scores = pair_filter.score([("x", each) for each in ("-3", "nan", "-1")])
+    pairs = [("x", each) for each in ("-3", "nan", "-1")]
+    scores = pair_filter.score(pairs, [True] * 3)
     assert pair_filter.select_above(scores, -99).tolist() == [True, False, True]
     assert (pair_filter.num_kept, pair_filter.dropped) == (2, {"improbable": 1})
     passed, least = pair_filter.select_best(scores, 1)

@@ -136,6 +136,6 @@ def test_learned_positions_limit_scores_and_translations():
     with pytest.raises(ModelError, match=r"6 learned .* 7 subwords: 'abcdef'"):
         translator.n_best(["abc"], prefixes=["abcdef"])
     pair_filter = PairFilter(translator)
-    scores = pair_filter.score([("a", "b"), ("abcde", "edcba"), ("abcdef", "abc")])
-    assert np.isnan(scores).tolist() == [False, False, True]
+    pairs = [("a", "b"), ("abcde", "edcba"), ("abcdef", "abc")]
+    assert pair_filter.check(pairs) == [None, None, "too_long"]
     assert pair_filter.dropped == {"too_long": 1}
