@@ -42,6 +42,7 @@ _HASHED_IDS = 1 << 20  # per step, to bound the memory
 _MAX_LOCATIONS = 5
 _FILES = {FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))}
 _FILES |= {*map(group_file, SIDES)}
+_TEMPORARY = f".{FACTS.removesuffix('.json')}-"
 
 
 def encode_corpus(
@@ -104,10 +105,15 @@ def encode_corpus(
     folder = os.path.realpath(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise DataError(f"{folder}: must be a folder.")
-    if os.path.isdir(folder) and set(os.listdir(folder)) - _FILES:
-        raise DataError(
-            f"{folder}: contains other files. Choose an empty folder for the token ids."
-        )
+    # An error also removes the folder of an interrupted call.
+    for each in [folder] if fingerprint is None else [folder, f"{folder}.part"]:
+        names = os.listdir(each) if os.path.isdir(each) else []
+        # A killed call may leave a temporary file of its facts.
+        if {name for name in names if not name.startswith(_TEMPORARY)} - _FILES:
+            raise DataError(
+                f"{each}: contains other files. Choose an empty folder for the token "
+                "ids."
+            )
     with replace_folder(folder, is_kept=fingerprint is not None) as temporary:
         id_chunks = pairs.id_chunks(source_tokenizer)
         if id_chunks is not None and sampling:
@@ -119,7 +125,7 @@ def encode_corpus(
         if id_chunks is None:
             encoded = _encode_texts(pairs, tokenizers, sampling, facts["num_read"])
         else:
-            encoded, facts = _read_ids(id_chunks), _read_partial("", None)
+            encoded, facts = _read_ids(id_chunks), _read_partial("", fingerprint)
         _write_corpus(encoded, pairs, tokenizers, temporary, max_length, facts, report)
         del facts["lengths"]
         facts |= {"ids": _hash_ids(temporary), "segmentations": segmentations}

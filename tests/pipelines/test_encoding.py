@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import (
     MixedPairs,
+    Pairs,
     TextFiles,
     encode_corpus,
     encoding,
@@ -323,6 +324,35 @@ def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path, has_corpus):
         with pytest.raises(DataError, match=message):
             encode_corpus([("ein", "ein")], *tokenizers, tmp_path / folder)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+class Ids(Pairs):
+    """Pairs that are already tokenized, as in TFRecords."""
+
+    num_calls = 0
+
+    def fingerprint(self):
+        return "ids"
+
+    def id_chunks(self, tokenizer):
+        self.num_calls += 1
+        yield [tokenizer.tokenize(["ein Mann"])] * 2
+
+
+def test_unfinished_folder_with_other_files_is_unchanged(tokenizers, tmp_path):
+    mine = tmp_path / "ids.part" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(DataError, match=r"ids.part: contains other files"):
+        encode_corpus(Ids(), *tokenizers, tmp_path / "ids")
+    assert mine.read_text() == "mine"
+
+
+def test_ids_are_stored_once(tokenizers, tmp_path):
+    pairs = Ids()
+    for _ in range(2):
+        encode_corpus(pairs, *tokenizers[:1] * 2, tmp_path / "ids")
+    assert pairs.num_calls == 1
 
 
 @pytest.mark.parametrize(
