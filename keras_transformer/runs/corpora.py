@@ -123,9 +123,9 @@ def load_corpora(recipe, output, pairs):
     corpora = {}
     for name, (source, text) in _text_sources(recipe, pairs).items():
         arguments = output / "cache" / name, source.weights
-        if isinstance(source, pipelines.MixedPairs):
+        if ends := stored_ends(arguments[0]):
             # Otherwise, all texts would be read to count their lines.
-            source.ends = stored_ends(arguments[0]) or source.ends
+            source.ends = ends
         if text is None or noise is None:
             corpora[name] = pipelines.EncodedCorpus.load(*arguments)
         else:

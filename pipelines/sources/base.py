@@ -106,8 +106,19 @@ class BothDirections(Pairs):
             yield source, target
             yield target, source
 
+    @property
+    def ends(self):
+        """The `ends` of `MixedPairs`, or `None`."""
+        ends = getattr(self._pairs, "ends", None)
+        return ends and [2 * end for end in ends]
+
+    @ends.setter
+    def ends(self, ends):
+        self._pairs.ends = [end // 2 for end in ends]
+
     def locate(self, number):
-        return self._pairs.locate((number + 1) // 2)
+        locate = self._pairs.locate if number % 2 else self._pairs.locate_target
+        return locate((number + 1) // 2)
 
     def locate_target(self, number):
         locate = self._pairs.locate_target if number % 2 else self._pairs.locate

@@ -4,7 +4,13 @@ import itertools
 
 import numpy as np
 
-from keras_transformer.pipelines import BothDirections, Pairs, TextFiles, as_pairs
+from keras_transformer.pipelines import (
+    BothDirections,
+    MixedPairs,
+    Pairs,
+    TextFiles,
+    as_pairs,
+)
 
 # `None` stands for a text that cannot be read.
 PAIRS = [("ein", "one"), ("zwei", None)]
@@ -57,10 +63,23 @@ def test_both_directions_delegates_to_the_pairs(tmp_path):
         (tmp_path / name).write_text(text)
     files = TextFiles(tmp_path / "a.en", tmp_path / "a.de")
     pairs = BothDirections(files)
-    assert pairs.locate(1) == pairs.locate(2) == files.locate(1)
-    assert pairs.locate(3) == pairs.locate(4) == files.locate(2)
+    for number, name in (1, "en"), (2, "de"), (3, "en"), (4, "de"):
+        other = "de" if name == "en" else "en"
+        line = (number + 1) // 2
+        assert pairs.locate(number) == f"{tmp_path}/a.{name}:{line}"
+        assert pairs.locate_target(number) == f"{tmp_path}/a.{other}:{line}"
     assert pairs.fingerprint() not in (None, files.fingerprint())
     assert BothDirections(as_pairs(PAIRS)).fingerprint() is None
+
+
+def test_both_directions_of_a_mixture_has_its_ends():
+    """Ends that are known are not counted, so no text is read."""
+    assert BothDirections(as_pairs(PAIRS)).ends is None
+    assert BothDirections(MixedPairs([PAIRS, PAIRS[:1]])).ends == [4, 6]
+    pairs = BothDirections(MixedPairs([PAIRS, PAIRS], weights=[1, 0.5]))
+    pairs.ends = [2, 8]
+    weights = pairs.weights(np.arange(1, 9))
+    assert weights.tolist() == [1, 1] + [0.5] * 6
 
 
 def test_both_directions_has_the_same_weights_and_vocabulary():

@@ -41,7 +41,7 @@ def test_mixture_knows_the_source_of_each_pair(sources):
     assert MixedPairs(sources, [1.0, 1.0]).weights(numbers) is None
     assert mixed.parts(numbers).tolist() == [0, 0, 0, 1, 1]
     located = [mixed.locate(number).rpartition("/")[2] for number in numbers]
-    assert located == ["a.en:1", "a.en:2", "a.en:3", "b.en:1", "b.en:1"]
+    assert located == ["a.en:1", "a.en:2", "a.en:3", "b.en:1", "b.de:1"]
 
 
 def test_fingerprint_of_a_mixture_changes_with_text_and_tags(sources):
