@@ -96,7 +96,7 @@ setup(
         "dev": TEST + DEVELOPMENT + DOCS,
         "docs": DOCS,
         # Keras's other backends: the layers, the model and the search run on them.
-        "backends": ["jax>=0.5", "torch>=2.6", "scipy>=1.11"],
+        "backends": ["jax>=0.6.1", "torch>=2.6", "scipy>=1.11"],
         # For data.kind: hf.
         "hf": ["datasets>=3"],
         # For hf://OWNER/NAME and push_to_hub.
