@@ -3,6 +3,7 @@
 Modules import TensorFlow and Keras only after the command has checked its arguments.
 """
 
+import contextlib
 import gc
 import os
 import sys
@@ -23,7 +24,8 @@ def main() -> None:
             # Threads of libraries, which read data or learn a vocabulary, would delay
             # Python's own exit.
             for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
+                # It may be missing, closed, or a pipe that is closed.
+                with contextlib.suppress(AttributeError, OSError, ValueError):
                     stream.flush()
             os._exit(stop.code)
         raise
