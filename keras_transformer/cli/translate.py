@@ -297,7 +297,9 @@ def translate(
 
     hint = contextlib.nullcontext()
     if output is not None and is_seekable_file(input_path):
-        hint = console.resume_hint("start over, or with --resume to keep what is done")
+        hint = console.resume_hint(
+            "start over (with --resume, an interruption keeps what is done)"
+        )
     if not resume and document is not None:
         with hint:
             texts = list(job.translate_document(document, 0))
