@@ -10,6 +10,7 @@ from keras_transformer.cli import console, options
 from keras_transformer.cli.filter import filter
 from keras_transformer.cli.train import train
 from keras_transformer.cli.translate import translate
+from keras_transformer.errors import UserError
 
 # Folder of the texts in the run.
 _TEXT = "distilled"
@@ -45,15 +46,27 @@ def distill(
     console.require_files(source)
     console.require_folder_path(output)
     folder = output / _TEXT
-    folder.mkdir(parents=True, exist_ok=True)
+    if (output / "config.yaml").exists() and not folder.exists():
+        raise UserError(f"{output}: is another run; choose another --output")
     translated = folder / "translated"
     kept = {side: folder / side for side in ("source", "target")}
+
+    def recipe_keys(paths):
+        data = json.dumps({side: str(path) for side, path in paths.items()})
+        return [f"data.train={data}", *overrides]
+
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.runs.folder import has_begun
+
+    # Errors are found before the translation, which takes longest.
+    load_recipe("student", recipe_keys(dict.fromkeys(kept, source)), None, output)
+    folder.mkdir(parents=True, exist_ok=True)
     console.print_status("[1/3] translating")
     translate(teacher, source, translated, resume=True)
-    # A run that has begun keeps its text.
-    if not (output / "config.yaml").exists():
+    if has_begun(output):
+        console.print_status("[2/3] not filtering: the run keeps its text")
+    else:
         console.print_status("[2/3] filtering")
         filter(teacher, source, translated, *kept.values(), keep_fraction=keep_fraction)
     console.print_status("[3/3] training")
-    data = json.dumps({side: str(path) for side, path in kept.items()})
-    train("student", output, [f"data.train={data}", *overrides])
+    train("student", output, recipe_keys(kept))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from keras_transformer.evaluation.pair_filter import PairFilter
+
 SETTINGS = {
     "tokenizer.vocabulary_size": 300,
     **{"model.num_layers": 2, "model.d_model": 8, "model.d_ff": 8},
@@ -12,8 +14,33 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.num_layers=x", "error: --set model.num_layers: "),
+        ("model.num_layers=2", "run: is another run; choose another --output"),
+    ],
+)
+def test_distill_finds_errors_before_it_translates(
+    tiny_model_file, run_command, tmp_path, override, message
+):
+    source, run = tmp_path / "source", tmp_path / "run"
+    source.write_text("der Hund\n")
+    if "another" in message:
+        run.mkdir()
+        (run / "config.yaml").touch()
+    command = ["distill", tiny_model_file, "--source", source, "--output", run]
+    assert message in run_command(*command, "--set", override, code=2).stderr
+    assert not (run / "distilled").exists()
+
+
 @pytest.mark.slow  # It compiles a search and a training step.
-def test_distill_continues_each_phase(tiny_model_file, run_command, tmp_path):
+def test_distill_continues_each_phase(
+    tiny_model_file, run_command, tmp_path, monkeypatch
+):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
     source, run = tmp_path / "source", tmp_path / "run"
     words = "der Hund", "die Katze", "ein Hund schläft", "die Katze schläft"
     source.write_text("".join(f"{words[n % 4]} {n}\n" for n in range(40)))
@@ -21,15 +48,21 @@ def test_distill_continues_each_phase(tiny_model_file, run_command, tmp_path):
     command += ["--keep-fraction", "1"]
     for key, value in SETTINGS.items():
         command += ["--set", f"{key}={value}"]
-    assert "steps: 2" in run_command(*command, code=0).stdout
     texts = run / "distilled"
-    assert (texts / "translated").read_text().count("\n") == 40
-    kept = [(texts / side).read_text().splitlines() for side in ("source", "target")]
-    assert 0 < len(kept[0]) == len(kept[1]) <= 40
-    assert {*kept[0]} <= {*source.read_text().splitlines()}
-    # The second call changes nothing, and the third trains further.
+    with monkeypatch.context() as patch:
+        patch.setattr(PairFilter, "score", interrupt)
+        run_command(*command, code=130)
+    times = {texts / "translated": (texts / "translated").stat().st_mtime_ns}
+    assert not (texts / "source").exists()
     assert "steps: 2" in run_command(*command, code=0).stdout
-    result = run_command(*command, "--set", "training.steps=3", code=0)
-    assert "steps: 3" in result.stdout
-    found = [(texts / side).read_text().splitlines() for side in ("source", "target")]
-    assert found == kept
+    assert (texts / "translated").read_text().count("\n") == 40
+    kept = [(texts / side).read_text().split("\n") for side in ("source", "target")]
+    assert 1 < len(kept[0]) == len(kept[1]) <= 41
+    assert {*kept[0]} <= {*source.read_text().split("\n")}
+    # Another call changes nothing, and one with more steps trains further.
+    files = [*texts.iterdir(), run / "checkpoints" / "ckpt-2.npz"]
+    times = {path: path.stat().st_mtime_ns for path in files} | times
+    for steps, unchanged in (2, files), (3, files[:-1]):
+        result = run_command(*command, "--set", f"training.steps={steps}", code=0)
+        assert f"steps: {steps}" in result.stdout
+        assert all(path.stat().st_mtime_ns == times[path] for path in unchanged)
