@@ -46,7 +46,6 @@ TEXT = TextSettings(
     normalization=True,
     sentences=True,
     capitals=True,
-    lowercase=True,
     scripts=["Latin"],
     words=["Hund"],
 )

@@ -59,15 +59,10 @@ _BETWEEN_MARKS = _MARK + b"\\0" + _MARK
 _GAP = _MARK + b"\\2" + _MARK  # of the white space between sentences
 
 # How the case of a segment's translation follows its source.
-_AS_TRANSLATED, _CAPITALIZED, CAPITALS, _LOWERCASE = range(4)
+_AS_TRANSLATED, _CAPITALIZED, CAPITALS = range(3)
 # Shorter words in capitals, such as NATO, are translated as they are.
 _MIN_CAPITALS = 5
-_BEGINS_UPPER, _BEGINS_LOWER = r"(?s)\P{L}*\p{Lu}.*", r"(?s)\P{L}*\p{Ll}.*"
-# Words such as NATO keep their capitals.
-_CAPITALIZED_WORD = r"(?s)\P{L}*\p{Lu}(?:[^\p{Lu}].*)?"
-# Share of the words within lines that begin with a capital, from which on a language
-# capitalizes more than names.
-_MAX_NAMES = 0.12
+_BEGINS_UPPER = r"(?s)\P{L}*\p{Lu}.*"
 # Words within sentences, whose first word always has a capital.
 _INNER_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]+")
 _MAX_WORDS = 2000  # with capitals
@@ -93,8 +88,6 @@ class TextOptions(NamedTuple):
     sentences: bool = False  # divide lines into sentences
     case: bool = False  # translate capitals as lowercase letters
     scripts: tuple = ()  # if not empty, text in other scripts is kept
-    # with `case`, let translations of phrases begin with lowercase letters as they do
-    lowercase: bool = False
     words: tuple = ()  # with `case`, words that usually have capitals
 
     @classmethod
@@ -107,8 +100,8 @@ class TextOptions(NamedTuple):
             sentences = is_known and settings.sentences
         case = is_known and settings.capitals and search.case == "auto"
         scripts = tuple(settings.scripts) if is_known else ()
-        found = (settings.lowercase, tuple(settings.words)) if case else ()
-        return cls(is_known, sentences, case, scripts, *found)
+        words = tuple(settings.words) if case else ()
+        return cls(is_known, sentences, case, scripts, words)
 
 
 # Texts are only divided at line breaks, as for models without `TextSettings`.
@@ -166,7 +159,7 @@ def segment(
     if options.layout:
         lines, gaps, kept = _keep_foreign(lines, gaps, options.scripts)
     if options.case:
-        lines, cases = _usual_case(lines, options)
+        lines, cases = _usual_case(lines, options.words)
     languages = tf.gather(languages, text_index)
     ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
@@ -276,14 +269,13 @@ def _keep_foreign(lines, gaps, scripts):
     return tf.where(is_kept, "", lines), gaps, kept
 
 
-def _usual_case(lines, options):
+def _usual_case(lines, words):
     """Writes lines in capitals, and sentences without capitals, as usual.
 
     Their first letter becomes a capital, and their other letters lowercase, but in
     words that usually have capitals. Returns the lines and the case of their
     translations. A translation of a line that begins with a capital is to begin with
-    one, too. If the target has `lowercase` words, that of a line that begins with a
-    lowercase letter and is no sentence is to begin with one.
+    one, too.
     """
     num_capitals = _length(_replace(lines, r"\P{Lu}+", ""))
     is_upper = num_capitals >= _MIN_CAPITALS
@@ -292,12 +284,9 @@ def _usual_case(lines, options):
     cases = tf.where(begins_upper, _CAPITALIZED, _AS_TRANSLATED)
     lowered = tf.strings.lower(lines, "utf-8")
     is_sentence = tf.strings.regex_full_match(lowered, f"(?s).*{_END}")
-    if options.lowercase:
-        begins_lower = tf.strings.regex_full_match(lines, _BEGINS_LOWER)
-        cases = tf.where(begins_lower & ~is_sentence, _LOWERCASE, cases)
     is_begun = is_upper | ((num_capitals == 0) & is_sentence)
     begun = tf.where(is_begun)
-    written = _usual_words(tf.gather_nd(lowered, begun), options.words)
+    written = _usual_words(tf.gather_nd(lowered, begun), words)
     lines = tf.tensor_scatter_nd_update(lines, begun, _capitalize(written))
     return lines, tf.where(is_upper, CAPITALS, cases)
 
@@ -318,20 +307,17 @@ def _usual_words(lines, words):
     )
 
 
-def _capitalize(texts, convert=tf.strings.upper):
-    """Converts the first letter of each text, by default to a capital."""
+def _capitalize(texts):
+    """Converts the first letter of each text to a capital."""
     first = _replace(texts, r"(?s)^(\P{L}*\p{L}).*", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(first), tf.strings.length(texts))
-    return tf.strings.join([convert(first, "utf-8"), rest])
+    return tf.strings.join([tf.strings.upper(first, "utf-8"), rest])
 
 
 def _follow_case(texts, cases):
     """Converts translations, string `[segments, places]`, to their sources' case."""
     is_capitalized = cases[:, None] == _CAPITALIZED
     texts = tf.where(is_capitalized, _capitalize(texts), texts)
-    is_lowered = tf.strings.regex_full_match(texts, _CAPITALIZED_WORD)
-    is_lowered &= cases[:, None] == _LOWERCASE
-    texts = tf.where(is_lowered, _capitalize(texts, tf.strings.lower), texts)
     upper = tf.strings.upper(texts, "utf-8")
     return tf.where(cases[:, None] == CAPITALS, upper, texts)
 
@@ -379,18 +365,11 @@ def measure_text(sources, targets):
         np.mean(tf.strings.regex_full_match(texts, _BEGINS_UPPER)) > 0.5
         for texts in (sources, targets)
     ]
-    num_words, num_capitalized = (
-        np.sum(
-            _length(targets) - _length(_replace(targets, f"{_SPACE}\\p{{{kind}}}", ""))
-        )
-        for kind in ("L", "Lu")
-    )
     sentences = _split(_mark_sentences(sources))[0]
     num_sentences = np.sum(_replace(sentences, _SPACE, "") != "")
     return {
         "sentences": bool(num_sentences <= (1 + _MAX_INNER) * len(sources)),
         "capitals": all(begins_upper),
-        "lowercase": bool(num_capitalized < _MAX_NAMES * num_words),
         "scripts": scripts,
         "words": sorted(words[:_MAX_WORDS]),
     }

@@ -27,8 +27,6 @@ class TextSettings(BaseModel):
             (see `normalize`).
         sentences: Whether the training text has one sentence per line.
         capitals: Whether both sides of the training text have capitals.
-        lowercase: Whether few words within lines of the target side begin with a
-            capital, unlike in German.
         scripts: Scripts of the source side of the training text, by their Unicode
             names, such as "Latin". If empty, they are unknown.
         words: Words of the source side that usually have capitals, such as names.
@@ -39,7 +37,6 @@ class TextSettings(BaseModel):
     normalization: bool = False
     sentences: bool = False
     capitals: bool = False
-    lowercase: bool = False
     scripts: list[str] = []
     words: list[str] = []
 

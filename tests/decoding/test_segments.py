@@ -315,14 +315,6 @@ def test_translations_follow_the_case():
         tuple(map(bytes.decode, each)) for each in zip(written, joined, strict=True)
     ]
     assert both == [*CASES.values()]
-    lowercase = TextOptions(case=True, lowercase=True)
-    lines = ["ok", '"ok"', "ok.", "OK", "ok", "ok"]
-    found = segment(characters, tf.constant(lines), 99, options=lowercase)
-    texts = ["Ok", '"Ok"', "Ok.", "Ok", "NATO", "A"]
-    lists = tf.constant(texts)[:, None], tf.zeros([6, 1]), tf.ones(6, tf.int32)
-    joined = join_segments(found, *lists)[0].numpy()[:, 0]
-    expected = ["ok", '"ok"', "Ok.", "Ok", "NATO", "a"]
-    assert [each.decode() for each in joined] == expected
     # Words that usually have capitals get them.
     options = TextOptions(case=True, words=("I", "NATO", "École"))
     lines = ["i'm at the école i.", "I am at the école.", "NATO, I", "NATO-ÉCOLE", ""]
@@ -340,7 +332,7 @@ def test_translations_follow_the_case():
 def test_measured_settings():
     english = ["The dog ran.", "It is old. It is.", "A Ω sign", "Who?", "No"] * 3
     chinese = ["狗跑了。", "它很老。是的。", "一", "谁？", "不"] * 3
-    both = {"sentences": True, "capitals": True, "lowercase": False}
+    both = {"sentences": True, "capitals": True}
     both |= {"scripts": ["Latin", "Greek"], "words": ["Ω"]}
     assert measure_text(english, english) == both
     assert measure_text(english, chinese) == {**both, "capitals": False}
@@ -349,14 +341,11 @@ def test_measured_settings():
     assert found == {
         "sentences": False,
         "capitals": False,
-        "lowercase": False,
         "scripts": ["Latin", "Greek", "Han"],
         "words": ["Who", "Ω"],
     }
     names = [f"A word, and {name} with seven others." for name in ("Tom", "tea")]
-    assert measure_text(english, names * 5)["lowercase"]
     assert measure_text(names * 5, english)["words"] == ["Tom"]
-    assert not measure_text(english, names[:1] * 5)["lowercase"]
     assert script_of("Это a") == "Cyrillic" and script_of("👍") == "unknown"
 
 
