@@ -297,14 +297,11 @@ def _usual_words(lines, words):
         return lines
     marked = _replace(lines, r"([\p{L}\p{M}]+)", _MARK + b"\\1" + _MARK)
     pieces, row_of = _split(marked)
-    pieces, index_of = tf.unique(pieces)
-    words = tf.constant(words)
-    is_word = pieces[:, None] == tf.strings.lower(words, "utf-8")
-    found = tf.reduce_max(tf.where(is_word, tf.range(tf.size(words)), -1), axis=1)
-    pieces = tf.where(found < 0, pieces, tf.gather(words, tf.maximum(found, 0)))
-    return tf.strings.unsorted_segment_join(
-        tf.gather(pieces, index_of), row_of, tf.size(lines)
-    )
+    number, lowered = len(words), tf.strings.lower(words, "utf-8")
+    forms, index_of = tf.unique(tf.concat([lowered, pieces], axis=0))
+    forms = tf.tensor_scatter_nd_update(forms, index_of[:number, None], words)
+    pieces = tf.gather(forms, index_of[number:])
+    return tf.strings.unsorted_segment_join(pieces, row_of, tf.size(lines))
 
 
 def _capitalize(texts):
