@@ -47,7 +47,7 @@ class Document:
     Args:
         path: Path of the document.
         data: Content, bytes. If `None`, the file is read.
-        attributes: Whether the attributes `alt` and `title` of HTML are texts, too.
+        attributes: Whether the attributes `alt` and `title` are texts, too. For HTML.
 
     Attributes:
         texts: List of str, the texts to translate, with inline markup.
@@ -57,6 +57,7 @@ class Document:
     Raises:
         DataError: If the content is not of the format.
         OSError: If the file cannot be read.
+        ValueError: If the document has no such attributes.
     """
 
     def __init__(self, path, data=None, attributes=False):
@@ -65,6 +66,8 @@ class Document:
         suffix = path.suffix.lower()
         self.syntax, find_texts = FORMATS[suffix]
         if attributes:
+            if self.syntax != "html":
+                raise ValueError(f"`attributes` needs HTML. Received: path={path}.")
             find_texts = functools.partial(_html, has_attributes=True)
         self._is_archive = suffix == ".docx"
         files = _docx_files(self._data, path) if self._is_archive else {"": self._data}
@@ -174,15 +177,21 @@ def _html(text, path, has_attributes=False):
     if all(kind == "text" for _, kind, *_ in found):
         raise DataError(f"{path}:1: must be HTML, but has no tag")
     begin, hidden, depth, tags = 0, None, 0, []
+    kept, num_kept = None, 0  # an inline element that stays, and how many are open
     found += [(len(text), "empty", "", {})] * 2
     for (start, kind, name, attributes), (end, *_) in itertools.pairwise(found):
         if kind == "text":
             continue
         if hidden is None:
-            if has_attributes and not is_untranslated(attributes):
+            if is_untranslated(attributes):
+                kept = kept or name
+            elif has_attributes and name and not kept:
                 tags.append((start, end))
             if _INLINE.fullmatch(name):
+                num_kept += (name == kept) * {"open": 1, "close": -1}.get(kind, 0)
+                kept = kept if num_kept else None
                 continue
+            kept, num_kept = None, 0
             is_hidden = kind == "open" and (
                 name in _UNTRANSLATED or is_untranslated(attributes)
             )
@@ -210,7 +219,8 @@ def _html_text(text, start, end):
         yield _wrapped(text, start, end, [(start + a, start + b) for a, b in breaks])
 
 
-_ATTRIBUTE = re.compile(r"""(\s(?:alt|title)\s*=\s*)("[^"]*"|'[^']*')""", re.I)
+_TAG = re.compile(r"""<(?:[^<>"']|"[^"]*"|'[^']*')*>""")
+_ATTRIBUTE = re.compile(r"""(\s([^\s<>"'/=]+)\s*=\s*)("[^"]*"|'[^']*')""")
 
 
 def _with_attributes(text, tags, one):
@@ -219,8 +229,9 @@ def _with_attributes(text, tags, one):
     while tags and tags[0][0] < one.end:
         is_before = tags[0][0] < one.start
         for found in _ATTRIBUTE.finditer(text, *tags.pop(0)):
-            place = found.span(2) if is_before else (one.start, one.start)
-            yield _attribute(found, *place, None if is_before else changes)
+            place = found.span(3) if is_before else (one.start, one.start)
+            if found[2].lower() in ("alt", "title"):
+                yield _attribute(found, *place, None if is_before else changes)
     yield _changed(one, changes)
 
 
@@ -230,7 +241,7 @@ def _attribute(found, start, end, changes=None):
     One within another text has an empty place before it. How it changes is added to
     `changes`.
     """
-    quoted = found[2]
+    quoted = found[3]
 
     def write(translation):
         entity = {'"': "&quot;", "'": "&#39;"}[quoted[0]]
@@ -244,12 +255,21 @@ def _attribute(found, start, end, changes=None):
 
 
 def _changed(text, changes):
-    """Returns a `Text` in whose translation pairs of strings are replaced."""
+    """Returns a `Text` in whose translation attributes are replaced, and forgotten."""
+
+    def change(found):
+        for index, (old, _) in enumerate(changes):
+            if old == found[0]:
+                return changes.pop(index)[1]
+        return found[0]
 
     def write(translation):
         translation = text.write(translation)
-        for old, new in changes:
-            translation = translation.replace(old, new, 1)
+        if changes:
+            translation = _TAG.sub(
+                lambda tag: _ATTRIBUTE.sub(change, tag[0]), translation
+            )
+        changes.clear()
         return translation
 
     return text._replace(write=write)

@@ -250,6 +250,30 @@ def test_attributes_are_translated_on_request():
     )
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        """<p data-x='say title="word" now' title="*">a""",
+        """<p>a <i data-x='b title="c"' @x="d alt='e'">title="c"</i> <b title="*">f""",
+        """<p>a <i translate="no"><i></i><img alt="word"></i> <img ALT='*'>""",
+        """<p>a <img translate="no" alt="word"> <b title="*">b</b>""",
+        """<p>a <i class="notranslate">b<p>c <img alt="*">""",
+        """<!-- <img alt="word"> --><p>a <b title="*">b</b> <i title="*">c</i>""",
+    ],
+)
+def test_only_attributes_are_replaced_each_time(page):
+    document = Document("a.html", page.replace("*", "c").encode(), attributes=True)
+    assert document.texts.count("c") == page.count("*")
+    for new in "de":
+        texts = [new if each == "c" else each for each in document.texts]
+        assert document.replace(texts).decode() == page.replace("*", new)
+
+
+def test_only_html_has_attributes():
+    with pytest.raises(ValueError, match="needs HTML"):
+        Document("a.md", b"", attributes=True)
+
+
 def test_encodings_are_kept():
     found = Document("a.html", "<meta charset=latin-1><p>ö".encode("latin-1"))
     written = found.replace(["łö"]).decode("latin-1")
