@@ -5,7 +5,7 @@ the same segments, translations and alignments in both.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,9 @@ _BEGINS_UPPER = r"(?s)\P{L}*\p{Lu}.*"
 # Words within sentences, whose first word always has a capital.
 _INNER_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]+")
 _MAX_WORDS = 2000  # with capitals
+# How often, and in which share of its places, a word must have them. Words that mean
+# something else without capitals, such as "May", have fewer.
+_MIN_PLACES, _MIN_PLACES_SHARE = 3, 0.9
 # Scripts whose letters are counted in training text. All others are rare.
 SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
@@ -345,13 +348,16 @@ def measure_text(sources, targets):
 
     Returns a dict of all settings but `normalization`.
     """
-    forms = defaultdict(Counter)
-    for text in sources:
-        for word in _INNER_WORD.findall(text):
-            forms[word.lower()][word] += 1
-    words = [max(counts, key=counts.get) for counts in forms.values()]
-    words = [word for word in words if word != word.lower()]
-    words.sort(key=lambda word: -forms[word.lower()][word])
+    forms = Counter(word for text in sources for word in _INNER_WORD.findall(text))
+    places = Counter()
+    for word, count in forms.items():
+        places[word.lower()] += count
+    words = [
+        word
+        for word, count in forms.most_common()
+        if word != word.lower()
+        and count >= max(_MIN_PLACES, _MIN_PLACES_SHARE * places[word.lower()])
+    ]
     counts = _count_scripts("".join(sources))
     scripts = [s for s in SCRIPTS if counts[s] > _MIN_SHARE * sum(counts.values())]
     sources, targets = (
