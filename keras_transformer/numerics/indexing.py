@@ -18,11 +18,13 @@ def gather(x, indices, axis=0):
 
 def shape(x):
     """Returns `ops.shape(x)`: an int for each size that is known, else a tensor."""
-    sizes = ops.shape(x) if keras.config.backend() != "tensorflow" else tuple(x.shape)
-    if None not in sizes:
-        return sizes
+    if keras.config.backend() != "tensorflow":
+        return ops.shape(x)
     import tensorflow as tf
 
+    sizes = tuple(x.shape)
+    if None not in sizes:
+        return sizes
     # `ops.shape` slices each size by itself.
     dynamic = tf.unstack(tf.shape(x))
     return tuple(
