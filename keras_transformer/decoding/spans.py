@@ -33,8 +33,8 @@ _PATTERNS = {
     r"%%|\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}"
     r"|%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfgGcrsa@](?!\w)",
     # Emoji with their modifiers, arrows, and signs such as a note or a check mark. Also
-    # comparisons, because models take them for tags.
-    "symbols": r"(?<!\w)\w+<=?\w+\b(?![^<>]*>)|"
+    # comparisons, because models take them for tags. A tag has attributes with `=`.
+    "symbols": r"(?<!\w)\w+<=?\w+\b(?![^\s<>]*(?:\s*/?>|\s+[\w:-]+\s*=[^<>]*>))|"
     "(?:[\u00a9\u00ae\u2190-\u2bff\U0001f000-\U0001faff]"
     "[\ufe0f\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*)+",
     "numbers": r"\d{1,3}(?:[ \u00a0\u202f]\d{2,3})+(?:[.,]\d+)?\b"
