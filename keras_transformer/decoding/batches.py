@@ -187,7 +187,8 @@ def _spell_tokens(tokenizer):
 def word_edges(tokenizer):
     """Returns whether tokens begin, and end, within a word, bool `[2, vocabulary]`.
 
-    A byte of a character counts as a letter.
+    A byte of a character beyond ASCII counts as a letter, so that a mark such as “ does
+    not end a word if it is spelled by bytes.
     """
     edges = np.zeros((2, tokenizer.vocabulary_size), bool)
     for number, spelled in enumerate(_spell_tokens(tokenizer)):
