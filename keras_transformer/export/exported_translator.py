@@ -199,8 +199,9 @@ class ExportedTranslator:
         joined = join_segments(segments, texts, scores, counts)
         ranked = translations_of(*map(np.asarray, joined))
         cut = {*text_of.numpy()[np.array(is_cut)]}
+        message = f"{TRUNCATED}, or the model cannot generate a term"
         for index, (translations, pairs) in enumerate(zip(ranked, needed, strict=True)):
-            yield add_unmet(translations, pairs), [TRUNCATED] * (index in cut)
+            yield add_unmet(translations, pairs), [message] * (index in cut)
 
     def score(self, sources, targets):
         """Like `Translator.score`, but cuts texts that are too long, with a warning."""
