@@ -4,6 +4,7 @@ The search is required to generate one of a term's target phrases for each occur
 its source phrase (see `decoding.required`).
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -13,8 +14,6 @@ from keras_transformer.errors import DataError
 
 # Flags in the third column of a glossary.
 FLAGS = ("case", "inside")
-# Number of characters by which phrases are looked up.
-_START = 4
 
 
 class Term(NamedTuple):
@@ -57,45 +56,51 @@ def read_glossary(path):
         DataError: If a line is invalid, or there is none. The message names file and
             line.
     """
+    rows = []
     with open(path, "rb") as file:
-        return parse_glossary(file, f"{path}: line ")
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                raise DataError(f"{path}: line {number}: is not UTF-8") from None
+            rows.append(text.strip("\r\n").split("\t"))
+    return parse_glossary(rows, path, "line")
 
 
-def parse_glossary(lines, name):
-    """Returns the `Term`s in the lines of a glossary, bytes (see `read_glossary`).
+def parse_glossary(rows, name, unit):
+    """Returns the `Term`s in the rows of a glossary (see `read_glossary`).
 
-    `name` and the number of a line are how messages call it.
+    A row is a list of columns. Messages call it by `name`, `unit` and its number.
     """
     terms, places = [], {}
-    for number, line in enumerate(lines, start=1):
-        place = f"{name}{number}"
-        try:
-            text = line.decode("utf-8-sig").strip("\r\n")
-        except UnicodeDecodeError:
-            raise DataError(f"{place}: is not UTF-8") from None
-        if text.strip():
-            term = _parse(text, place)
+    for number, row in enumerate(rows, start=1):
+        if any(map(str.strip, row)):
+            place = f"{name}: {unit} {number}"
+            term = _parse(row, place)
             source = term.source if term.match_case else term.source.lower()
             first = places.setdefault((source, *term[2:4]), number)
             if first != number:
                 raise DataError(
-                    f"{place}: has the source phrase of line {first}. Write its "
-                    "target phrases in one line, separated by |"
+                    f"{place}: has the source phrase of {unit} {first}. Write its "
+                    f"target phrases in one {unit}, separated by |"
                 )
             terms.append(term)
     if not terms:
-        raise DataError(f"{name.removesuffix(': line ')}: contains no terms")
+        raise DataError(f"{name}: contains no terms")
     return terms
 
 
-def _parse(text, place):
-    source, *rest = (column.strip() for column in text.split("\t"))
+def _parse(row, place):
+    source, *rest = map(str.strip, row)
+    if re.search(r"[\t\r\n]", "".join((source, *rest))):
+        raise DataError(f"{place}: columns must not contain tabs or line breaks")
     targets = tuple(each.strip() for each in rest[0].split("|")) if rest else ()
     flags = set(filter(None, "".join(rest[1:2]).replace(" ", "").split(",")))
     if not source or not targets or not all(targets) or len(rest) > 2:
+        received = "\t".join(row)[:60]
         raise DataError(
             f"{place}: must have a source phrase, a tab, and target phrases separated "
-            f"by |. Received: {text[:60]!r}"
+            f"by |. Received: {received!r}"
         )
     if unknown := sorted(flags - {*FLAGS}):
         raise DataError(
@@ -108,13 +113,14 @@ class Glossary:
     """Terms by their source phrases. `terms` is a list of `Term`."""
 
     def __init__(self, terms):
-        self._terms = terms
-        self._by_phrase, self._by_start = defaultdict(list), defaultdict(set)
+        self._terms, self._by_phrase = terms, defaultdict(list)
         for index, term in enumerate(terms):
-            phrase = _change_case(term.source, str.lower)
-            self._by_phrase[phrase].append((not term.match_case, index))
-            self._by_start[phrase[:_START]].add(phrase)
-        self._start_sizes = {*map(len, self._by_start)}
+            lower = _change_case(term.source, str.lower)
+            self._by_phrase[lower, term.source if term.match_case else None] += [index]
+        self._phrases = {lower for lower, _ in self._by_phrase}
+        # Phrases' lengths, and whether all phrases of a length are whole words.
+        sizes = sorted((len(term.source), term.whole_words) for term in terms)
+        self._sizes = dict(reversed(sizes))
 
     def find(self, text, protected=(), in_capitals=False):
         """Returns the indices of the terms in a text, one for each occurrence.
@@ -126,42 +132,35 @@ class Glossary:
         lower = _change_case(text, str.lower)
         if in_capitals:
             text = _change_case(text, str.upper)
-        found, is_free = [], [True] * len(text)
+        found, is_taken = [], bytearray(len(text))
         for part in (_change_case(each, str.lower) for each in protected):
             start = lower.find(part)
             # A part that is given twice is protected twice.
-            while start >= 0 and not is_free[start]:
+            while start >= 0 and is_taken[start : start + 1] == b"\1":
                 start = lower.find(part, start + 1)
             if start >= 0:
-                is_free[start : start + len(part)] = [False] * len(part)
-        places = [
-            (-len(phrase), start, phrase)
-            for start in range(len(text))
-            for size in self._start_sizes
-            for phrase in self._by_start.get(lower[start : start + size], ())
-            # The last starts are shorter than `size`.
-            if min(len(phrase), _START) == size and lower.startswith(phrase, start)
-        ]
-        for size, start, phrase in sorted(places):
-            part = slice(start, start - size)
-            index = self._match(text, part, phrase)
-            if index is not None and all(is_free[part]):
-                is_free[part] = [False] * -size
-                found.append(index)
+                is_taken[start : start + len(part)] = b"\1" * len(part)
+        pairs = itertools.pairwise(text)
+        is_joined = [False, *(a.isalnum() and b.isalnum() for a, b in pairs), False]
+        for size, is_whole in self._sizes.items():
+            for start in range(len(text) - size + 1):
+                splits_word = is_joined[start] or is_joined[start + size]
+                if is_taken[start] or (is_whole and splits_word):
+                    continue
+                part = slice(start, start + size)
+                if lower[part] in self._phrases and 1 not in is_taken[part]:
+                    index = self._match(text[part], lower[part], splits_word)
+                    if index is not None:
+                        is_taken[part] = b"\1" * size
+                        found.append(index)
         return found
 
-    def _match(self, text, part, phrase):
+    def _match(self, text, lower, splits_word):
         # A term with the text's letters comes before one that ignores case.
-        for _, index in sorted(self._by_phrase[phrase]):
-            term = self._terms[index]
-            edges = part.start, part.stop
-            splits_word = term.whole_words and any(
-                text[i - 1].isalnum() and text[i].isalnum()
-                for i in edges
-                if 0 < i < len(text)
-            )
-            if not splits_word and (not term.match_case or term.source == text[part]):
-                return index
+        for spelled in (text, None):
+            for index in self._by_phrase.get((lower, spelled), ()):
+                if not (splits_word and self._terms[index].whole_words):
+                    return index
         return None
 
 
@@ -173,20 +172,24 @@ def _change_case(text, change):
 def find_unmet(phrases, text):
     """Returns the phrases that a text does not contain as often as they are given.
 
-    A phrase is a list of alternatives, after which no word goes on. The case of letters
-    is ignored, because it follows the source.
+    A phrase is a list of alternatives, after which no word goes on. As in the search,
+    it may be the end of a word. The case of letters is ignored, because it follows the
+    source.
     """
     unmet = []
     for phrase, times in Counter(map(tuple, phrases)).items():
-        spellings = filter(None, (each.strip() for each in phrase))
-        spellings = sorted(spellings, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, spellings))
-        found = re.finditer(pattern, text, re.IGNORECASE)
-        ends = [text[each.end() - 1 : each.end() + 1] for each in found]
-        if (
-            sum(len(pair) < 2 or not all(map(is_in_word, pair)) for pair in ends)
-            < times
-        ):
+        found = sorted(
+            (end, each.start())
+            for spelling in filter(None, map(str.strip, phrase))
+            for each in re.finditer(f"(?=({re.escape(spelling)}))", text, re.IGNORECASE)
+            for end in [each.end(1)]
+            if end == len(text) or not all(map(is_in_word, text[end - 1 : end + 1]))
+        )
+        last = 0
+        for end, start in found:
+            if start >= last:
+                times, last = times - 1, end
+        if times > 0:
             unmet.append(phrase)
     return unmet
 

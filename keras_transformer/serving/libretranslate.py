@@ -4,7 +4,6 @@ https://docs.libretranslate.com
 """
 
 import asyncio
-import email
 import functools
 import json
 import re
@@ -23,6 +22,8 @@ from keras_transformer.serving.protocol import parse_request
 
 # The end of a model's name, such as europarl_en_fr or opus-mt-en-de.
 _NAME_END = re.compile(r"(?:^|.*[^a-z])([a-z]{2,3})[_-]([a-z]{2,3})")
+# In the headers of a part that is a file, another form, or encoded.
+_NO_FIELD = re.compile(rb"(?i);\s*filename|:\s*multipart/|:\s*(?:base64|quoted-p)")
 _FORMS = ["application/x-www-form-urlencoded", "multipart/form-data"]
 
 
@@ -58,7 +59,7 @@ class _Query(BaseModel):
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
     # Not in LibreTranslate: rows of a glossary, each a list of its columns.
-    glossary: list[list[str]] = []
+    glossary: list[list[str]] = Field([], max_length=1000)
 
 
 def _served_translator(model, batcher, limits, prefix):
@@ -167,13 +168,7 @@ def _parse(body, request):
         if content_type.lower().startswith(_FORMS[0]):
             form = urllib.parse.parse_qs(body.decode(), keep_blank_values=True)
         elif content_type.lower().startswith(_FORMS[1]):
-            header = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
-            form = {}
-            for part in email.message_from_bytes(header + body).walk():
-                name = part.get_param("name", header="Content-Disposition")
-                if name is not None:
-                    value = (part.get_payload(decode=True) or b"").decode()
-                    form.setdefault(str(name), []).append(value)
+            form = _read_parts(body, content_type)
         else:
             return _Query.model_validate_json(body)
         return _Query.model_validate(
@@ -187,6 +182,24 @@ def _parse(body, request):
         raise invalid(f"{place}{first['msg']}") from None
 
 
+def _read_parts(body, content_type):
+    """Returns lists of the values of a multipart form by name, each a plain field."""
+    boundary = re.search(r'(?i)boundary="?([^";]+)', content_type)
+    if boundary is None:
+        raise invalid("A multipart form must have a boundary")
+    form = {}
+    for part in (b"\n" + body).split(b"\n--" + boundary[1].strip().encode())[1:]:
+        if part.startswith(b"--"):
+            break
+        # The line break before the next part belongs to none.
+        head, *text = re.split(rb"\r?\n\r?\n", part.removesuffix(b"\r"), maxsplit=1)
+        name = re.search(rb'(?i);\s*name="?([^";\r\n]+)', head)
+        if name is None or _NO_FIELD.search(head):
+            raise invalid("Each part of a form must be a field, without a file")
+        form.setdefault(name[1].decode(), []).append(b"".join(text).decode())
+    return form
+
+
 def _translate(served, texts, query):
     """Returns a list of `Translation`s, best first, for each text."""
     from keras_transformer.decoding import Translation
@@ -196,8 +209,7 @@ def _translate(served, texts, query):
 
     translator = _served_translator(*served)
     if query.glossary:
-        rows = ("\t".join(row).encode() for row in query.glossary)
-        terms = parse_glossary(rows, "glossary: row ")
+        terms = parse_glossary(query.glossary, "glossary", "row")
         translator = translator.with_search(terms)
     num_results = 1 + query.alternatives
     if query.format == "text":

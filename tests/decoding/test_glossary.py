@@ -38,6 +38,7 @@ def test_glossary_is_read_from_a_file(tmp_path):
         (b"bike\tRad\tcase\tx", "must have a source phrase, a tab"),
         (b"bike\tRad\tcaze", "flags must be case or inside. Received: 'caze'"),
         (b"bike\tR\xe4der", "is not UTF-8"),
+        (b"bike\tR\rad", "columns must not contain tabs or line breaks"),
         (b"Gear\tGetriebe", "has the source phrase of line 1. Write its target"),
     ],
 )
@@ -65,6 +66,7 @@ def test_bad_rows_name_file_and_line(tmp_path, line, message):
         (["Polish+case", "polish"], "Polish polish", ["Polish+case", "polish"]),
         (["C++"], "C++ or C+++", ["C++", "C++"]),
         (["é"], "é e", ["é"]),
+        ([f"aaaa{i:05}" for i in range(1000)], "a" * 5000, []),
         ([], "anything", []),
     ],
 )
@@ -109,6 +111,8 @@ def test_protected_parts_and_capitals(text, protected, in_capitals, found):
         ([("Rad",)] * 2, "Radfahrer mit Rad-Helm", [("Rad",)]),
         ([("京都",), ("a-",)], "京都市 a-b", []),
         ([("แมว",)], "แมวดำ", []),
+        ([("Rad", "Rad fahren")], "Rad fahrens", []),
+        ([("Rad", "Rad fahren")] * 2, "Rad fahren, Rad fahrens", []),
     ],
 )
 def test_unmet_phrases_are_counted(phrases, text, unmet):

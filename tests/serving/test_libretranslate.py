@@ -12,6 +12,8 @@ from keras_transformer.serving.limits import Limits
 
 LIMITS = Limits(max_texts=5, queue_size=20, max_text_length=200, max_batch_size=4)
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
+NESTED = "--x\nContent-Type: multipart/mixed; name=q; boundary=x\n\n" * 2000
 PAIR = {"source": "en", "target": "de"}
 
 
@@ -104,12 +106,26 @@ def test_translate(port, query, answer):
             400,
             "glossary: row 2: must have a source phrase, a tab",
         ),
+        (
+            {**PAIR, "q": "a", "glossary": [["a", "b\n\nc"]]},
+            {},
+            400,
+            "glossary: row 1: columns must not contain tabs or line breaks",
+        ),
+        ({**PAIR, "q": "a", "glossary": [[" "]]}, {}, 400, "glossary: contains no"),
+        (
+            {**PAIR, "q": "a", "glossary": [["a", "b"]] * 1001},
+            {},
+            400,
+            "'glossary': List should have at most 1000 items",
+        ),
         ({**PAIR, "q": "a <keep> b"}, {}, 400, "line 1: <keep> and </keep> must"),
         ({**PAIR, "q": ["a"] * 6}, {}, 400, "A request must have at most 5 rows."),
         ({**PAIR, "q": "a" * 201}, {}, 400, "A text must have at most 200 characters."),
         ("[", {}, 400, "Invalid JSON"),
         ("q=%ff", FORM, 400, "'source': Field required"),
         (b"\xff", FORM, 400, "The body must be UTF-8"),
+        (NESTED, MULTIPART, 400, "Each part of a form must be a field"),
         ("q=a", {**FORM, "Origin": "http://a.b"}, 415, "Content-Type must be"),
         ("q=a", {"Content-Type": "text/plain"}, 415, "Content-Type must be"),
     ],
@@ -126,7 +142,7 @@ def test_multipart_forms(port, line_end):
         f'--x\nContent-Disposition: form-data; name="{name}"\n\n{text}\n'
         for name, text in {**PAIR, "q": "ä b"}.items()
     ]
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    headers = {**MULTIPART}
     body = "".join([*rows, "--x--\n"]).replace("\n", line_end).encode()
     found = ask(port, "POST", "/translate", body, headers)
     assert found[::2] == (200, {"translatedText": "b ä"})
