@@ -55,6 +55,7 @@ def distill(
         data = json.dumps({side: str(path) for side, path in paths.items()})
         return [f"data.train={data}", *overrides]
 
+    console.load_tensorflow()
     from keras_transformer.recipes import load_recipe
     from keras_transformer.runs.folder import has_begun
 

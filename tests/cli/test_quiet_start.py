@@ -25,6 +25,10 @@ ARGUMENTS = {
     "info": ["run"],
     "models": [],
     "compare": ["-r", "text", "text", "copy"],
+    "distill": [
+        *("run", "-s", "text", "--output", "new"),
+        *("--set", "data.validation={source: text, target: text}"),
+    ],
     "filter": [
         *("run", *PAIR, "--output-source", "x", "--output-target", "y"),
         *("--keep-fraction", "0.5"),
