@@ -50,7 +50,9 @@ def recipe_error(recipe, *overrides):
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
-    own_files = ["data.train={source: a, target: b}"] if name == "files" else []
+    own_files = (
+        ["data.train={source: a, target: b}"] if name in ("files", "student") else []
+    )
     recipe = load_recipe(name, own_files)
     assert recipe.training.steps > 0
     # `shipped_recipes` maps each name to a description.
