@@ -199,7 +199,9 @@ def test_variations_reject_invalid_values(changes, message):
     "changes", [{"first_position": 1}, {"timescales": "tensor2tensor"}]
 )
 def test_learned_positions_have_no_variations(changes):
-    with pytest.raises(ValueError, match="Only sinusoids have `rates` and `first_"):
+    with pytest.raises(
+        ValueError, match="Only sinusoids have `timescales` and `first_"
+    ):
         built(changes, **LEARNED)
     with pytest.raises(ValueError, match="requires positions: sinusoidal"):
         ModelSettings(size="tiny", **LEARNED, variations=changes)
