@@ -448,7 +448,8 @@ def score(
             elif number > num_done:
                 write_line(f"{pair.log_prob:.6f}")
         if num_done:
-            return  # the perplexity of all pairs is unknown
+            console.print_status("no perplexity: some scores are from an earlier call")
+            return
         perplexity = perplexity_of([PairScore(log_prob, num_tokens)])
         if as_json:
             report = {"model": str(model), "perplexity": perplexity, "pairs": []}

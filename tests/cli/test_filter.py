@@ -365,7 +365,7 @@ def test_interrupted_scores_are_continued(tiny_model_file, run_command, tmp_path
     assert output.read_text() == whole
     output.rename(tmp_path / "out.part")
     os.truncate(tmp_path / "out.part", len(whole) // 2 + 3)
-    run_command(*command, code=0)
+    assert "no perplexity" in run_command(*command, code=0).stderr
     assert output.read_text() == whole
     assert "all pairs are already scored" in run_command(*command, code=0).stderr
     (tmp_path / "b").write_text("der Hund\n" * 6)
