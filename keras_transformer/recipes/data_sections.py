@@ -112,7 +112,7 @@ class FilesData(Section):
     train: TrainingTextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -125,12 +125,12 @@ class TsvData(Section):
     test: Paths | None = None  # files that training does not read
     source: Column = 1  # number of the column, or its name in line 1
     target: Column = 2  # number of the column, or its name in line 1
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 class CsvData(TsvData):
-    """Like `TsvData`, for files of a spreadsheet, in which cells may be in quotes."""
+    """Files of a spreadsheet, with the keys of `tsv`. Cells may be in quotes."""
 
     kind: Literal["csv"]
 
@@ -144,7 +144,7 @@ class JsonlData(Section):
     test: Paths | None = None  # files that training does not read
     source: Text = "source"  # key of the source text, such as translation.en
     target: Text = "target"  # key of the target text, such as translation.de
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -157,7 +157,7 @@ class TmxData(Section):
     test: Paths | None = None  # files that training does not read
     source: Text  # code of the source language, such as en
     target: Text  # code of the target language, such as de
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -188,7 +188,7 @@ class HfData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     streaming: bool = False  # read the examples without storing the dataset
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -203,7 +203,7 @@ class RecordsData(Section):
     train: FilePath  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
 
 
 class TfdsData(Section):
@@ -217,7 +217,7 @@ class TfdsData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     data_dir: _DataFolder | None = None  # folder for downloads
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -230,7 +230,7 @@ class PhrasesData(Section):
     size: PositiveInt = 31_500  # number of phrases, including the held-out ones
     held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -270,7 +270,7 @@ class TreesData(Section):
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
     words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols for words
-    max_length: PositiveInt = 256  # per side, with the end id; drops longer pairs
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
 
 
 class NoData(Section):
@@ -326,7 +326,7 @@ class MixedData(Section):
 
     kind: Literal["mixed"]
     train: Annotated[list[_Corpus], Field(min_length=1)]  # list of corpora
-    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
     @model_validator(mode="before")

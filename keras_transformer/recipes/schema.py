@@ -80,8 +80,8 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    size: str = "base"  # name in keras_transformer.SIZES
-    start: Literal["learned", "zeros"] | None = None  # decoder's start; null: learned
+    size: str = "base"  # tiny, small, base or big; defaults of other keys
+    start: Literal["learned", "zeros"] | None = None  # start vector; null: learned
     timescales: Literal[TIMESCALES] | None = None  # of sinusoids; null: paper
     variations: VariationSettings | None = None  # see `Variations`
 
@@ -196,7 +196,7 @@ _Projections = Annotated[list[Literal[PROJECTIONS]], Field(min_length=1)]
 class LoraSettings(Section):
     """Low-rank adapters, the only weights that are trained (see `add_adapters`)."""
 
-    rank: PositiveInt = 8  # of the product that is added to a kernel
+    rank: PositiveInt = 8  # rank of the product that is added to a kernel
     alpha: PositiveFloat = 16.0  # factor on the product, divided by rank
     layers: _Projections = Field(["query", "value"])  # projections with adapters
 
