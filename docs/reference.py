@@ -229,8 +229,8 @@ def yaml_value(value):
 # Sections in which a stage looks up keys that it does not set.
 STAGE_DEFAULTS = {
     "directions": "data.train",
-    "tokenizer_dropout": "tokenizer",
-    "segmentations": "tokenizer",
+    "bpe_dropout": "tokenizer",
+    "num_segmentations": "tokenizer",
 }
 
 

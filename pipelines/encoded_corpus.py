@@ -35,10 +35,10 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     num_read: NonNegativeInt  # number of kept and dropped pairs
-    # Number of kept pairs. The number of rows is `segmentations` times as large.
+    # Number of kept pairs. The number of rows is `num_segmentations` times as large.
     num_pairs: PositiveInt
     num_identical: NonNegativeInt  # number of kept pairs with identical sides
-    segmentations: PositiveInt
+    num_segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None  # hash of text, tokenizers and options
     ids: str  # hash of the ids
@@ -91,8 +91,8 @@ class EncodedCorpus:
         self.folder = os.fspath(folder)
         path = os.path.join(folder, FACTS)
         facts = read_json(path, _Facts, error=DataError).model_dump()
-        self.num_pairs = facts["num_pairs"] * facts["segmentations"]
-        self._segmentations = facts["segmentations"]
+        self.num_pairs = facts["num_pairs"] * facts["num_segmentations"]
+        self._num_segmentations = facts["num_segmentations"]
         self.pad_id, self.start_id = facts["pad_id"], facts["start_id"]
         self.dropped = facts["dropped"]
         self.has_only_copies = facts["num_identical"] == facts["num_pairs"]
@@ -233,7 +233,7 @@ class EncodedCorpus:
         Rows are counted from 0, pairs from 1. Dropped pairs count, too, so
         `Pairs.locate` accepts these numbers.
         """
-        indices = indices // self._segmentations
+        indices = indices // self._num_segmentations
         # dropped[i] - i pairs were kept before the i-th dropped pair.
         kept_before = self._dropped - np.arange(len(self._dropped))
         return indices + np.searchsorted(kept_before, indices, side="right") + 1
@@ -305,6 +305,6 @@ def corpus_report(facts: dict) -> str:
         kept += f", {facts['num_identical']:,} of them with identical sides"
     elif facts["num_identical"]:
         kept += ", all with identical sides: is the target the same file as the source?"
-    if facts.get("segmentations", 1) > 1:
-        kept += f", each in {facts['segmentations']} segmentations"
+    if facts.get("num_segmentations", 1) > 1:
+        kept += f", each in {facts['num_segmentations']} segmentations"
     return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])

@@ -51,16 +51,16 @@ def encode_corpus(
     target_tokenizer: Tokenizer,
     folder: str | os.PathLike,
     max_length: int = 256,
-    dropout: float = 0.0,
-    segmentations: int = 1,
+    bpe_dropout: float = 0.0,
+    num_segmentations: int = 1,
     seed: int = 1,
     examples: str = "training examples",
     report: Callable | None = None,
 ) -> EncodedCorpus:
     """Tokenizes pairs once and stores their ids in `folder`.
 
-    With `dropout`, each pair is stored `segmentations` times, each time split randomly
-    into subwords (BPE-dropout). An epoch contains all segmentations.
+    With `bpe_dropout`, each pair is stored `num_segmentations` times, each time split
+    randomly into subwords. An epoch contains all segmentations.
 
     If the folder already contains the same text, encoded with the same tokenizers and
     options, the existing corpus is opened. A source whose `fingerprint()` is `None` is
@@ -74,9 +74,10 @@ def encode_corpus(
         folder: The output folder. Another corpus in it is replaced.
         max_length: Maximum number of ids of a side, including the end id. Longer pairs
             are dropped.
-        dropout: Probability of skipping a merge of subwords (see `Tokenizer.sample`).
-        segmentations: Number of segmentations per pair, 1 without dropout.
-        seed: Seed of the dropout, not negative.
+        bpe_dropout: Probability of skipping a merge of subwords (see
+            `Tokenizer.sample`).
+        num_segmentations: Number of segmentations per pair, 1 without `bpe_dropout`.
+        seed: Seed of BPE-dropout, not negative.
         examples: Plural noun for the pairs, for the message if none is left.
         report: Function that receives the number of encoded pairs after each chunk.
 
@@ -84,19 +85,24 @@ def encode_corpus(
         The corpus in `folder`.
 
     Raises:
-        ValueError: If `dropout` is outside [0, 1), if `segmentations` is below 1, or
-            above 1 without `dropout`.
+        ValueError: If `bpe_dropout` is outside [0, 1), if `num_segmentations` is below
+            1, or above 1 without `bpe_dropout`.
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
-            support dropout, or `folder` contains other files.
+            support BPE-dropout, or `folder` contains other files.
     """
-    if not 0 <= dropout < 1 or segmentations < 1 or (segmentations > 1 and not dropout):
+    if (
+        not 0 <= bpe_dropout < 1
+        or num_segmentations < 1
+        or (num_segmentations > 1 and not bpe_dropout)
+    ):
         raise ValueError(
-            "`dropout` must be in [0, 1), and `segmentations` at least 1 (1 without "
-            f"dropout). Received: dropout={dropout}, segmentations={segmentations}."
+            "`bpe_dropout` must be in [0, 1), and `num_segmentations` at least 1 (1 "
+            f"without `bpe_dropout`). Received: bpe_dropout={bpe_dropout}, "
+            f"num_segmentations={num_segmentations}."
         )
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
-    sampling = (dropout, segmentations, seed) if dropout else None
+    sampling = (bpe_dropout, num_segmentations, seed) if bpe_dropout else None
     fingerprint = _fingerprint(pairs, tokenizers, max_length, sampling)
     corpus = _matching_corpus(folder, fingerprint, tokenizers)
     if corpus is not None:
@@ -119,7 +125,7 @@ def encode_corpus(
         if id_chunks is not None and sampling:
             raise DataError(
                 "the pairs already contain ids, so no segmentations can be drawn. "
-                f"Received: dropout={dropout}."
+                f"Received: bpe_dropout={bpe_dropout}."
             )
         facts = _read_partial(temporary / FACTS, fingerprint)
         if id_chunks is None:
@@ -128,7 +134,7 @@ def encode_corpus(
             encoded, facts = _read_ids(id_chunks), _read_partial("", fingerprint)
         _write_corpus(encoded, pairs, tokenizers, temporary, max_length, facts, report)
         del facts["lengths"]
-        facts |= {"ids": _hash_ids(temporary), "segmentations": segmentations}
+        facts |= {"ids": _hash_ids(temporary), "num_segmentations": num_segmentations}
         facts |= {
             "pad_id": target_tokenizer.pad_id,
             "start_id": target_tokenizer.start_id,
@@ -201,8 +207,9 @@ def _encode_texts(pairs, tokenizers, sampling, num_read):
         identical: Bool `[chunk]`, whether both sides of a pair are equal.
         reasons: Object `[chunk]`, why a pair is dropped (a key of `DROP_REASONS`), or
             "". Lengths are not checked yet.
-        sides: RaggedTensors of source and target, int32 `[chunk * segmentations,
-            (length)]`. The segmentations of a pair are adjacent.
+        sides: RaggedTensors of source and target, int32
+            `[chunk * num_segmentations, (length)]`. The segmentations of a pair are
+            adjacent.
         chunk: The texts, a list of pairs.
     """
     locate, pairs = pairs.locate, itertools.islice(pairs, num_read, None)
@@ -251,9 +258,9 @@ def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
     """Splits the texts of a chunk's side. `place` makes its random numbers unique."""
     if sampling is None:
         return tokenizer.tokenize(tf.constant(texts))
-    dropout, segmentations, seed = sampling
+    dropout, num_segmentations, seed = sampling
     texts = [text.decode() for text in texts]
-    seeds = np.random.SeedSequence([seed, *place]).generate_state(segmentations)
+    seeds = np.random.SeedSequence([seed, *place]).generate_state(num_segmentations)
     sampled = [tokenizer.sample(texts, dropout, int(each)) for each in seeds]
     return tf.stack(sampled, axis=1).merge_dims(0, 1)
 
@@ -270,19 +277,19 @@ def _align_subwords(links, chunk, is_kept, begins, sides):
     through others are a group, counted from 1 in each pair. A pair that is not kept, or
     whose subwords do not begin as many words as its texts have, has no groups.
     """
-    segmentations = sides[0].nrows() // len(chunk)
-    has_groups = np.repeat(is_kept, segmentations)
+    num_segmentations = sides[0].nrows() // len(chunk)
+    has_groups = np.repeat(is_kept, num_segmentations)
     splits = [rows.row_splits.numpy() for rows in sides]
     words = []  # of each side, the word of each id, counted from 0 in its row
     for side in (0, 1):
         begun = np.cumsum(np.append(0, begins[side][sides[side].flat_values.numpy()]))
         before = begun[splits[side]]
         counts = [len((pair[side] or "").split()) for pair in chunk]
-        has_groups &= np.diff(before) == np.repeat(counts, segmentations)
+        has_groups &= np.diff(before) == np.repeat(counts, num_segmentations)
         words.append(begun[1:] - np.repeat(before[:-1], np.diff(splits[side])) - 1)
     groups = [np.zeros(len(each), np.uint16) for each in words]
     for row in np.flatnonzero(has_groups):
-        group = _group_words(links[row // segmentations])
+        group = _group_words(links[row // num_segmentations])
         for side in (0, 1) if group else ():
             place = slice(*splits[side][row : row + 2])
             groups[side][place] = [

@@ -231,7 +231,7 @@ class NoisyCorpus(EncodedCorpus):
 
     def _can_join(self, row, other):
         """Returns whether two rows are different pairs of one corpus and one tag."""
-        if row // self._segmentations == other // self._segmentations:
+        if row // self._num_segmentations == other // self._num_segmentations:
             return False
         parts = self._parts(self.numbers(np.array([row, other])))
         return parts[0] == parts[1] and self._split(row)[0] == self._split(other)[0]

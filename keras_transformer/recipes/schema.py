@@ -139,17 +139,19 @@ class TokenizerSettings(Section):
     split_digits: bool = False
     model: FilePath | None = None
     source_model: FilePath | None = None
-    dropout: Fraction = 0.0
-    segmentations: PositiveInt = 1
+    bpe_dropout: Fraction = 0.0
+    num_segmentations: PositiveInt = 1
 
     @model_validator(mode="after")
     def _check_dropout(self):
         if self.model and self.kind != "bpe":
             raise ValueError("model is a SentencePiece model, so kind must be bpe")
-        if self.dropout and self.kind != "bpe":
-            raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
-        if self.segmentations > 1 and not self.dropout:
-            raise ValueError("segmentations above 1 require dropout above 0")
+        if self.bpe_dropout and self.kind != "bpe":
+            raise ValueError(
+                "bpe_dropout skips merges of byte pairs, so kind must be bpe"
+            )
+        if self.num_segmentations > 1 and not self.bpe_dropout:
+            raise ValueError("num_segmentations above 1 requires bpe_dropout above 0")
         return self
 
     @model_validator(mode="after")
@@ -205,7 +207,7 @@ class StageSettings(Section):
     """A stage of training.
 
     Missing settings are taken from `training`, or from `data.train.directions`,
-    `tokenizer.dropout` and `tokenizer.segmentations`. `consistency: null` and
+    `tokenizer.bpe_dropout` and `tokenizer.num_segmentations`. `consistency: null` and
     `learning_rate: null` override the values in `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
@@ -213,8 +215,8 @@ class StageSettings(Section):
 
     steps: PositiveInt  # training steps of the stage
     directions: Literal["forward", "both"] | None = None  # both: also swapped pairs
-    tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
-    segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
+    bpe_dropout: Fraction | None = None  # replaces tokenizer.bpe_dropout
+    num_segmentations: PositiveInt | None = None  # replaces tokenizer.num_segmentations
     batch_tokens: PositiveInt | None = None
     schedule: Literal["noam", "inverse_sqrt"] | None = None
     learning_rate: PositiveFloat | None = None
@@ -241,8 +243,8 @@ class TextOptions(NamedTuple):
     """Settings for reading the training text in a stage."""
 
     directions: str  # "forward" or "both"
-    dropout: float  # of the tokenizer
-    segmentations: int
+    bpe_dropout: float
+    num_segmentations: int
     is_default: bool = True  # whether they are those of the recipe
 
     @property
@@ -250,7 +252,7 @@ class TextOptions(NamedTuple):
         """Name of the cache folder of the text."""
         if self.is_default:
             return "train"
-        return f"train-{self.directions}-{self.dropout:g}x{self.segmentations}"
+        return f"train-{self.directions}-{self.bpe_dropout:g}x{self.num_segmentations}"
 
 
 class Stage(NamedTuple):
@@ -457,7 +459,9 @@ class Recipe(Section):
         training, tokenizer = self.training, self.tokenizer
         train = getattr(self.data, "train", None)
         directions = getattr(train, "directions", "forward")
-        default = TextOptions(directions, tokenizer.dropout, tokenizer.segmentations)
+        default = TextOptions(
+            directions, tokenizer.bpe_dropout, tokenizer.num_segmentations
+        )
         if not training.stages:
             return [Stage(0, training.steps, training, default)]
         stages, start = [], 0
@@ -466,12 +470,12 @@ class Recipe(Section):
             given = stage.given()
             text_options = TextOptions(
                 given.pop("directions", default.directions),
-                given.pop("tokenizer_dropout", default.dropout),
-                given.pop("segmentations", default.segmentations),
+                given.pop("bpe_dropout", default.bpe_dropout),
+                given.pop("num_segmentations", default.num_segmentations),
             )
             # Without dropout, all segmentations of a text are equal, so one is enough.
-            if not text_options.dropout:
-                text_options = text_options._replace(segmentations=1)
+            if not text_options.bpe_dropout:
+                text_options = text_options._replace(num_segmentations=1)
             text_options = text_options._replace(is_default=text_options == default)
             try:
                 settings = TrainingSettings.model_validate({**shared, **given})
@@ -566,18 +570,18 @@ class Recipe(Section):
             )
         if tokenizer.model and kind in ("records", "trees"):
             raise ValueError(f"tokenizer.model is not available with data.kind: {kind}")
-        if kind == "records" and tokenizer.dropout:
+        if kind == "records" and tokenizer.bpe_dropout:
             raise ValueError(
-                "data.kind: records requires tokenizer.dropout: 0, since the text is "
-                "already encoded"
+                "data.kind: records requires tokenizer.bpe_dropout: 0, since the text "
+                "is already encoded"
             )
 
     def _check_stages(self, stages):
         for number, stage in enumerate(stages, 1):
-            if stage.text_options.dropout and self.tokenizer.kind != "bpe":
+            if stage.text_options.bpe_dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
-                    f"training.stages: stage {number}: dropout skips merges of byte "
-                    "pairs, so tokenizer.kind must be bpe"
+                    f"training.stages: stage {number}: bpe_dropout skips merges of "
+                    "byte pairs, so tokenizer.kind must be bpe"
                 )
             directions = stage.text_options.directions
             if self.data.kind == "mixed" and directions == "both":
@@ -590,7 +594,7 @@ class Recipe(Section):
                 raise ValueError(
                     f"training.stages: stage {number}: with data.kind: "
                     f"{self.data.kind}, a stage cannot change directions, "
-                    "tokenizer_dropout or segmentations"
+                    "bpe_dropout or num_segmentations"
                 )
 
     def _check_directions(self, stages):

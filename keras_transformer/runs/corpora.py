@@ -50,7 +50,10 @@ def prepare_corpora(recipe, output, pairs, has_begun=False, progress=False):
         sampling, examples = {}, "validation examples"
         if text is not None:
             examples = "training examples"
-            sampling = {"dropout": text.dropout, "segmentations": text.segmentations}
+            sampling = {
+                "bpe_dropout": text.bpe_dropout,
+                "num_segmentations": text.num_segmentations,
+            }
         label = f"encoding data.{name}"
         with _show_phase(label, "pairs", source.num_pairs, progress) as report:
             pipelines.encode_corpus(
@@ -267,7 +270,7 @@ def _load_sentencepiece(settings, side):
     except DataError as error:
         raise DataError(f"{label}: {error}") from None
     if settings.dropout and not tokenizer.has_merges:
-        raise DataError(f"{label}: tokenizer.dropout requires a model of type bpe")
+        raise DataError(f"{label}: tokenizer.bpe_dropout requires a model of type bpe")
     found, size = tokenizer.vocabulary_size, getattr(settings, f"{side}vocabulary_size")
     if found != size:
         raise DataError(

@@ -88,7 +88,7 @@ def plan_training(recipe):
     if stored:
         texts = {each.text_options for each in recipe.stages}
         copies = sum(
-            each.segmentations * (2 if each.directions == "both" else 1)
+            each.num_segmentations * (2 if each.directions == "both" else 1)
             for each in texts
         )
         id_bytes = 2 if tokenizer.vocabulary_size <= 1 << 16 else 4

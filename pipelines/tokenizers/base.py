@@ -102,7 +102,8 @@ class Tokenizer(tf.Module):
             DataError: If the tokenizer has no merges.
         """
         raise DataError(
-            f"tokenizer.dropout requires `tokenizer.kind: bpe`. Received: {self.kind}."
+            "tokenizer.bpe_dropout requires `tokenizer.kind: bpe`. "
+            f"Received: {self.kind}."
         )
 
     def detokenize(self, ids):

@@ -51,8 +51,8 @@ class BpeDropout:
         model = ModelProto.FromString(model)
         if model.trainer_spec.model_type != model.trainer_spec.BPE:
             raise DataError(
-                "tokenizer.dropout must be 0 unless the SentencePiece model is of type "
-                "BPE."
+                "tokenizer.bpe_dropout must be 0 unless the SentencePiece model is of "
+                "type BPE."
             )
         pieces = pieces_by_type(model)
         normal, fixed = pieces[Piece.NORMAL], pieces[Piece.USER_DEFINED]

@@ -206,8 +206,8 @@ def test_records_reject_other_tokenizer_and_segmentation(records, tmp_path):
     tokenizer = source.tokenizer()
     arguments = (source, tokenizer, tokenizer, tmp_path / "ids", MAX_LENGTH)
     before = encode_corpus(*arguments)
-    with pytest.raises(DataError, match=r"already contain ids.* dropout=0\.1"):
-        encode_corpus(*arguments, dropout=0.1, segmentations=3)
+    with pytest.raises(DataError, match=r"already contain ids.* bpe_dropout=0\.1"):
+        encode_corpus(*arguments, bpe_dropout=0.1, num_segmentations=3)
     assert EncodedCorpus.load(tmp_path / "ids").fingerprint == before.fingerprint
 
 

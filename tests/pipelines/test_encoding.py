@@ -168,7 +168,7 @@ def test_interrupted_call_is_continued(tokenizers, tmp_path, monkeypatch, stop):
 
     def encode(folder, report=None):
         pairs = MixedPairs([TextFiles(*files), TextFiles(*files[::-1])])
-        options = {"dropout": 0.3, "segmentations": 2, "report": report}
+        options = {"bpe_dropout": 0.3, "num_segmentations": 2, "report": report}
         return encode_corpus(pairs, *tokenizers, tmp_path / folder, **options)
 
     def report(done):
@@ -208,10 +208,10 @@ def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch)
 
     def encode(folder, **options):
         return encode_corpus(
-            pairs, *tokenizers, tmp_path / folder, dropout=0.3, **options
+            pairs, *tokenizers, tmp_path / folder, bpe_dropout=0.3, **options
         )
 
-    corpus = encode("ids", segmentations=4)
+    corpus = encode("ids", num_segmentations=4)
     assert corpus.num_pairs == 30 * 4
     assert "30 of 31 pairs kept, each in 4 segmentations; dropped: 1" in corpus.report
     kept = [number for number in range(1, 32) if number != 9]
@@ -225,7 +225,7 @@ def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch)
         different += sum(rows[row] != rows[row // 4 * 4] for row in range(120))
     # Of 240 texts, 180 are compared with another segmentation: three of each four.
     assert different > 120
-    same, other = encode("same", segmentations=4), encode("other", seed=2)
+    same, other = encode("same", num_segmentations=4), encode("other", seed=2)
     assert all(
         np.array_equal(*both)
         for row in range(120)
@@ -296,7 +296,7 @@ def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
     """If SentencePiece drew others, equal `inputs` would have another `fingerprint`."""
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
-    options = {"dropout": 0.2, "segmentations": 2}
+    options = {"bpe_dropout": 0.2, "num_segmentations": 2}
 
     def encode(name, **changes):
         return encode_corpus(files, *tokenizers, tmp_path / name, **(options | changes))
@@ -357,10 +357,17 @@ def test_ids_are_stored_once(tokenizers, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"segmentations": 0}, {"segmentations": 2}, {"dropout": -0.5}, {"dropout": 1.0}],
+    [
+        {"num_segmentations": 0},
+        {"num_segmentations": 2},
+        {"bpe_dropout": -0.5},
+        {"bpe_dropout": 1.0},
+    ],
 )
 def test_encode_corpus_rejects_arguments_out_of_range(tokenizers, tmp_path, options):
-    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\), and `segm"):
+    with pytest.raises(
+        ValueError, match=r"`bpe_dropout` must be in \[0, 1\), and `num_"
+    ):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids", **options)
     assert not (tmp_path / "ids").exists()
 

@@ -96,7 +96,7 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
     [
         *("[]", "null", "{}", "{", "[" * 9000),
         *('{"num_pairs": 1e9}', '{"num_pairs": "a"}'),
-        *('{"num_pairs": 1e999}', '{"segmentations": -1}', '{"dropped": {"x": 1}}'),
+        *('{"num_pairs": 1e999}', '{"num_segmentations": -1}', '{"dropped": {"x": 1}}'),
         '{"dropped": {"empty": {"count": 1, "first": [1]}}}',
     ],
 )

@@ -131,7 +131,7 @@ def test_joined_pairs_are_different_ones_of_a_corpus(data, tmp_path):
             assert (first < 40) == (second < 40)
     assert joined > 50
     arguments = pairs[:2], tokenizer, tokenizer, tmp_path / "ids"
-    pipelines.encode_corpus(*arguments, dropout=0.5, segmentations=40)
+    pipelines.encode_corpus(*arguments, bpe_dropout=0.5, num_segmentations=40)
     corpus = NoisyCorpus.load(tmp_path / "ids", None, {"join": 0.5}, tokenizer)
     sources, *_ = corpus.padded_batch(np.arange(80, 160))
     texts = {text.decode() for text in tokenizer.detokenize(sources).numpy()}

@@ -29,8 +29,8 @@ SETTINGS = (
     *(STAGES, "training.steps=6", "training.warmup_steps=3"),
     *("training.cooldown_steps=0", "training.checkpoint_steps=1"),
     *("training.keep_checkpoints=6", "training.average_checkpoints=1"),
-    *("training.validation_bleu=false", "tokenizer.dropout=0.0"),
-    *("tokenizer.segmentations=1", "training.ema_momentum=0.6"),
+    *("training.validation_bleu=false", "tokenizer.bpe_dropout=0.0"),
+    *("tokenizer.num_segmentations=1", "training.ema_momentum=0.6"),
 )
 
 

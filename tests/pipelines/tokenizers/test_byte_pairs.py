@@ -47,7 +47,7 @@ def test_models_of_other_types_are_rejected():
     for use, message in (
         (CoreOpsBytePairTokenizer, "need a SentencePiece model of type BPE"),
         (lambda each: extend_bpe(each, SENTENCES, 5), "of type BPE can be extended"),
-        (lambda each: each.sample(["a"], 0.1, 1), r"tokenizer\.dropout must be 0"),
+        (lambda each: each.sample(["a"], 0.1, 1), r"tokenizer\.bpe_dropout must be 0"),
     ):
         with pytest.raises(DataError, match=message):
             use(tokenizer)
