@@ -23,8 +23,8 @@ from keras_transformer.parsing.trees import ROOT_LABEL, Tree, events, label_coun
 
 ANY_TAG = "XX"
 # Forms of a word in the target; `linearize` describes them.
-WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
-# Forms in which the source has a number before each word.
+LINEARIZATIONS = ("joined", "numbers", "tags", ANY_TAG)
+# Those whose source has a number before each word.
 _NUMBERED = ("joined", "numbers")
 # Words are numbered modulo this value. Few sentences are longer.
 NUMBERS = 128
@@ -44,59 +44,61 @@ REPAIRS = (
 )
 
 
-def _check_words(words):
-    if words not in WORD_SYMBOLS:
+def _check_linearization(linearization):
+    if linearization not in LINEARIZATIONS:
         raise ValueError(
-            f"`words` must be one of {', '.join(WORD_SYMBOLS)}. Received: {words!r}."
+            f"`linearization` must be one of {', '.join(LINEARIZATIONS)}. "
+            f"Received: {linearization!r}."
         )
 
 
-def check_tags(tree: Tree, words: str) -> None:
+def check_tags(tree: Tree, linearization: str) -> None:
     """Raises `ValueError` if a tag of the tree would be read as a word's number."""
-    if words in ("joined", "tags"):
+    if linearization in ("joined", "tags"):
         for word, tag in zip(tree.words, tree.tags, strict=True):
             if _is_number(tag):
                 raise ValueError(
-                    f"the tag {tag!r} of {word!r} is a number, and in the form "
-                    f"{words!r}, numbers stand for words. Rename the tag, or use the "
-                    "form 'numbers' or 'XX'"
+                    f"the tag {tag!r} of {word!r} is a number, and in the "
+                    f"linearization {linearization!r}, numbers stand for words. Rename "
+                    "the tag, or use the linearization 'numbers' or 'XX'"
                 )
 
 
 def source_text(
-    words: Sequence[str], symbols: str = "tags", first_number: int = 0
+    words: Sequence[str], linearization: str = "tags", first_number: int = 0
 ) -> str:
     """Returns the model's source for a sentence: its words, with numbers if needed.
 
-    `symbols` is the form of a word in the target (the argument `words` of `linearize`).
+    `linearization` is that of the target (see `linearize`).
     """
-    _check_words(symbols)
-    if symbols in _NUMBERED:
+    _check_linearization(linearization)
+    if linearization in _NUMBERED:
         numbered = enumerate(words, start=first_number)
         words = [f"{_number(place)} {word}" for place, word in numbered]
     return " ".join(words)
 
 
-def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
+def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) -> str:
     """Returns the symbols of a tree, separated by spaces.
 
-    `words` is the form of a word. With "tags", it is the part of speech. With
+    `linearization` is the form of a word. With "tags", it is the part of speech. With
     "numbers", it is the position plus `first_number`, modulo `NUMBERS`; `delinearize`
     assumes that the first number is 0. With "XX", it is the same symbol for all words.
     With "joined", it is the number, and then the part of speech with the brackets
     around it. Raises `ValueError` if a form with tags has a tag that is a number.
     """
-    _check_words(words)
-    check_tags(tree, words)
-    if words == "joined":
+    _check_linearization(linearization)
+    check_tags(tree, linearization)
+    if linearization == "joined":
         joined = enumerate(_join_symbols(tree), start=first_number)
         return " ".join(f"{_number(place)} {symbol}" for place, symbol in joined)
     symbols = []
     for kind, value in events(tree):
-        if kind == "word" and words == "numbers":
+        if kind == "word" and linearization == "numbers":
             symbols.append(_number(value + first_number))
         elif kind == "word":
-            symbols.append(f"({tree.tags[value] if words == 'tags' else ANY_TAG})")
+            tag = tree.tags[value] if linearization == "tags" else ANY_TAG
+            symbols.append(f"({tag})")
         else:
             symbols.append(("(" if kind == "open" else ")") + value)
     return " ".join(symbols)
@@ -125,21 +127,23 @@ def _number(place) -> str:
     return f"({place % NUMBERS})"
 
 
-def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
+def collect_symbols(trees: Iterable[Tree], linearization: str = "tags") -> list[str]:
     """Returns all symbols in the sources and targets of trees, sorted."""
     numbers = [_number(place) for place in range(NUMBERS)]
-    if words == "joined":
+    if linearization == "joined":
         used = {symbol for tree in trees for symbol in _join_symbols(tree)}
         return sorted(used.union(numbers))
     labels, tags = label_counts(trees)
-    symbols = [f"({tag})" for tag in (tags if words == "tags" else [ANY_TAG])]
-    if words == "numbers":
+    symbols = [f"({tag})" for tag in (tags if linearization == "tags" else [ANY_TAG])]
+    if linearization == "numbers":
         symbols = numbers
     brackets = [side + label for label in labels for side in "()"]
     return sorted({*brackets, *symbols})
 
 
-def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list]:
+def word_marks(
+    pieces: Sequence[bytes], linearization: str = "tags"
+) -> tuple[list, list]:
     """Returns which ids begin a source word, and which represent a word in the target.
 
     `pieces` are the bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
@@ -155,8 +159,8 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
         tags.append(bool(match) and not numbers[-1])
     # In the joined form, a number precedes each tag symbol in the target. Only the tag
     # symbol represents the word.
-    symbols = tags if words == "joined" else [*map(operator.or_, numbers, tags)]
-    return numbers if words in _NUMBERED else begins, symbols
+    symbols = tags if linearization == "joined" else [*map(operator.or_, numbers, tags)]
+    return numbers if linearization in _NUMBERED else begins, symbols
 
 
 def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:

@@ -22,7 +22,7 @@ class Parse(NamedTuple):
     repairs: Counter | None
 
 
-def parse_sentences(translator, sentences, symbols=None):
+def parse_sentences(translator, sentences, linearization=None):
     """Parses sentences. Each tree has exactly the words of its sentence.
 
     The tree comes from the first output in the n-best list that needs no repair. If
@@ -32,25 +32,24 @@ def parse_sentences(translator, sentences, symbols=None):
         translator: `Translator`. Its beam size is the length of the n-best list.
         sentences: List of tuples of words, without whitespace or parentheses (see
             `parsing.trees.split_words`).
-        symbols: Form of a word (see the argument `words` of `linearize`). If `None`,
-            the form that the model was trained on.
+        linearization: See `linearize`. If `None`, that of the training trees.
 
     Returns:
         List of `Parse`, one per sentence, in order.
 
     Raises:
-        ModelError: If `symbols` is `None` and the model has no recipe or was not
+        ModelError: If `linearization` is `None` and the model has no recipe or was not
             trained on trees.
     """
-    symbols = symbols or _trained_symbols(translator)
-    lines = [source_text(words, symbols) for words in sentences]
+    linearization = linearization or _trained_linearization(translator)
+    lines = [source_text(words, linearization) for words in sentences]
     return [
         _best_parse(words, outputs) if words else Parse(None, None, None)
         for words, outputs in zip(sentences, translator.n_best(lines), strict=True)
     ]
 
 
-def _trained_symbols(translator):
+def _trained_linearization(translator):
     if translator.data is None:
         raise ModelError(
             f"{translator.path}: parsing needs the recipe of the model. Use the run's "
@@ -61,7 +60,7 @@ def _trained_symbols(translator):
             f"{translator.path}: parsing needs a model trained on data.kind: trees. "
             f"Received: data.kind: {translator.data.kind}."
         )
-    return translator.data.words
+    return translator.data.linearization
 
 
 def _best_parse(words, outputs):

@@ -38,7 +38,7 @@ class TreeFiles(Pairs):
             subfolders, sorted by name, except hidden ones.
         weights: For each path, the number of times that its trees occur per epoch. With
             0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
-        words: Form of a word in the target (see `linearize`).
+        linearization: Form of a word in the target (see `linearize`).
 
     Raises:
         DataError: If a folder contains no file, a weight is not finite and above 0, or
@@ -50,7 +50,7 @@ class TreeFiles(Pairs):
         self,
         trees: Path | Sequence[Path],
         weights: Sequence[float] | None = None,
-        words: str = "tags",
+        linearization: str = "tags",
     ):
         paths = as_paths(trees)
         weights = [1.0] * len(paths) if weights is None else list(weights)
@@ -68,15 +68,15 @@ class TreeFiles(Pairs):
             for path, weight in zip(paths, weights, strict=True)
             for file in _files(path)
         ]
-        self._words = words
+        self._linearization = linearization
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
             # A hash of the words gives a sentence the same numbers in every run.
             first = zlib.crc32(" ".join(tree.words).encode()) % NUMBERS
             yield (
-                source_text(tree.words, self._words, first),
-                linearize(tree, self._words, first),
+                source_text(tree.words, self._linearization, first),
+                linearize(tree, self._linearization, first),
             )
 
     def trees(self) -> Iterator[Tree]:
@@ -86,7 +86,7 @@ class TreeFiles(Pairs):
             for line, tree in read_trees(path):
                 count += 1
                 try:
-                    check_tags(tree, self._words)
+                    check_tags(tree, self._linearization)
                 except ValueError as error:
                     raise DataError(f"{path}:{line}: {error}") from None
                 yield tree
@@ -95,7 +95,7 @@ class TreeFiles(Pairs):
 
     def symbols(self) -> list[str]:
         """Returns all symbols of the trees. Each needs a separate id."""
-        return collect_symbols(self.trees(), self._words)
+        return collect_symbols(self.trees(), self._linearization)
 
     def sentences(self) -> Iterator[str]:
         """Yields the words of each tree as text, for training a tokenizer."""
@@ -118,9 +118,9 @@ class TreeFiles(Pairs):
         return locate_in_files(number, zip(paths, self._lines, strict=True))
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the files, weights, and form of words."""
+        """Returns a string that changes with the files, weights, and linearization."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
-        return ";".join(["trees", self._words, *parts])
+        return ";".join(["trees", self._linearization, *parts])
 
     @functools.cached_property
     def _lines(self):

@@ -262,14 +262,14 @@ class TreesData(Section):
     """Constituency trees (section 6.3 of the paper).
 
     The source is a sentence, and the target is its tree, written as a sequence of
-    symbols. `words` selects the symbols that stand for words; see `linearize`.
+    symbols. See `linearize` for the values of `linearization`.
     """
 
     kind: Literal["trees"]
     train: WeightedTreePaths  # training trees
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
-    words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols for words
+    linearization: Literal["joined", "numbers", "tags", "XX"] = "tags"  # form of a word
     max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
 
 

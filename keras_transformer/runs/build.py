@@ -110,7 +110,7 @@ def _guided_alignment(recipe, model, tokenizer):
         return training.GuidedAlignment(
             training.same_groups, weight, layer=len(model.decoder.layers) - 1, head=None
         )
-    begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
+    begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.linearization)
     # After the last word, the head attends to the end id.
     begins[tokenizer.end_id] = True
     aligned = training.next_words(begins, symbols, tokenizer.pad_id)

@@ -360,7 +360,7 @@ def _load_pairs(data):
             return pipelines.TfdsPairs(data.name, split, *languages, data.data_dir)
         if data.kind == "trees":
             weights = getattr(split, "weights", None)
-            return TreeFiles(split.trees, weights, data.words)
+            return TreeFiles(split.trees, weights, data.linearization)
         alignments = getattr(split, "alignments", None)
         return pipelines.TextFiles(split.source, split.target, alignments)
 

@@ -136,7 +136,7 @@ def _f1_scorer(recipe, translator, pairs):
     sentences = [tree.words for tree in trees]
 
     def score():
-        parses = parse_sentences(translator, sentences, recipe.data.words)
+        parses = parse_sentences(translator, sentences, recipe.data.linearization)
         return {"f1": bracketing_score(trees, [parse.tree for parse in parses]).f1}
 
     return score

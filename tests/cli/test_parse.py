@@ -57,7 +57,7 @@ def trained(folder, run_command):
         f"data.train.trees={folder / 'toy.trees'}",
         f"data.validation.trees={folder / 'toy.trees'}",
         "data.max_length=60",
-        "data.words=tags",
+        "data.linearization=tags",
         "tokenizer={kind: bpe, vocabulary_size: 320}",  # whole words need few steps
         "model={size: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
         "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
@@ -250,7 +250,7 @@ def test_parser_uses_the_first_valid_output():
 
 
 @pytest.mark.parametrize(
-    ("symbols", "output", "tree", "repairs"),
+    ("linearization", "output", "tree", "repairs"),
     [
         (
             *("numbers", "(S (0) (2)", "(S (XX a) (XX b) (XX c))"),
@@ -260,15 +260,15 @@ def test_parser_uses_the_first_valid_output():
         ("joined", "(0) (S(A) (1) (NP(B) (2) (C))NP", "(S (A a) (NP (B b) (C c)))", {}),
     ],
 )
-def test_parser_repairs_outputs(symbols, output, tree, repairs):
-    """`symbols` is the form of words in the model's output (see `linearize`)."""
+def test_parser_repairs_outputs(linearization, output, tree, repairs):
+    """`linearization` is that of the target (see `linearize`)."""
 
     def n_best(lines):
         assert lines == ["(0) a (1) b (2) c"]
         return [[Output(output)]]
 
     (found,) = parse_sentences(
-        SimpleNamespace(n_best=n_best), [("a", "b", "c")], symbols
+        SimpleNamespace(n_best=n_best), [("a", "b", "c")], linearization
     )
     assert str(found.tree) == tree
     assert found.repairs == repairs

@@ -198,5 +198,7 @@ def test_numeric_tags_and_unknown_forms_are_rejected():
     back, _ = delinearize(linearize(tree, "numbers"), tree.words)
     assert back.constituents == tree.constituents
     for call in (linearize, lambda tree, words: source_text(tree.words, words)):
-        with pytest.raises(ValueError, match=r"`words` must be one of joined, .*joind"):
+        with pytest.raises(
+            ValueError, match=r"`linearization` must be one of joined, .*joind"
+        ):
             call(tree, "joind")

@@ -56,14 +56,14 @@ def test_tree_files_yield_words_and_symbols(folder):
     assert source.locate(3) == f"{folder / 'wsj' / 'b' / '2.mrg'}:5"
     with pytest.raises(IndexError):
         source.locate(4)
-    numbered = TreeFiles(folder / "wsj", words="numbers")
+    numbered = TreeFiles(folder / "wsj", linearization="numbers")
     # The first number is zlib.crc32(b"a b") % 128.
     assert next(iter(numbered)) == ("(83) a (84) b", "(S (83) (NP (84) )NP )S")
     assert {"(0)", "(127)", "(NP"} <= set(numbered.symbols())
     # 128 numbers, and the opening and closing brackets of S and NP.
     assert len(numbered.symbols()) == 128 + 4
     assert list(numbered.sentences()) == ["a b", "c d", "e"]
-    bare = TreeFiles(folder / "wsj", words="XX")
+    bare = TreeFiles(folder / "wsj", linearization="XX")
     assert next(iter(bare)) == ("a b", "(S (XX) (NP (XX) )NP )S")
     assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
 
@@ -73,7 +73,7 @@ def test_numeric_tag_names_file_and_line(tmp_path):
     path.write_text("(S (NN a) (NN b))\n\n(S (NN c) (1 d))")
     with pytest.raises(DataError, match=f"{path}:3: the tag '1' of 'd' is a number"):
         list(TreeFiles(path))
-    assert len(list(TreeFiles(path, words="numbers"))) == 2
+    assert len(list(TreeFiles(path, linearization="numbers"))) == 2
 
 
 def test_tree_files_use_all_numbers_equally(tmp_path):
@@ -82,7 +82,7 @@ def test_tree_files_use_all_numbers_equally(tmp_path):
     trees = [random_tree(seed, num_words=8) for seed in range(3000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")
     first = np.zeros(NUMBERS, int)
-    for source, target in TreeFiles(path, words="numbers"):
+    for source, target in TreeFiles(path, linearization="numbers"):
         pieces = [source.split()[::2], [s for s in target.split() if s[1:2].isdigit()]]
         assert pieces[0] == pieces[1]
         numbers = [int(piece[1:-1]) for piece in pieces[0]]
@@ -98,7 +98,11 @@ def test_weights_and_fingerprint_depend_on_the_arguments(folder):
     assert TreeFiles(paths).weights(np.array([1, 2])) is None
     weighted = TreeFiles(paths, [0.25, 2])
     assert weighted.weights(np.array([1, 40, 41, 43])).tolist() == [0.25, 0.25, 2, 2]
-    others = [TreeFiles(paths[::-1]), TreeFiles(paths, words="XX"), TreeFiles(paths[0])]
+    others = [
+        TreeFiles(paths[::-1]),
+        TreeFiles(paths, linearization="XX"),
+        TreeFiles(paths[0]),
+    ]
     prints = [each.fingerprint() for each in (TreeFiles(paths), weighted, *others)]
     assert len(set(prints)) == 5
     assert TreeFiles(paths).fingerprint() == prints[0]
@@ -141,19 +145,21 @@ def test_tokenizer_keeps_each_symbol_whole(folder):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
 
 
-@pytest.mark.parametrize("words", ["joined", "tags", "numbers", "XX"])
-def test_word_marks_match_the_words(tmp_path, words):
+@pytest.mark.parametrize("linearization", ["joined", "tags", "numbers", "XX"])
+def test_word_marks_match_the_words(tmp_path, linearization):
     """Source and target ids both have one mark per word, even for unusual words."""
     trees = [random_tree(seed, 9) for seed in range(30)]
     odd = "(S (NN 😀) (NP (NN \u2581x) (NN -LRB-) (NN naïve–β)) (CD 4/8) (NN \uf8fe0))"
     path = tmp_path / "trees"
     path.write_text("\n".join([*map(str, trees), odd]), encoding="utf-8")
-    source = TreeFiles(path, words=words)
-    size = {"joined": 625, "numbers": 450}.get(words, 330)
+    source = TreeFiles(path, linearization=linearization)
+    size = {"joined": 625, "numbers": 450}.get(linearization, 330)
     tokenizer = train_tokenizer(
         "bpe", source.sentences(), size, symbols=source.symbols()
     )
-    marks = [np.array(each) for each in word_marks(tokenizer.piece_bytes(), words)]
+    marks = [
+        np.array(each) for each in word_marks(tokenizer.piece_bytes(), linearization)
+    ]
     expected = [len(tree.words) for tree in source.trees()]
     sampled = functools.partial(tokenizer.sample, dropout=0.5, seed=3)
     lengths = set()

@@ -30,8 +30,9 @@ def words(text):
 # Keys of recipes, some of them invalid.
 KEYS = words("""
 data.kind data.train data.train.source data.max_length data.size data.train.trees
-data.validation data.words data.name data tokenizer.kind tokenizer.bpe_dropout tokenizer
-model.size model model.d_model model.activation model.score_mode model.max_length
+data.validation data.linearization data.name data tokenizer.kind tokenizer
+tokenizer.bpe_dropout model.size model model.d_model model.activation
+model.score_mode model.max_length
 training.steps training.seed training.early_stopping training a.b.c . << __class__
 training.checkpoint_minutes training.checkpoint_steps training.average_checkpoints
 training.early_stopping.metric decoding.beam_size evaluation.tokenize

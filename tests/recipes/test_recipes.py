@@ -411,7 +411,10 @@ WRONG = [
         for settings in (["data.train.directions=both"], [SWAPPED])
     ),
     ("data={kind: trees, train: {trees: [a, b], weights: [1]}}", "one value per path"),
-    ("data={kind: trees, train: {trees: a}, words: X}", "words must be 'joined', 'num"),
+    (
+        "data={kind: trees, train: {trees: a}, linearization: X}",
+        "linearization must be 'joined', 'num",
+    ),
     ("training.steps", "must have the form dotted.key=value"),
     ("training..steps=1", "must have the form dotted.key=value"),
     ("training.steps=[1", "--set training.steps, line 1: not valid YAML"),
