@@ -82,6 +82,10 @@ SCRIPTS = (
 _MAX_INNER = 0.2
 # Share of the letters from which on a script belongs to the training text.
 _MIN_SHARE = 0.001
+# A line of digits without letters, and the share of a training text's lines from which
+# on a model learns how to write them.
+_NUMBERS = r"\P{L}*\p{Nd}\P{L}*"
+_MIN_NUMBERS = 0.01
 
 
 class TextOptions(NamedTuple):
@@ -92,6 +96,7 @@ class TextOptions(NamedTuple):
     case: bool = False  # translate capitals as lowercase letters
     scripts: tuple = ()  # if not empty, text in other scripts is kept
     words: tuple = ()  # with `case`, words that usually have capitals
+    numbers: bool = False  # with `layout`, translate lines of digits without letters
 
     @classmethod
     def of(cls, tokenizer, search):
@@ -104,7 +109,8 @@ class TextOptions(NamedTuple):
         case = is_known and settings.capitals and search.case == "auto"
         scripts = tuple(settings.scripts) if is_known else ()
         words = tuple(settings.words) if case else ()
-        return cls(is_known, sentences, case, scripts, words)
+        numbers = is_known and settings.numbers
+        return cls(is_known, sentences, case, scripts, words, numbers)
 
 
 # Texts are only divided at line breaks, as for models without `TextSettings`.
@@ -160,7 +166,7 @@ def segment(
         lines, gaps, text_index = _split_lines(marked, gaps, text_index, " ")
     cases = kept = None
     if options.layout:
-        lines, gaps, kept = _keep_foreign(lines, gaps, options.scripts)
+        lines, gaps, kept = _keep_foreign(lines, gaps, options)
     if options.case:
         lines, cases = _usual_case(lines, options.words)
     languages = tf.gather(languages, text_index)
@@ -255,18 +261,21 @@ def _split_lines(marked, gaps, text_index, default=""):
     )
 
 
-def _keep_foreign(lines, gaps, scripts):
+def _keep_foreign(lines, gaps, options):
     """Moves lines that the model cannot translate into their gaps.
 
-    These are lines without letters, and lines that consist mostly of letters of other
-    scripts. Returns lines, gaps, and the latter lines, or "" for other lines.
+    These are lines without letters (with `options.numbers`, also without digits), and
+    lines that consist mostly of letters of other scripts. Returns lines, gaps, and the
+    latter lines, or "" for other lines.
     """
-    known = "".join(rf"\p{{{name}}}" for name in scripts) or r"\p{L}"
+    known = "".join(rf"\p{{{name}}}" for name in options.scripts) or r"\p{L}"
     num_known = _length(_replace(lines, f"[^{known}]+", ""))
     shared = r"\P{L}\p{Common}\p{Inherited}"
     num_foreign = _length(_replace(lines, f"[{shared}{known}]+", ""))
     is_foreign = num_foreign > num_known
     is_kept = is_foreign | (num_known == 0)
+    if options.numbers:
+        is_kept &= is_foreign | (_replace(lines, r"\p{Nd}", "") == lines)
     kept = tf.where(is_foreign, lines, "")
     gaps = tf.where(is_kept, tf.strings.join([gaps, lines]), gaps)
     return tf.where(is_kept, "", lines), gaps, kept
@@ -370,11 +379,13 @@ def measure_text(sources, targets):
     ]
     sentences = _split(_mark_sentences(sources))[0]
     num_sentences = np.sum(_replace(sentences, _SPACE, "") != "")
+    has_numbers = tf.strings.regex_full_match(sources, _NUMBERS)
     return {
         "sentences": bool(num_sentences <= (1 + _MAX_INNER) * len(sources)),
         "capitals": all(begins_upper),
         "scripts": scripts,
         "words": sorted(words[:_MAX_WORDS]),
+        "numbers": bool(np.mean(has_numbers) > _MIN_NUMBERS),
     }
 
 

@@ -30,6 +30,8 @@ class TextSettings(BaseModel):
         scripts: Scripts of the source side of the training text, by their Unicode
             names, such as "Latin". If empty, they are unknown.
         words: Words of the source side that usually have capitals, such as names.
+        numbers: Whether the training text has lines of digits without letters. If it
+            does not, such lines stay as they are.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -39,6 +41,7 @@ class TextSettings(BaseModel):
     capitals: bool = False
     scripts: list[str] = []
     words: list[str] = []
+    numbers: bool = False
 
 
 def normalize(strings):

@@ -267,6 +267,9 @@ def test_layout_and_other_scripts_are_kept():
     # Without a known script, only lines without letters are kept.
     options["scripts"] = ()
     assert round_trip(["Это дом. 12\nไทย"], **options)[0] == ["Это дом.", "ไทย"]
+    # If training text had numbers, they are translated.
+    options |= {"scripts": ("Latin",), "numbers": True}
+    assert round_trip(["12:30 👍\n---\nไทย 5"], **options)[0] == ["12:30 👍"]
 
 
 def test_random_texts_keep_their_layout():
@@ -333,7 +336,7 @@ def test_translations_follow_the_case():
 def test_measured_settings():
     english = ["The dog ran.", "It is old. It is.", "A Ω sign", "Who?", "No"] * 3
     chinese = ["狗跑了。", "它很老。是的。", "一", "谁？", "不"] * 3
-    both = {"sentences": True, "capitals": True}
+    both = {"sentences": True, "capitals": True, "numbers": False}
     both |= {"scripts": ["Latin", "Greek"], "words": ["Ω"]}
     assert measure_text(english, english) == both
     assert measure_text(english, chinese) == {**both, "capitals": False}
@@ -344,7 +347,10 @@ def test_measured_settings():
         "capitals": False,
         "scripts": ["Latin", "Greek", "Han"],
         "words": ["Who", "Ω"],
+        "numbers": False,
     }
+    numbers = ["No. 5", "$3.50", "A dog", "1 – 2"]
+    assert measure_text([*english, *numbers], [*english, *numbers])["numbers"]
     counts = {"Tom": 3, "tea": 3, "IBM": 2, "Rome": 9, "rome": 1, "May": 8, "may": 1}
     names = [f"A word for {name}." for name in Counter(counts).elements()]
     assert measure_text(names, english)["words"] == ["Rome", "Tom"]
