@@ -142,7 +142,7 @@ def load_corpora(recipe, output, pairs):
 
 def training_pairs(pairs, text_options):
     """Returns the training pairs, in both directions if `text_options` requires it."""
-    if text_options.directions == "both":
+    if text_options.bidirectional:
         return pipelines.BothDirections(pairs["train"])
     return pairs["train"]
 
@@ -269,7 +269,7 @@ def _load_sentencepiece(settings, side):
         raise DataError(f"{label}: {error.strerror}") from None
     except DataError as error:
         raise DataError(f"{label}: {error}") from None
-    if settings.dropout and not tokenizer.has_merges:
+    if settings.bpe_dropout and not tokenizer.has_merges:
         raise DataError(f"{label}: tokenizer.bpe_dropout requires a model of type bpe")
     found, size = tokenizer.vocabulary_size, getattr(settings, f"{side}vocabulary_size")
     if found != size:
@@ -379,7 +379,7 @@ def _mix(corpora):
         for split, pairs in _load_pairs(corpus).items():
             # A corpus that swaps its pairs also puts its tag in front of targets.
             given = getattr(corpus, split, None)
-            if getattr(given, "directions", "forward") == "both":
+            if getattr(given, "bidirectional", False):
                 pairs = pipelines.BothDirections(pairs)
             parts.setdefault(split, []).append((name, pairs, corpus))
     mixed = {}
