@@ -34,9 +34,8 @@ def distill(
     """Train a fast model on the translations of a larger one.
 
     The command translates the source text, filters the translations by rules and by the
-    teacher's score, and trains the recipe `student` on the others. It does what the
-    commands translate, filter and train do. Run the same command again to resume. The
-    texts are in RUN/distilled.
+    teacher's score, and trains the recipe `student` on the rest. Run the same command
+    again to resume. The texts are in RUN/distilled.
 
     \b
     keras-transformer distill europarl_en_fr --source train.en --output runs/student \\

@@ -105,8 +105,8 @@ def evaluate(
     """Translate a test set and score it with sacreBLEU.
 
     For compound_bleu, the metric of the paper, text is tokenized and compounds are
-    split at hyphens. For f1, the model parses the sentences, and its trees are compared
-    with the trees in --reference. This requires a run folder or a .keras file in it.
+    split at hyphens. For f1, a model in a run folder parses the sentences, and its
+    trees are compared with those in --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
@@ -498,10 +498,8 @@ def compare(
 
     Translation files are compared as in sacreBLEU. Folders written by the `repeat`
     command are compared by their mean BLEU over seeds, with a paired bootstrap over
-    sentences. Unless options override them, the settings of BLEU come from the section
-    `evaluation` of the recipes, which must agree. The p-value is the probability of a
-    difference at least as large as the observed one if the system were as good as the
-    baseline. Unlike in sacreBLEU, it is 1 if the scores are equal.
+    sentences. The p-value is the probability of a difference at least as large as the
+    observed one if the system were as good as the baseline.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de

@@ -75,11 +75,10 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    Rules first remove pairs: repeated ones, and those whose sides are empty, too long,
-    not UTF-8, identical, of very different lengths, or differ in numbers or tags, or
-    are in a wrong script or language. The model scores the others. Their scores are
-    written to OUTPUT_SOURCE.scores, so that the same command continues an interrupted
-    one, and a command with another limit only reads them.
+    Rules first remove pairs that are repeated, or whose sides are empty, too long, not
+    UTF-8, identical, of very different lengths, in a wrong script or language, or
+    differ in numbers or tags. The model scores the others. The scores are written to
+    OUTPUT_SOURCE.scores, which the same command continues, also with another limit.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\

@@ -159,17 +159,12 @@ def export(
     """Export a model as a SavedModel or in another format.
 
     By default, the command writes a SavedModel that takes and returns text, to FOLDER/1
-    or the next free number. The other formats are written to FOLDER itself.
-    CTranslate2 receives its search options with each call. Load a preset with
-    `open_model` or `Transformer.from_preset`. Load the format `huggingface` in
-    transformers with `AutoModelForSeq2SeqLM.from_pretrained` and
-    `MarianTokenizer.from_pretrained`: a post-norm model becomes a Marian model, a
-    pre-norm model a Pegasus model. The format `marian` requires a post-norm model that
-    was trained with `model.start: zeros` and `model.timescales: tensor2tensor`.
+    or the next free number. The other formats are written to FOLDER itself. The format
+    `marian` requires a post-norm model that was trained with `model.start: zeros` and
+    `model.timescales: tensor2tensor`.
 
-    With --tokenizer-ops core, the export needs no tensorflow-text. It returns the same
-    ids, but is slower and supports BPE only.
-    TF-Serving cannot run exports with --jit-compile.
+    With --tokenizer-ops core, the export needs no tensorflow-text, but is slower and
+    supports BPE only. TF-Serving cannot run exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -422,10 +417,8 @@ def extend_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. A new subword is either a merge of
-    existing subwords or a character that used to be encoded as bytes. Its weights
-    start as the mean of the weights of its parts. Train the new model with
-    `train --from NEW`.
+    Existing subwords keep their ids and weights. The weights of a new one start as the
+    mean of those of its parts, so train the new model with `train --from NEW`.
 
     --source, --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the source's and --target the target's.

@@ -76,16 +76,15 @@ Model = Annotated[
     pathlib.Path,
     Argument(
         metavar="MODEL",
-        help="Run folder, .keras file, preset folder, SavedModel folder, name of a "
-        "packaged model, or hf://OWNER/NAME.",
+        help="Run folder, .keras file, preset, SavedModel, packaged model, or "
+        "hf://OWNER/NAME.",
     ),
 ]
 WeightsModel = Annotated[
     pathlib.Path,
     Argument(
         metavar="MODEL",
-        help="Run folder, .keras file, preset folder, name of a packaged model, or "
-        "hf://OWNER/NAME.",
+        help="Run folder, .keras file, preset, packaged model, or hf://OWNER/NAME.",
     ),
 ]
 RecipeName = Annotated[

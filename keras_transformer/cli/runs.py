@@ -98,10 +98,10 @@ def repeat(
 ):
     """Train a recipe with several seeds and report the spread.
 
-    Each model is scored on the recipe's test set with the recipe's beam search. The
-    report also has its validation scores, by which to choose between recipes. Run the
-    same command again to resume. To test the difference between two recipes on the test
-    set, repeat each of them and pass the output folders to the command compare.
+    Each model is scored on the recipe's test set. The report also has its validation
+    scores, by which to choose between recipes. Run the same command again to resume. To
+    test the difference between two recipes, repeat each of them and pass the output
+    folders to the command compare.
 
     \b
     keras-transformer repeat multi30k_en_de --seeds 1,2,3 --output seeds --jobs 2

@@ -78,15 +78,12 @@ def serve(
 ):
     """Serve a model over HTTP, with TF-Serving's REST API.
 
-    It also answers LibreTranslate's API. The root URL shows a page to try the model.
-    The server follows the newest version as versions appear or are deleted, without
-    losing requests. Ctrl-C and SIGTERM stop the server after the requests in progress
-    finish. There is no authentication; the default address 127.0.0.1 accepts
-    connections from this machine only. The Host header of a request must contain the
-    name from --host or --allow-host, localhost, or an IP address.
+    It also answers LibreTranslate's API, and its root URL shows a page to try the
+    model. It follows the newest version without losing requests. There is no
+    authentication; the default address 127.0.0.1 accepts connections from this machine
+    only.
 
-    A row is one of the instances in a request: a text, or a pair to score. A preset,
-    such as a packaged model, is first exported to a temporary folder.
+    A row is one of the instances in a request: a text, or a pair to score.
 
     \b
     keras-transformer serve saved_models/mine

@@ -37,8 +37,8 @@ def train(
         Option(
             "--from",
             metavar="MODEL",
-            help="Model to fine-tune: run folder, .keras file, preset folder, name of "
-            "a packaged model, or hf://OWNER/NAME.",
+            help="Model to fine-tune: run folder, .keras file, preset, packaged model, "
+            "or hf://OWNER/NAME.",
         ),
     ] = None,
     allow_changes: Annotated[
@@ -279,9 +279,8 @@ def demo(
 ):
     """Train, evaluate and export a model in a few minutes.
 
-    The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
-    amounts of money, measurements and names. The Babel package includes them, so no
-    network is needed.
+    The data are phrases from Unicode's CLDR in two languages, which the package Babel
+    includes: dates, times, numbers, amounts of money, measurements and names.
 
     \b
     keras-transformer demo

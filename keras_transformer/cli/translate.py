@@ -167,11 +167,10 @@ def translate(
 ):
     """Translate text line by line, or a document.
 
-    An empty line gives an empty translation. With --n-best K, each input line has at
-    most K output lines, which start with the line number. Tabs separate the requested
-    columns: number, score, translation and alignments. With several columns, tabs in a
-    translation become spaces. Alignments are pairs i-j of source word i and target word
-    j, from 0. The forbidden word 'walk*' stands for all words that start with walk.
+    With --n-best K, each input line has at most K output lines, which start with the
+    line number. Tabs separate number, score, translation and alignments, pairs i-j of
+    source word i and target word j, from 0. The forbidden word 'walk*' stands for all
+    words that start with walk.
 
     If the input is a document (.html, .md, .srt, .vtt, .po, .xlf, .tmx, .docx, .json),
     only its texts change.
