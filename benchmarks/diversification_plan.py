@@ -60,11 +60,8 @@ def check(plan):
         raise RecipeError(
             f"data.kind must name a corpus of plain text pairs. Received: {data.kind}."
         )
-    directions = getattr(getattr(data, "train", None), "directions", "forward")
-    if directions != "forward":
-        raise RecipeError(
-            f"data.train.directions must be forward. Received: {directions}."
-        )
+    if getattr(getattr(data, "train", None), "bidirectional", False):
+        raise RecipeError("data.train.bidirectional must be false. Received: true.")
     if not tokenizer.shared and "backward" in plan.directions:
         raise RecipeError(
             "tokenizer.shared must be true to train backward models. Pass "

@@ -228,7 +228,7 @@ def yaml_value(value):
 
 # Sections in which a stage looks up keys that it does not set.
 STAGE_DEFAULTS = {
-    "directions": "data.train",
+    "bidirectional": "data.train",
     "bpe_dropout": "tokenizer",
     "num_segmentations": "tokenizer",
 }
@@ -427,8 +427,8 @@ class DataIntroduction:
     other keys there are. All kinds have `max_length`, and those for text `noise`, whose
     keys are shares of the pairs of which an epoch also contains a noisy copy.
 
-    If `train` is a section, so are `validation` and `test`, but without `directions`,
-    `alignments` and `weights`.
+    If `train` is a section, so are `validation` and `test`, but without
+    `bidirectional`, `alignments` and `weights`.
     """
 
 

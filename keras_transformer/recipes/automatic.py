@@ -192,7 +192,7 @@ def _size_class(recipe):
 
 def _epoch_tokens(recipe, text):
     train = getattr(recipe.data, "train", None)
-    copies = 2 if getattr(train, "directions", None) == "both" else 1
+    copies = 2 if getattr(train, "bidirectional", False) else 1
     return max(1, copies * text.bytes // TOKEN_BYTES)
 
 
@@ -319,7 +319,7 @@ def mixture_size(data, sizes) -> TextSize:
     pairs = num_bytes = 0
     for corpus, size in zip(data.train, sizes, strict=True):
         train = corpus.train if corpus.kind == "files" else None
-        copies = 2 if getattr(train, "directions", None) == "both" else 1
+        copies = 2 if getattr(train, "bidirectional", False) else 1
         pairs += round(copies * corpus.weight * size.pairs)
         num_bytes += round(copies * corpus.weight * size.bytes)
     # The corpora share characters and words.

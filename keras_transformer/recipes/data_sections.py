@@ -90,9 +90,9 @@ class TextPair(Section):
 
 
 class TrainingTextPair(TextPair):
-    """`TextPair` with the directions in which to train on it."""
+    """`TextPair` with the options of training on it."""
 
-    directions: Literal["forward", "both"] = "forward"  # both: also swapped pairs
+    bidirectional: bool = False  # also train on swapped pairs
     alignments: Paths | None = None  # word alignments, for training.guided_alignment
 
     @model_validator(mode="after")

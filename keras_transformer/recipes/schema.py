@@ -206,7 +206,7 @@ class LoraSettings(Section):
 class StageSettings(Section):
     """A stage of training.
 
-    Missing settings are taken from `training`, or from `data.train.directions`,
+    Missing settings are taken from `training`, or from `data.train.bidirectional`,
     `tokenizer.bpe_dropout` and `tokenizer.num_segmentations`. `consistency: null` and
     `learning_rate: null` override the values in `training`.
 
@@ -214,7 +214,7 @@ class StageSettings(Section):
     """
 
     steps: PositiveInt  # training steps of the stage
-    directions: Literal["forward", "both"] | None = None  # both: also swapped pairs
+    bidirectional: bool | None = None  # also train on swapped pairs
     bpe_dropout: Fraction | None = None  # replaces tokenizer.bpe_dropout
     num_segmentations: PositiveInt | None = None  # replaces tokenizer.num_segmentations
     batch_tokens: PositiveInt | None = None
@@ -242,7 +242,7 @@ class StageSettings(Section):
 class TextOptions(NamedTuple):
     """Settings for reading the training text in a stage."""
 
-    directions: str  # "forward" or "both"
+    bidirectional: bool
     bpe_dropout: float
     num_segmentations: int
     is_default: bool = True  # whether they are those of the recipe
@@ -252,7 +252,8 @@ class TextOptions(NamedTuple):
         """Name of the cache folder of the text."""
         if self.is_default:
             return "train"
-        return f"train-{self.directions}-{self.bpe_dropout:g}x{self.num_segmentations}"
+        directions = "both" if self.bidirectional else "forward"
+        return f"train-{directions}-{self.bpe_dropout:g}x{self.num_segmentations}"
 
 
 class Stage(NamedTuple):
@@ -458,9 +459,9 @@ class Recipe(Section):
         """The stages of the run, one if there is no `training.stages`."""
         training, tokenizer = self.training, self.tokenizer
         train = getattr(self.data, "train", None)
-        directions = getattr(train, "directions", "forward")
+        bidirectional = getattr(train, "bidirectional", False)
         default = TextOptions(
-            directions, tokenizer.bpe_dropout, tokenizer.num_segmentations
+            bidirectional, tokenizer.bpe_dropout, tokenizer.num_segmentations
         )
         if not training.stages:
             return [Stage(0, training.steps, training, default)]
@@ -469,7 +470,7 @@ class Recipe(Section):
         for number, stage in enumerate(training.stages, 1):
             given = stage.given()
             text_options = TextOptions(
-                given.pop("directions", default.directions),
+                given.pop("bidirectional", default.bidirectional),
                 given.pop("bpe_dropout", default.bpe_dropout),
                 given.pop("num_segmentations", default.num_segmentations),
             )
@@ -583,42 +584,41 @@ class Recipe(Section):
                     f"training.stages: stage {number}: bpe_dropout skips merges of "
                     "byte pairs, so tokenizer.kind must be bpe"
                 )
-            directions = stage.text_options.directions
-            if self.data.kind == "mixed" and directions == "both":
+            if self.data.kind == "mixed" and stage.text_options.bidirectional:
                 raise ValueError(
-                    f"training.stages: stage {number}: directions: both must be set "
-                    "in an entry of data.train"
+                    f"training.stages: stage {number}: bidirectional: true must be "
+                    "set in an entry of data.train"
                 )
             is_fixed = self.data.kind in ("records", "trees")
             if is_fixed and not stage.text_options.is_default:
                 raise ValueError(
                     f"training.stages: stage {number}: with data.kind: "
-                    f"{self.data.kind}, a stage cannot change directions, "
+                    f"{self.data.kind}, a stage cannot change bidirectional, "
                     "bpe_dropout or num_segmentations"
                 )
 
     def _check_directions(self, stages):
-        directions = [stage.text_options.directions for stage in stages]
+        is_bidirectional = [stage.text_options.bidirectional for stage in stages]
         for corpus in self.data.train if self.data.kind == "mixed" else ():
             train = getattr(corpus, "train", None)
-            directions.append(getattr(train, "directions", "forward"))
-        if "both" not in directions:
+            is_bidirectional.append(getattr(train, "bidirectional", False))
+        if not any(is_bidirectional):
             return
         if not self.tokenizer.shared:
             raise ValueError(
-                "directions: both requires tokenizer.shared: true, since each language "
-                "is both source and target"
+                "bidirectional: true requires tokenizer.shared: true, since each "
+                "language is both source and target"
             )
         if self.tokenizer.kind == "fairseq":
             raise ValueError(
-                "directions: both is not available with tokenizer.kind: fairseq, whose "
-                "languages differ between source and target"
+                "bidirectional: true is not available with tokenizer.kind: fairseq, "
+                "whose languages differ between source and target"
             )
         noise = getattr(self.data, "noise", None)
         if noise and noise.join:
             raise ValueError(
-                "data.noise.join is not available with directions: both, which would "
-                "join pairs of opposite directions"
+                "data.noise.join is not available with bidirectional: true, which "
+                "would join pairs of opposite directions"
             )
 
     def _set_source_vocabulary(self):

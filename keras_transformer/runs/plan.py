@@ -88,8 +88,7 @@ def plan_training(recipe):
     if stored:
         texts = {each.text_options for each in recipe.stages}
         copies = sum(
-            each.num_segmentations * (2 if each.directions == "both" else 1)
-            for each in texts
+            each.num_segmentations * (2 if each.bidirectional else 1) for each in texts
         )
         id_bytes = 2 if tokenizer.vocabulary_size <= 1 << 16 else 4
         tokens = stored.bytes / token_bytes(tokenizer.vocabulary_size)
@@ -223,7 +222,7 @@ def _describe_steps(recipe, text):
     epochs, size = 0, token_bytes(recipe.tokenizer.vocabulary_size)
     for stage in stages:
         # An epoch in both directions has each pair twice.
-        copies = 2 if stage.text_options.directions == "both" else 1
+        copies = 2 if stage.text_options.bidirectional else 1
         epochs += _tokens(stage) * size / (copies * text.bytes)
     return f"{steps}, about {epochs:,.3g} epochs"
 

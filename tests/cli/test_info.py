@@ -96,7 +96,7 @@ def test_info_describes_a_file_and_a_checkpoint(run, info_json, tmp_path):
 
 
 def test_flatten_setting_numbers_the_stages():
-    stages = [{"steps": 2, "directions": None}, {"steps": 3, "token_dropout": 0.1}]
+    stages = [{"steps": 2, "bidirectional": None}, {"steps": 3, "token_dropout": 0.1}]
     assert flatten_setting(stages) == "1: steps 2. 2: steps 3; token_dropout 0.1"
 
 

@@ -97,7 +97,7 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
     command = ["export", run, folder / "described", "--license", "CC0-1.0"]
     result = run_command(*command, "--scores", folder / "scores.json", code=0)
     card = (folder / "described" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "| train | source a; target b; directions forward |" in card
+    assert "| train | source a; target b; bidirectional False |" in card
     assert str(folder) not in card
     assert "| tokenizer operations | tensorflow-text |" in card
     assert "| TF-Serving | yes |" in card

@@ -87,7 +87,7 @@ def test_checkpoints_are_counted_in_steps(load, pairs, machine, steps, interval)
 
 
 def test_both_directions_double_the_text_of_an_epoch(load):
-    both = load(1_000, LAPTOP, "data.train.directions=both").training
+    both = load(1_000, LAPTOP, "data.train.bidirectional=true").training
     double = load(2_000, LAPTOP).training
     assert both.batch_tokens == double.batch_tokens == 2_048
     assert both.steps == double.steps == 1_700

@@ -27,7 +27,7 @@ SEPARATE = (
     "tokenizer={shared: false, vocabulary_size: 380, source_vocabulary_size: 370}"
 )
 ALIGNED = "data.train.alignments=c"
-SWAPPED = "data.train=[{source: a, target: b, directions: both}]"
+SWAPPED = "data.train=[{source: a, target: b, bidirectional: true}]"
 
 
 @pytest.fixture
@@ -401,14 +401,17 @@ WRONG = [
             ((ALIGNED, "training.guided_alignment=0.1"), "data.train.alignments"),
             (("data.train=[{source: a, target: b, tag: c}]",), "data.train.tag"),
             (("data.noise={typos: 0.1}",), "data.noise"),
-            (("data.train.directions=both",), "directions: both"),
-            ((SWAPPED,), "directions: both"),
-            (("training.stages=[{steps: 1, directions: both}]",), "directions: both"),
+            (("data.train.bidirectional=true",), "bidirectional: true"),
+            ((SWAPPED,), "bidirectional: true"),
+            (
+                ("training.stages=[{steps: 1, bidirectional: true}]",),
+                "bidirectional: true",
+            ),
         )
     ),
     *(
         ((*settings, "data.noise.join=0.1"), "data.noise.join is not available with")
-        for settings in (["data.train.directions=both"], [SWAPPED])
+        for settings in (["data.train.bidirectional=true"], [SWAPPED])
     ),
     ("data={kind: trees, train: {trees: [a, b], weights: [1]}}", "one value per path"),
     (
@@ -447,11 +450,14 @@ WRONG = [
         (SEPARATE, "model.variations={source_vocabulary_size: 9}"),
         "must be null or equal tokenizer.source_vocabulary_size. Received: 9 and 370",
     ),
-    ((SEPARATE, "data.train.directions=both"), "both requires tokenizer.shared: true"),
-    ((SEPARATE, SWAPPED), "directions: both requires tokenizer.shared: true"),
     (
-        (SEPARATE, "training.stages=[{steps: 1, directions: both}]"),
-        "both requires tokenizer.shared: true",
+        (SEPARATE, "data.train.bidirectional=true"),
+        "true requires tokenizer.shared: true",
+    ),
+    ((SEPARATE, SWAPPED), "bidirectional: true requires tokenizer.shared: true"),
+    (
+        (SEPARATE, "training.stages=[{steps: 1, bidirectional: true}]"),
+        "true requires tokenizer.shared: true",
     ),
     ((SEPARATE, TREES), "data.kind: trees requires tokenizer.shared: true"),
     *(

@@ -257,7 +257,7 @@ def test_interrupted_training_saves_before_the_script_ends(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("data.train.directions=both", r"directions must be forward.* both"),
+        ("data.train.bidirectional=true", r"bidirectional must be false"),
         ("tokenizer.shared=false", r"shared must be true to train backward models"),
         ("data.test=null", r"--final-seeds needs a test set"),
     ],

@@ -93,8 +93,8 @@ def test_error_of_a_corpus_names_its_number_and_key(corpora, changes, message):
 
 
 def test_stage_cannot_swap_tagged_pairs(corpora):
-    with pytest.raises(RecipeError, match="both must be set in an entry"):
-        load(corpora, training={"stages": [{"steps": 1, "directions": "both"}]})
+    with pytest.raises(RecipeError, match="bidirectional: true must be set"):
+        load(corpora, training={"stages": [{"steps": 1, "bidirectional": True}]})
 
 
 def test_tag_is_one_subword_in_front_of_each_source(prepared):

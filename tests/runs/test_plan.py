@@ -81,7 +81,7 @@ TIME = "about {} min, without validation"
         # The speed is measured with two passes, so the second stage takes half as long.
         ([STAGES.format(SIMCUT, "")], {"time": TIME.format(2)}),
         # 10 x 64 tokens are 4 epochs of 160 tokens, and 5 x 128 tokens 8 of 80.
-        ([STAGES.format(", directions: both", "")], {"steps": STEPS.format(12)}),
+        ([STAGES.format(", bidirectional: true", "")], {"steps": STEPS.format(12)}),
     ],
 )
 def test_plan_describes_batches_and_stages(recipe, slow_model, settings, expected):

@@ -22,7 +22,7 @@ from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.training.callbacks import Progress
 
 STAGES = (
-    "training.stages=[{steps: 3, directions: both, token_dropout: 0.2}, "
+    "training.stages=[{steps: 3, bidirectional: true, token_dropout: 0.2}, "
     "{steps: 3, consistency: {kind: simcut, cutoff: 0.2}, warmup_steps: 2}]"
 )
 SETTINGS = (
