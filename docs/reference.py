@@ -20,7 +20,6 @@ import typing
 
 import typer
 import yaml
-from pydantic_core import PydanticUndefined
 
 from keras_transformer.cli.app import COMMANDS, app, load_command
 from keras_transformer.cli.command import COMMON_OPTIONS
@@ -70,7 +69,7 @@ def parameter_row(names, text):
     default = ""
     for note in notes.split("; ") if notes else ():
         if note.startswith("default: "):
-            default = f"`{note.removeprefix('default: ')}`"
+            default = f" Default: `{note.removeprefix('default: ')}`."
             continue
         pattern = next(each for each in RANGES if re.fullmatch(each, note))
         text += " " + re.sub(pattern, RANGES[pattern], note)
@@ -80,7 +79,7 @@ def parameter_row(names, text):
     for old, new in TYPES.items():
         names = re.sub(f"(?i)<{old}( range)?>", new, names)
     names = re.sub("<(.*)>", lambda match: f"{{{match[1].replace('|', ',')}}}", names)
-    return [f"`{names}`", default, text]
+    return [f"`{names}`", text + default]
 
 
 TYPES = {"int": "INTEGER", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
@@ -121,7 +120,7 @@ def parameter_rows(command, context, is_shown):
 
 
 def option_table(rows):
-    return markdown_table(["Argument or option", "Default", "Description"], rows)
+    return markdown_table(["Argument or option", "Description"], rows)
 
 
 def cli_page():
@@ -202,7 +201,7 @@ def argument_docs(path, name):
     }
 
 
-def type_name(annotation, metadata=()):
+def type_name(annotation):
     """Returns a readable type, e.g. `integer` or `bpe, word_piece`."""
     if typing.get_origin(annotation) is typing.Annotated:
         return type_name(*typing.get_args(annotation)[:1])
@@ -243,12 +242,18 @@ STAGE_KEYS = [
 
 
 def default_text(key, field):
+    """Returns the default of a key and, if it does not show the type, other values."""
+    kind = type_name(field.annotation)
     if field.is_required():
-        return "required"
+        return f"required: {kind}"
     if key.startswith("training.stages."):
         return f"as in `{STAGE_DEFAULTS[key.rpartition('.')[2]]}`"
-    value = field.default
-    return "" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+    default = f"`{yaml_value(field.default)}`"
+    if kind in ("boolean", "integer", "number", "string") and field.default is not None:
+        return default
+    values = kind.split(", ")
+    others = [each for each in values if each != default]
+    return f"{default}; {', '.join(others)}"
 
 
 def flattened(values, prefix=""):
@@ -340,7 +345,10 @@ def key_rows(section, prefix, descriptions, paper, seen):
 
     `seen` collects the field names of inner sections. Repeated ones are skipped.
     """
-    for name, field in section.model_fields.items():
+    fields = dict(section.model_fields)
+    if prefix == "model.":
+        fields = {"size": fields.pop("size"), **fields}
+    for name, field in fields.items():
         key = f"{prefix}{name}"
         is_inner = prefix.count(".") > 1
         if (name == "kind" and prefix == "data.") or (is_inner and name in seen):
@@ -351,7 +359,6 @@ def key_rows(section, prefix, descriptions, paper, seen):
             seen.add(name)
         yield [
             f"`{key.partition('.')[2]}`",
-            type_name(field.annotation),
             default_text(key, field),
             paper.get(key, ""),
             descriptions.of(section, name, key),
@@ -395,9 +402,9 @@ def recipe_page():
 
 def section_text(title, section, rows):
     """Returns a heading, the docstring of a section and the table of its keys."""
-    header = ["Key", "Type", "Default", "Paper", "Description"]
-    if not any(row[3] for row in rows):
-        header, rows = header[:3] + header[4:], [row[:3] + row[4:] for row in rows]
+    header = ["Key", "Default; other values", "Paper", "Description"]
+    if not any(row[2] for row in rows):
+        header, rows = header[:2] + header[3:], [row[:2] + row[3:] for row in rows]
     text = f"\n## {title}\n\n{inspect.cleandoc(section.__doc__)}\n"
     return f"{text}\n{markdown_table(header, rows)}" if rows else text
 
