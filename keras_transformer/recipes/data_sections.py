@@ -93,7 +93,7 @@ class TrainingTextPair(TextPair):
     """`TextPair` with the options of training on it."""
 
     bidirectional: bool = False  # also train on swapped pairs
-    alignments: Paths | None = None  # word alignments, for training.guided_alignment
+    alignments: Paths | None = None  # word alignments, for guided_alignment_weight
 
     @model_validator(mode="after")
     def _check_alignments(self):

@@ -294,7 +294,7 @@ class TrainingSettings(Section):
     warmup_steps: PositiveInt = 4_000
     cooldown_steps: NonNegativeInt = 0
     label_smoothing: Fraction = 0.1
-    guided_alignment: NonNegativeFloat = 0.0
+    guided_alignment_weight: NonNegativeFloat = 0.0
     token_dropout: Fraction = 0.0
     consistency: ConsistencySettings | None = None
     optimizer: Literal["adam", "muon"] = "adam"
@@ -548,15 +548,15 @@ class Recipe(Section):
             for each in corpora
         )
         is_guided = kind == "trees" or has_alignments
-        if self.training.guided_alignment and not is_guided:
+        if self.training.guided_alignment_weight and not is_guided:
             raise ValueError(
-                "training.guided_alignment requires data.kind: trees or "
+                "training.guided_alignment_weight requires data.kind: trees or "
                 f"data.train.alignments. Received: data.kind: {kind}"
             )
-        if has_alignments and not self.training.guided_alignment:
+        if has_alignments and not self.training.guided_alignment_weight:
             raise ValueError(
-                "data.train.alignments requires training.guided_alignment above 0, "
-                "such as 0.1"
+                "data.train.alignments requires training.guided_alignment_weight above "
+                "0, such as 0.1"
             )
         changes_texts = {
             "data.train.alignments": has_alignments,

@@ -98,12 +98,12 @@ def _stage_schedule(settings, d_model):
 
 
 def _guided_alignment(recipe, model, tokenizer):
-    """Returns the loss of `training.guided_alignment`, or `None`.
+    """Returns the loss of `training.guided_alignment_weight`, or `None`.
 
     In a parser, a head attends to the next word. Otherwise, the mean of the last
     layer's heads, which the alignments of translations use, follows those of the text.
     """
-    weight = recipe.training.guided_alignment
+    weight = recipe.training.guided_alignment_weight
     if not weight:
         return None
     if recipe.data.kind != "trees":

@@ -172,7 +172,7 @@ def _training_model(recipe):
         pad_id=Tokenizer.pad_id,
     )
     # Random ids have no alignments, and only one micro-batch is timed.
-    changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
+    changes = {"guided_alignment_weight": 0.0, "gradient_accumulation_steps": 1}
     settings = recipe.training.model_copy(update=changes)
     return build_training_model(
         recipe.model_copy(update={"training": settings}), tokenizer

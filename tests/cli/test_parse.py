@@ -68,7 +68,7 @@ def trained(folder, run_command):
         "training.cooldown_steps=40",
         "training.checkpoint_steps=20",
         "training.average_checkpoints=2",
-        "training.guided_alignment=0.2",
+        "training.guided_alignment_weight=0.2",
         "training.mixed_precision=null",
         "training.validation_steps=60",
         "training.validation_sentences=10",

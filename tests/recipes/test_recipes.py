@@ -390,15 +390,24 @@ WRONG = [
     ("training.consistency={kind: rdrop, cutoff: 0.1}", "requires kind: simcut"),
     ("training.early_stopping={metric: bleu}", "requires data.validation"),
     ("training.best_metric=chrf", "best_metric requires data.validation"),
-    ("training.guided_alignment=0.5", "guided_alignment requires data.kind: trees"),
-    (ALIGNED, "data.train.alignments requires training.guided_alignment above 0"),
+    (
+        "training.guided_alignment_weight=0.5",
+        "guided_alignment_weight requires data.kind: trees",
+    ),
+    (
+        ALIGNED,
+        "data.train.alignments requires training.guided_alignment_weight above 0",
+    ),
     *(
         (
             (*settings, "tokenizer.kind=fairseq"),
             f"{key} is not available with token",
         )
         for settings, key in (
-            ((ALIGNED, "training.guided_alignment=0.1"), "data.train.alignments"),
+            (
+                (ALIGNED, "training.guided_alignment_weight=0.1"),
+                "data.train.alignments",
+            ),
             (("data.train=[{source: a, target: b, tag: c}]",), "data.train.tag"),
             (("data.noise={typos: 0.1}",), "data.noise"),
             (("data.train.bidirectional=true",), "bidirectional: true"),
