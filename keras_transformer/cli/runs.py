@@ -147,7 +147,9 @@ def ablate(
     scale: Annotated[
         int, Option(min=1, help="Factor by which all widths are divided.")
     ] = 1,
-    seeds: Annotated[int, Option(min=1, max=1_000, help="Number of runs per row.")] = 1,
+    num_seeds: Annotated[
+        int, Option(min=1, max=1_000, help="Number of runs per row.")
+    ] = 1,
     overrides: options.Overrides = (),
 ):
     """Train the model variations of the paper's Table 3.
@@ -180,14 +182,14 @@ def ablate(
             names,
             output,
             scale,
-            seeds,
+            num_seeds,
             progress=not console.settings.quiet,
             on_row=on_row,
         )
-    missing = len(names) * seeds - len(results)
+    missing = len(names) * num_seeds - len(results)
     if missing:
         console.print_status(
-            f"{missing} of {len(names) * seeds} runs are missing from the table, "
+            f"{missing} of {len(names) * num_seeds} runs are missing from the table, "
             "because other processes are still training them"
         )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

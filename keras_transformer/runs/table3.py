@@ -122,7 +122,7 @@ class _Job(NamedTuple):
         return stored
 
 
-def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
+def ablate(recipe, rows, output, scale=1, num_seeds=1, progress=True, on_row=None):
     """Trains rows on a recipe's data and compares them with the paper.
 
     The recipe is stored in `output`. Finished rows are not trained again, and
@@ -134,7 +134,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         rows: Row names from `expand_rows`.
         output: Folder of the runs and tables.
         scale: Divisor of all widths (see `row_recipe`).
-        seeds: Number of runs per row.
+        num_seeds: Number of runs per row.
         progress: Whether to show the progress of training.
         on_row: Function that is called with row name, seed and result after each run.
 
@@ -163,7 +163,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
             row_recipe(recipe, row, scale, seed),
         )
         for row in rows
-        for seed in range(1, seeds + 1)
+        for seed in range(1, num_seeds + 1)
     ]
     _read_results(jobs)
     if not any(output.glob(f"runs/*/{CONFIG}")):

@@ -19,8 +19,8 @@ def ablate(run_command, monkeypatch, tmp_path):
     """
     calls = []
 
-    def train(recipe, rows, output, scale, seeds, *, progress, on_row):
-        calls.append((recipe, rows, output, scale, seeds))
+    def train(recipe, rows, output, scale, num_seeds, *, progress, on_row):
+        calls.append((recipe, rows, output, scale, num_seeds))
         on_row(rows[0], 1, {"perplexity": 5.678, "bleu": 12.345})
         on_row(rows[1], 1, {"perplexity": None, "bleu": 0.0})
         (output / "table.md").write_text("the table\n")
@@ -35,7 +35,7 @@ def ablate(run_command, monkeypatch, tmp_path):
 
 
 def test_ablate_trains_the_chosen_rows(ablate, tmp_path):
-    options = ["--rows", "big,C2, A", "--scale", 4, "--seeds", 3]
+    options = ["--rows", "big,C2, A", "--scale", 4, "--num-seeds", 3]
     result, ((recipe, *arguments),) = ablate(*options, "--set", "training.steps=17")
     rows = ["A1", "A2", "A3", "A4", "C2", "big"]
     assert arguments == [rows, tmp_path, 4, 3]
