@@ -85,7 +85,7 @@ _WITH_CARD = ("saved_model", "preset", "huggingface", "marian")
 # Options that only some formats accept.
 _FORMATS_OF = {
     "quantization": ("ctranslate2", "preset", "huggingface"),
-    "scores": _WITH_CARD,
+    "score_file": _WITH_CARD,
     "license": _WITH_CARD,
     "tokenizer_ops": ("saved_model",),
     "parallel_parts": ("saved_model",),
@@ -146,7 +146,7 @@ def export(
             help="Add a signature that takes prefixes and required phrases.",
         ),
     ] = False,
-    scores: Annotated[
+    score_file: Annotated[
         pathlib.Path | None,
         Option(help="Output of `evaluate --json`, to include in MODEL_CARD.md."),
     ] = None,
@@ -177,7 +177,7 @@ def export(
     console.require_folder_path(folder)
     given = {
         "quantization": quantization,
-        "scores": scores,
+        "score_file": score_file,
         "license": license,
         "tokenizer_ops": tokenizer_ops if tokenizer_ops != "text" else None,
         "parallel_parts": parallel_parts if parallel_parts != 1 else None,
@@ -195,8 +195,8 @@ def export(
             "--beam-size, --length-penalty, --patience and --decoding are arguments of "
             "CTranslate2's translate_batch; pass them there"
         )
-    if scores is not None:
-        given["scores"] = _read_scores(scores)
+    if score_file is not None:
+        given["scores"] = _read_scores(given.pop("score_file"))
     if format != "ctranslate2" and given.pop("quantization", "none") != "none":
         if quantization != "float16":
             raise UserError(

@@ -125,7 +125,7 @@ def test_export_names_a_bad_file_of_scores(
 ):
     os.mkfifo(files / "pipe")
     (files / "huge").write_bytes(b" " * 2**20 + b"{}")
-    command = ("export", model_path, files / "new", "--scores", files / name)
+    command = ("export", model_path, files / "new", "--score-file", files / name)
     assert_one_line_error(run_command(*command), name, reason)
     assert not (files / "new").exists()
 

@@ -95,7 +95,7 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
     recipe = load_recipe(run / "config.yaml").model_copy(update={"data": files.data})
     dump_recipe(recipe, run / "config.yaml")
     command = ["export", run, folder / "described", "--license", "CC0-1.0"]
-    result = run_command(*command, "--scores", folder / "scores.json", code=0)
+    result = run_command(*command, "--score-file", folder / "scores.json", code=0)
     card = (folder / "described" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| train | source a; target b; bidirectional False |" in card
     assert str(folder) not in card
@@ -108,7 +108,7 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
     assert card.endswith("## License\n\nCC0-1.0\n")
     assert "| beam_size | " in card and "patience" not in card
     (folder / "scores.json").write_text("{}")
-    result = run_command(*command, "--scores", folder / "scores.json", code=2)
+    result = run_command(*command, "--score-file", folder / "scores.json", code=2)
     assert "not an output of `evaluate --json`" in result.stderr
 
 
