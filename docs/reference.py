@@ -89,8 +89,7 @@ def command_section(path, command, context, shared):
     paragraphs, example = split_help(command.help)
     text = f"## {' '.join(path)}\n\n{paragraphs}\n\n"
     if example:
-        hint = "<!-- test: skip, the example of --help -->\n"
-        text += f"{hint}```bash\n{example}\n```\n\n"
+        text += f"```bash\n{example}\n```\n\n"
     rows = [row for row in own_rows(command, context) if row not in shared]
     if rows:
         text += option_table(rows)
@@ -285,7 +284,8 @@ PAPER_RECIPES = {
 
 
 def paper_values():
-    """Returns the paper's values as a dict of dotted key to text."""
+    """Returns texts on the paper's values that are no defaults, by dotted key."""
+    defaults = dict(flattened(schema.Recipe(data={"kind": "phrases"}).model_dump()))
     recipes = {
         name: dict(flattened(load_recipe(recipe).model_dump()))
         for name, recipe in PAPER_RECIPES.items()
@@ -293,12 +293,14 @@ def paper_values():
     found = {}
     for key in PAPER_KEYS:
         base, big, french, french_big = (each[key] for each in recipes.values())
-        parts = [("", base)]
+        parts = [("", base)] if base != defaults[key] else []
         parts += [("big ", big)] if big != base else []
         parts += [("En-Fr ", french)] if french != base else []
         if french_big != (big if big != base else french):
             parts.append(("En-Fr big ", french_big))
-        found[key] = ", ".join(f"{name}`{yaml_value(value)}`" for name, value in parts)
+        if parts:
+            text = ", ".join(f"{name}`{yaml_value(value)}`" for name, value in parts)
+            found[key] = f" Paper: {text}."
     return found
 
 
@@ -360,8 +362,7 @@ def key_rows(section, prefix, descriptions, paper, seen):
         yield [
             f"`{key.partition('.')[2]}`",
             default_text(key, field),
-            paper.get(key, ""),
-            descriptions.of(section, name, key),
+            descriptions.of(section, name, key) + paper.get(key, ""),
         ]
         inner = inner_section(field.annotation)
         if inner is not None:
@@ -384,8 +385,8 @@ def recipe_page():
         "A recipe is a YAML file with these sections. On the command line, "
         "`--set training.steps=500` sets the key `steps` of the section `training`. "
         "[`files.yaml`](../../keras_transformer/recipes/files.yaml) is a template. "
-        "Unknown keys are errors. The column Paper has the values of the paper's base "
-        "model for English to German, and of its other models where they differ.\n\n"
+        "Unknown keys are errors. Where the paper states a value, the default is that "
+        "of its base model for English to German.\n\n"
         f"These keys may be `auto`: {listing(AUTOMATIC_KEYS)}. `train` then chooses a "
         "value that fits the text and the machine. All of them are `auto` in the "
         "recipe `files`, and by default in recipes for text without a section `model`. "
@@ -402,9 +403,7 @@ def recipe_page():
 
 def section_text(title, section, rows):
     """Returns a heading, the docstring of a section and the table of its keys."""
-    header = ["Key", "Default; other values", "Paper", "Description"]
-    if not any(row[2] for row in rows):
-        header, rows = header[:2] + header[3:], [row[:2] + row[3:] for row in rows]
+    header = ["Key", "Default; other values", "Description"]
     text = f"\n## {title}\n\n{inspect.cleandoc(section.__doc__)}\n"
     return f"{text}\n{markdown_table(header, rows)}" if rows else text
 
