@@ -119,9 +119,9 @@ def export(
     patience: options.Patience = None,
     decoding: options.Decoding = (),
     tokenizer_ops: Annotated[
-        Literal["text", "core"],
-        Option(help="Tokenizer operations: tensorflow-text or core TensorFlow."),
-    ] = "text",
+        Literal["tensorflow-text", "tensorflow"],
+        Option(help="Package of the tokenizer's operations."),
+    ] = "tensorflow-text",
     parallel_parts: Annotated[
         int,
         Option(
@@ -163,8 +163,8 @@ def export(
     `marian` requires a post-norm model that was trained with `model.start: zeros` and
     `model.timescales: tensor2tensor`.
 
-    With --tokenizer-ops core, the export needs no tensorflow-text, but is slower and
-    supports BPE only. TF-Serving cannot run exports with --jit-compile.
+    With --tokenizer-ops tensorflow, the export needs no tensorflow-text, but is slower
+    and supports BPE only. TF-Serving cannot run exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -179,7 +179,9 @@ def export(
         "quantization": quantization,
         "score_file": score_file,
         "license": license,
-        "tokenizer_ops": tokenizer_ops if tokenizer_ops != "text" else None,
+        "tokenizer_ops": (
+            tokenizer_ops if tokenizer_ops != "tensorflow-text" else None
+        ),
         "parallel_parts": parallel_parts if parallel_parts != 1 else None,
         "jit_compile": jit_compile or None,
         "constraints": constraints or None,

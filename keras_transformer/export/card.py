@@ -156,8 +156,7 @@ def _model_rows(model, tokenizer):
 
 
 def _export_rows(tokenizer_ops, parallel_parts, jit_compile):
-    libraries = {"text": "tensorflow-text", "core": "core TensorFlow"}
-    yield "tokenizer operations", libraries[tokenizer_ops]
+    yield "tokenizer operations", tokenizer_ops
     yield "parallel parts of a batch", parallel_parts
     yield "XLA", "single texts of up to 64 subwords" if jit_compile else "no"
     yield (

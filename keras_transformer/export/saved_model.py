@@ -196,7 +196,7 @@ def export_translator(
     *,
     scores=(),
     license=None,
-    tokenizer_ops="text",
+    tokenizer_ops="tensorflow-text",
     parallel_parts=1,
     jit_compile=False,
     constraints=False,
@@ -209,8 +209,8 @@ def export_translator(
         folder: Parent folder of the versions. It is created if it does not exist.
         scores: Evaluation scores for the model card (see `model_card`).
         license: License for the model card (see `describe_translator`).
-        tokenizer_ops: `"text"` for operations of tensorflow-text, or `"core"` for
-            core TensorFlow (see `CoreOpsBytePairTokenizer`).
+        tokenizer_ops: Package of the tokenizer's operations, `"tensorflow-text"` or
+            `"tensorflow"` (see `CoreOpsBytePairTokenizer`).
         parallel_parts: Number of parts of a batch that are translated in parallel (see
             `export_saved_model`).
         jit_compile: Whether to compile the search with XLA for single short texts (see
@@ -225,7 +225,7 @@ def export_translator(
 
     Raises:
         ExportError: If the model is an ensemble, the translator has forbidden phrases,
-            or `tokenizer_ops` is `"core"` and the tokenizer is not BPE.
+            or `tokenizer_ops` is `"tensorflow"` and the tokenizer is not BPE.
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     reject_forbidden_phrases(translator)
@@ -236,11 +236,11 @@ def export_translator(
         "jit_compile": jit_compile,
     }
     texts = describe_translator(translator, scores, license, export)
-    if tokenizer_ops == "core":
+    if tokenizer_ops == "tensorflow":
         if tokenizer.kind != "bpe":
             raise ExportError(
-                f"{path}: core tokenizer operations need tokenizer.kind=bpe. "
-                f"Received: {tokenizer.kind}"
+                f"{path}: tokenizer operations of core TensorFlow need "
+                f"tokenizer.kind=bpe. Received: {tokenizer.kind}"
             )
         tokenizer = core_tokenizer(tokenizer)
     return export_saved_model(

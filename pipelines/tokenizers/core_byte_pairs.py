@@ -20,7 +20,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
 # an id is represented by -2 minus its code point.
 _NO_ID = -1
 _NO_RANK = 2**31 - 1
-_USE_TEXT_OPS = "Export with `--tokenizer-ops text`."
+_USE_TEXT_OPS = "Export with `--tokenizer-ops tensorflow-text`."
 
 
 class CoreOpsBytePairTokenizer(SentencePieceVocabulary):

@@ -161,7 +161,7 @@ def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
             "kind marian cannot be extended",
         ),
         (
-            "export {} x --tokenizer-ops core",
+            "export {} x --tokenizer-ops tensorflow",
             "need tokenizer.kind=bpe. Received: marian",
         ),
     ],

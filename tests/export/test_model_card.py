@@ -12,9 +12,13 @@ from keras_transformer.recipes import dump_recipe, load_recipe
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_model_card_names_how_it_was_exported(tiny_model, jit_compile):
-    export = {"tokenizer_ops": "core", "parallel_parts": 2, "jit_compile": jit_compile}
+    export = {
+        "tokenizer_ops": "tensorflow",
+        "parallel_parts": 2,
+        "jit_compile": jit_compile,
+    }
     table = card_tables(model_card(*tiny_model, {}, export=export))["Export"]
-    assert table["tokenizer operations"] == "core TensorFlow"
+    assert table["tokenizer operations"] == "tensorflow"
     assert table["parallel parts of a batch"] == "2"
     assert ("lack XLA" in table["TF-Serving"]) == jit_compile
     assert (table["XLA"] == "no") != jit_compile

@@ -110,5 +110,5 @@ def test_core_tokenizer_rejects_other_models(piece, symbols, reason):
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     model.pieces.add(piece=piece, score=-1000)
     tokenizer = BytePairTokenizer(model.SerializeToString())
-    with pytest.raises(DataError, match=f"{reason}.*--tokenizer-ops text"):
+    with pytest.raises(DataError, match=f"{reason}.*--tokenizer-ops tensorflow-text"):
         CoreOpsBytePairTokenizer(tokenizer)
