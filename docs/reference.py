@@ -99,7 +99,7 @@ def command_section(path, command, context, shared):
     if others:
         link = "[Shared options](#options-of-several-commands)"
         text += f"\n{link}: {listing(others)}.\n"
-    return text
+    return text.rstrip("\n") + "\n"
 
 
 def own_rows(command, context):
