@@ -113,7 +113,7 @@ setup(
         "zstd": [ZSTD],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         # Beam requires protobuf 6, but sentencepiece 0.2.3 requires protobuf 7.36.
-        "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],
+        "apache-beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },
     entry_points={

@@ -24,7 +24,7 @@ def test_messages_about_missing_packages_name_an_extra():
             named.update(re.findall(calls, text))
             if "pip install" in text and path.name != "errors.py":
                 others.append(path)
-    assert {"serve", "ctranslate2", "beam", "parse", "gpu"} <= named <= extras
+    assert {"serve", "ctranslate2", "apache-beam", "parse", "gpu"} <= named <= extras
     assert others == []
 
 

@@ -27,7 +27,7 @@ from keras_transformer.beam.run import (
     line_pairs,
     make_folder,
     output_folder,
-    run_beam,
+    run_pipeline,
     write_file,
 )
 from keras_transformer.errors import DataError
@@ -50,7 +50,7 @@ from keras_transformer.pipelines.tokenizers.registry import (
 )
 
 
-def encode_with_beam(
+def encode_with_apache_beam(
     sources,
     targets,
     tokenizer_folder,
@@ -59,7 +59,7 @@ def encode_with_beam(
     max_length=256,
     max_ratio=None,
     deduplicate=False,
-    beam_options=(),
+    pipeline_options=(),
 ):
     """Tokenizes, filters and shards a corpus of line-aligned files.
 
@@ -76,7 +76,8 @@ def encode_with_beam(
         max_ratio: Maximum number of ids on the longer side per id on the shorter side,
             including end ids. Pairs above it are dropped. If `None`, there is no limit.
         deduplicate: Whether to drop repetitions of a pair.
-        beam_options: Command-line options of Beam and its runner, a sequence of str.
+        pipeline_options: Command-line options of Beam and its runner, a
+            sequence of str.
 
     Returns:
         The content of `records.json`, a dict. It includes the counts `num_read`,
@@ -124,7 +125,7 @@ def encode_with_beam(
                 f"{output}: already contains a corpus. Choose another folder."
             )
         _copy_tokenizer(tokenizer, tokenizer_folder, output)
-        run_beam(build, beam_options)
+        run_pipeline(build, pipeline_options)
         return _read_metadata(metadata_path)
 
 

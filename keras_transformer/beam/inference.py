@@ -20,7 +20,7 @@ from keras_transformer.beam.run import (
     line_pairs,
     open_lines,
     output_folder,
-    run_beam,
+    run_pipeline,
     write_file,
 )
 from keras_transformer.errors import DataError
@@ -66,14 +66,14 @@ class SavedModelHandler(ModelHandler):
         return outputs
 
 
-def run_with_beam(
+def run_with_apache_beam(
     model,
     task,
     sources,
     output,
     targets=(),
     batch_size=64,
-    beam_options=(),
+    pipeline_options=(),
     allow_unsafe=False,
 ):
     """Translates files, or scores their translations.
@@ -88,7 +88,8 @@ def run_with_beam(
             `sources` and line-aligned with them.
         batch_size: Maximum number of lines per batch. If the export has a lower limit,
             that limit is used.
-        beam_options: Command-line options of Beam and its runner, a sequence of str.
+        pipeline_options: Command-line options of Beam and its runner, a
+            sequence of str.
         allow_unsafe: Whether to load the export unchecked. It can then run any code.
 
     Returns:
@@ -127,7 +128,7 @@ def run_with_beam(
         for path in written:
             if FileSystems.exists(path):
                 raise DataError(f"{path}: already exists. Choose another folder.")
-        result = run_beam(lines, beam_options)
+        result = run_pipeline(lines, pipeline_options)
     counted = result.metrics().query(MetricsFilter().with_name(_TRUNCATED))["counters"]
     num_cut = sum(counter.result for counter in counted)
     if num_cut:

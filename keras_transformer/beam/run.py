@@ -17,18 +17,18 @@ from keras_transformer.pipelines.lines import opened_lines
 _MISSING = object()
 
 
-def run_beam(build, beam_options=()):
+def run_pipeline(build, pipeline_options=()):
     """Runs the steps that `build(pipeline)` adds. Returns Beam's `PipelineResult`."""
     try:
         # Later options override earlier ones, so a caller can request more messages.
         options = PipelineOptions(
-            ["--default_sdk_harness_log_level=ERROR", *beam_options]
+            ["--default_sdk_harness_log_level=ERROR", *pipeline_options]
         )
         # Workers import this package, so they do not need the caller's session.
         options.view_as(SetupOptions).save_main_session = False
         new_pipeline = beam.Pipeline(options=options)
     except ValueError as error:
-        given = " ".join(beam_options)
+        given = " ".join(pipeline_options)
         raise DataError(f"Beam rejects the options {given!r}: {error}") from None
     try:
         with new_pipeline as pipeline:

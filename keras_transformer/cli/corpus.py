@@ -36,11 +36,11 @@ OutputFolder = Annotated[
     str, Option("--output", "-o", metavar="DIR", help="Output folder.")
 ]
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
-BeamOptions = Annotated[
+PipelineOptions = Annotated[
     list[str],
     Option(
         metavar="OPTION",
-        help="Apache Beam option, e.g. runner=FlinkRunner. Repeatable.",
+        help="Pipeline option of Apache Beam, e.g. runner=FlinkRunner. Repeatable.",
     ),
 ]
 
@@ -69,22 +69,22 @@ def prepare_corpus(
     deduplicate: Annotated[
         bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
     ] = False,
-    beam_option: BeamOptions = (),
+    pipeline_option: PipelineOptions = (),
 ):
     """Tokenize, filter and shard a corpus with Apache Beam.
 
-    Requires the extra `beam`.
+    Requires the extra `apache-beam`.
 
     \b
     keras-transformer corpus prepare runs/sample --output ids \\
       -s a.en.gz -t a.de.gz -s b.en.gz -t b.de.gz
     """
-    beam_options = _command_line_options(beam_option)
+    pipeline_options = _command_line_options(pipeline_option)
     _check_and_load(model)
-    from keras_transformer.beam.corpus import encode_with_beam
+    from keras_transformer.beam.corpus import encode_with_apache_beam
     from keras_transformer.pipelines.sources.records import describe_dropped
 
-    metadata = encode_with_beam(
+    metadata = encode_with_apache_beam(
         source,
         target,
         model / "tokenizer" if (model / "tokenizer").is_dir() else model,
@@ -93,7 +93,7 @@ def prepare_corpus(
         max_length=max_length,
         max_ratio=max_ratio,
         deduplicate=deduplicate,
-        beam_options=beam_options,
+        pipeline_options=pipeline_options,
     )
     kept = f"{metadata['num_pairs']:,} of {metadata['num_read']:,} pairs kept"
     dropped = describe_dropped(metadata["dropped"])
@@ -106,19 +106,28 @@ def translate_corpus(
     source: Sources,
     output: OutputFolder,
     batch_size: BatchSize = 64,
-    beam_option: BeamOptions = (),
+    pipeline_option: PipelineOptions = (),
     allow_unsafe: options.AllowUnsafe = False,
 ):
     """Translate text files with an exported model and Apache Beam.
 
-    Requires the extra `beam`.
+    Requires the extra `apache-beam`.
 
     \b
     keras-transformer corpus translate saved_models/mine --output translated \\
-      -s a.en -s b.en --beam-option direct_num_workers=2 \\
-      --beam-option direct_running_mode=multi_processing
+      -s a.en -s b.en --pipeline-option direct_num_workers=2 \\
+      --pipeline-option direct_running_mode=multi_processing
     """
-    _run("translate", model, source, [], output, batch_size, beam_option, allow_unsafe)
+    _run(
+        "translate",
+        model,
+        source,
+        [],
+        output,
+        batch_size,
+        pipeline_option,
+        allow_unsafe,
+    )
 
 
 @corpus.command("score", cls=Command)
@@ -128,24 +137,35 @@ def score_pairs(
     target: Targets,
     output: OutputFolder,
     batch_size: BatchSize = 64,
-    beam_option: BeamOptions = (),
+    pipeline_option: PipelineOptions = (),
     allow_unsafe: options.AllowUnsafe = False,
 ):
     """Score translations with an exported model and Apache Beam.
 
-    Requires the extra `beam`.
+    Requires the extra `apache-beam`.
 
     \b
     keras-transformer corpus score saved_models/mine --output scores \\
       -s a.en -t a.de
     """
-    _run("score", model, source, target, output, batch_size, beam_option, allow_unsafe)
+    _run(
+        "score",
+        model,
+        source,
+        target,
+        output,
+        batch_size,
+        pipeline_option,
+        allow_unsafe,
+    )
 
 
-def _run(task, model, source, target, output, batch_size, beam_option, allow_unsafe):
-    beam_options = _command_line_options(beam_option)
+def _run(
+    task, model, source, target, output, batch_size, pipeline_option, allow_unsafe
+):
+    pipeline_options = _command_line_options(pipeline_option)
     _check_and_load(model)
-    from keras_transformer.beam.inference import run_with_beam
+    from keras_transformer.beam.inference import run_with_apache_beam
 
     export = console.find_model(model)
     if export.kind != "export":
@@ -154,14 +174,14 @@ def _run(task, model, source, target, output, batch_size, beam_option, allow_uns
         )
     if allow_unsafe:
         console.warn_unsafe(export)
-    run_with_beam(
+    run_with_apache_beam(
         export.weights.resolve(),
         task,
         source,
         output,
         target,
         batch_size=batch_size,
-        beam_options=beam_options,
+        pipeline_options=pipeline_options,
         allow_unsafe=allow_unsafe,
     )
 
@@ -170,7 +190,7 @@ def _command_line_options(options):
     for each in options:
         if not re.fullmatch(r"\w+(=.*)?", each):
             raise UserError(
-                f"--beam-option {each}: must have the form NAME or NAME=VALUE"
+                f"--pipeline-option {each}: must have the form NAME or NAME=VALUE"
             )
     return [f"--{each}" for each in options]
 
@@ -178,5 +198,5 @@ def _command_line_options(options):
 def _check_and_load(model):
     """Checks that the model and Apache Beam exist, and loads TensorFlow."""
     console.require_exists(model)
-    console.require_extra("beam", "apache_beam")
+    console.require_extra("apache-beam", "apache_beam")
     console.load_tensorflow()

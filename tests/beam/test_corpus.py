@@ -19,7 +19,7 @@ from keras_transformer.runs.train import train
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.load import load_run
 
-pytest.importorskip("apache_beam", reason="needs the extra beam")
+pytest.importorskip("apache_beam", reason="needs the extra apache-beam")
 
 from keras_transformer.beam import corpus as beam_corpus
 from keras_transformer.beam import run as beam_run
@@ -72,7 +72,7 @@ def corpus(tmp_path_factory):
 
 def encode(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes):
     """Encodes the files `names`, in which {} stands for .en or .de, into `output`."""
-    return beam_corpus.encode_with_beam(
+    return beam_corpus.encode_with_apache_beam(
         [folder / name.format(".en") for name in names],
         [folder / name.format(".de") for name in names],
         folder / "tokenizer",
@@ -84,7 +84,7 @@ def encode(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes
             "deduplicate": True,
             **changes,
         },
-        beam_options=[f"--{option}" for option in options],
+        pipeline_options=[f"--{option}" for option in options],
     )
 
 
@@ -274,14 +274,14 @@ def test_failed_preparation_keeps_the_corpus_of_another_run(
 ):
     """Another run finishes in the folder that the failing run created."""
     folder, kept, _ = corpus
-    run_beam = beam_corpus.run_beam
+    run_pipeline = beam_corpus.run_pipeline
 
     def finish_another_run(build, options):
-        monkeypatch.setattr(beam_corpus, "run_beam", run_beam)
+        monkeypatch.setattr(beam_corpus, "run_pipeline", run_pipeline)
         encode(folder, tmp_path / "a")
         raise DataError("failed")
 
-    monkeypatch.setattr(beam_corpus, "run_beam", finish_another_run)
+    monkeypatch.setattr(beam_corpus, "run_pipeline", finish_another_run)
     with pytest.raises(DataError, match="failed"):
         encode(folder, tmp_path / "a")
     records = RecordFolder(tmp_path / "a")

@@ -36,8 +36,8 @@ def lines_of(path):
 
 
 def test_translation_keeps_line_order(tiny_export, tiny_signatures, files, tmp_path):
-    written = beam_inference.run_with_beam(
-        tiny_export, "translate", files, tmp_path / "out", beam_options=TWO_WORKERS
+    written = beam_inference.run_with_apache_beam(
+        tiny_export, "translate", files, tmp_path / "out", pipeline_options=TWO_WORKERS
     )
     assert [path.rpartition("/")[2] for path in written] == ["a.de", "b.de", "c.de"]
     run = tiny_signatures["serving_default"]
@@ -56,7 +56,7 @@ def test_score_matches_export_signature(tiny_export, tiny_signatures, files, tmp
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     source.write_text("".join(f"{text}\n" for text in TEXTS))
     target.write_text("".join(f"{text}\n" for text in reversed(TEXTS)))
-    beam_inference.run_with_beam(
+    beam_inference.run_with_apache_beam(
         tiny_export, "score", [source], tmp_path / "out", [target], batch_size=2
     )
     run = tiny_signatures["score"]
@@ -69,7 +69,7 @@ def test_score_matches_export_signature(tiny_export, tiny_signatures, files, tmp
     with pytest.raises(
         DataError, match=r"same number of lines.*a.en ends after line 1"
     ):
-        beam_inference.run_with_beam(
+        beam_inference.run_with_apache_beam(
             tiny_export, "score", [source], tmp_path / "other", [target]
         )
 
@@ -84,7 +84,7 @@ def test_hostile_export_is_rejected(tmp_path):
     tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": steal})
     (tmp_path / "a.de").write_text("Hund\n")
     with pytest.raises(ModelError, match="WriteFile"):
-        beam_inference.run_with_beam(
+        beam_inference.run_with_apache_beam(
             tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"
         )
     assert not (tmp_path / "stolen").exists()
@@ -93,9 +93,9 @@ def test_hostile_export_is_rejected(tmp_path):
 def test_unsafe_export_runs_if_allowed(tmp_path):
     write_unsafe_export(tmp_path / "1", tmp_path / "marker")
     (tmp_path / "a.de").write_text("Hund\nKatze\n")
-    beam_inference.run_with_beam(
+    beam_inference.run_with_apache_beam(
         *(tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"),
-        beam_options=TWO_WORKERS,
+        pipeline_options=TWO_WORKERS,
         allow_unsafe=True,
     )
     assert lines_of(tmp_path / "out" / "a.de") == ["Hund", "Katze", ""]
@@ -105,7 +105,9 @@ def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
     path = tmp_path / "a.de"
     path.write_text("Hund\n" + "Hund" * 200 + "\n" + "Katze" * 300 + "\n")
     with caplog.at_level("WARNING", "keras_transformer"):
-        beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
+        beam_inference.run_with_apache_beam(
+            tiny_export, "translate", [path], tmp_path / "out"
+        )
     assert "lines or their translations exceed the export's maximum" in caplog.text
 
 
@@ -113,7 +115,7 @@ def test_batch_size_respects_export_limit(small_batch_export, tmp_path):
     path = tmp_path / "a.de"
     # The export accepts at most seven texts per call.
     path.write_text("Hund\n" * 15)
-    beam_inference.run_with_beam(
+    beam_inference.run_with_apache_beam(
         small_batch_export, "translate", [path], tmp_path / "out", batch_size=64
     )
     assert (tmp_path / "out" / "a.de").read_text().count("\n") == 15
@@ -130,6 +132,8 @@ def test_invalid_paths_are_rejected_first(tiny_export, tmp_path, monkeypatch):
         ("score", ["a.en"], ".", ["a.de"], "a.en: already exists"),
     ):
         with pytest.raises(DataError, match=message):
-            beam_inference.run_with_beam(tiny_export, task, sources, output, targets)
+            beam_inference.run_with_apache_beam(
+                tiny_export, task, sources, output, targets
+            )
     assert (tmp_path / "a.en").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1

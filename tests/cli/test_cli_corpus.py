@@ -24,8 +24,8 @@ def called(monkeypatch, tmp_path):
         calls.append((arguments, options))
 
     for name, fake in (
-        ("corpus", types.SimpleNamespace(encode_with_beam=encode)),
-        ("inference", types.SimpleNamespace(run_with_beam=run)),
+        ("corpus", types.SimpleNamespace(encode_with_apache_beam=encode)),
+        ("inference", types.SimpleNamespace(run_with_apache_beam=run)),
     ):
         full_name = f"keras_transformer.beam.{name}"
         monkeypatch.setitem(sys.modules, full_name, fake)
@@ -51,7 +51,7 @@ def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
         *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
         *("--max-length", "9", "--max-ratio", "2", "--deduplicate"),
         *("--num-shards", "3"),
-        *("--beam-option", "runner=FlinkRunner", "--beam-option", "x=1"),
+        *("--pipeline-option", "runner=FlinkRunner", "--pipeline-option", "x=1"),
     ]
     result = run_command("corpus", "prepare", tmp_path / "model", *options)
     assert result.stderr == "1,000 of 1,002 pairs kept; dropped: 2 with an empty side\n"
@@ -64,20 +64,20 @@ def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
                 "max_length": 9,
                 "max_ratio": 2.0,
                 "deduplicate": True,
-                "beam_options": ["--runner=FlinkRunner", "--x=1"],
+                "pipeline_options": ["--runner=FlinkRunner", "--x=1"],
             },
         )
     ]
 
 
 def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path):
-    options = ["-s", "a", "-o", "out", "--beam-option", "x=1"]
+    options = ["-s", "a", "-o", "out", "--pipeline-option", "x=1"]
     run_command("corpus", "translate", tmp_path / "model", *options)
     version = tmp_path / "model" / "3"
     assert called == [
         (
             (version, "translate", ["a"], "out", []),
-            {"batch_size": 64, "beam_options": ["--x=1"], "allow_unsafe": False},
+            {"batch_size": 64, "pipeline_options": ["--x=1"], "allow_unsafe": False},
         )
     ]
     (tmp_path / "run").mkdir()
@@ -102,7 +102,11 @@ def test_corpus_score_passes_allow_unsafe(run_command, called, tmp_path):
         ("none", [], "none: no such file or folder"),
         (".", [], "apache_beam is not installed: pip install"),
         *(
-            (".", ["--beam-option", each], f"--beam-option {each}: must have the form ")
+            (
+                ".",
+                ["--pipeline-option", each],
+                f"--pipeline-option {each}: must have the form ",
+            )
             for each in ("=", "", "-x", "two words=1")
         ),
     ],
