@@ -139,7 +139,7 @@ def main():
     arguments.output.mkdir(parents=True, exist_ok=True)
     from keras_transformer.opening import open_model
     from keras_transformer.saving.load import load_run
-    from keras_transformer.visualization import attention_of, write_figure
+    from keras_transformer.visualization import compute_attention, write_figure
 
     keras.utils.set_random_seed(1)
     _, tokenizer, untrained = load_run(arguments.run)
@@ -150,7 +150,7 @@ def main():
         for name, model in (("trained", trained), ("untrained", untrained)):
             # The target, ".", does not affect the encoder.
             found = [
-                (attention_of(model, tokenizer, example[0], "."), *example[1:])
+                (compute_attention(model, tokenizer, example[0], "."), *example[1:])
                 for example in examples
             ]
             metrics = result[relation][name] = measure(found)

@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     import keras_transformer as kt
-    from keras_transformer.evaluation.perplexity import perplexity_of
+    from keras_transformer.evaluation.perplexity import compute_perplexity
     from keras_transformer.runs.train import train
 
     dev = read_pairs("dev")
@@ -80,7 +80,7 @@ def main():
             for path in (arguments.model, *(folder / run for run in runs))
         )
         result["perplexity"] = [
-            perplexity_of(each.score(*dev)) for each in (before, after)
+            compute_perplexity(each.score(*dev)) for each in (before, after)
         ]
         weights = zip(
             *(each.model.get_weights() for each in (after, resumed)), strict=True

@@ -285,11 +285,13 @@ def cross_attention(theme, options):
         print("cross_attention needs --run RUN, skipped")
         return None
     from keras_transformer.opening import open_model
-    from keras_transformer.visualization import attention_of
+    from keras_transformer.visualization import compute_attention
 
     model = open_model(options.run)
     translation = model.translate([options.sentence])[0]
-    found = attention_of(model.model, model.tokenizer, options.sentence, translation)
+    found = compute_attention(
+        model.model, model.tokenizer, options.sentence, translation
+    )
     scores = found.scores["cross"][options.layer - 1].mean(axis=0)
     rows, columns = found.labels("cross")
     figure, axes = pyplot.subplots(figsize=(5.4, 4.2))

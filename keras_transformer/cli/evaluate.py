@@ -298,7 +298,7 @@ def _score(metric, hypotheses, references, language, tokenize, lowercase):
 
 
 def _perplexity(translator, sources, references, warnings):
-    from keras_transformer.evaluation.perplexity import perplexity_of
+    from keras_transformer.evaluation.perplexity import compute_perplexity
 
     pairs = list(zip(sources, references, strict=True))
     scored = list(score_in_chunks(translator, pairs, warnings))
@@ -306,7 +306,7 @@ def _perplexity(translator, sources, references, warnings):
     return {
         "metric": "perplexity",
         "name": "perplexity",
-        "score": perplexity_of(scored),
+        "score": compute_perplexity(scored),
         "signature": f"per subword, {num_tokens} including end ids",
     }
 
@@ -421,7 +421,7 @@ def score(
         model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
     )
     from keras_transformer.decoding.scoring import PairScore
-    from keras_transformer.evaluation.perplexity import perplexity_of
+    from keras_transformer.evaluation.perplexity import compute_perplexity
     from keras_transformer.pipelines.lines import content_hash
 
     log_prob = num_tokens = num_done = 0
@@ -450,7 +450,7 @@ def score(
         if num_done:
             console.print_status("no perplexity: some scores are from an earlier call")
             return
-        perplexity = perplexity_of([PairScore(log_prob, num_tokens)])
+        perplexity = compute_perplexity([PairScore(log_prob, num_tokens)])
         if as_json:
             report = {"model": str(model), "perplexity": perplexity, "pairs": []}
             report = console.json_text(report, indent=None).removesuffix("]}")

@@ -66,8 +66,8 @@ def visualize(
 
     from keras_transformer.files import replace_file
     from keras_transformer.visualization import (
-        attention_of,
         attention_of_export,
+        compute_attention,
         write_figure,
         write_page,
     )
@@ -76,7 +76,7 @@ def visualize(
         attention = attention_of_export(opened, source, target)
     else:
         limit = opened.max_source_length
-        attention = attention_of(
+        attention = compute_attention(
             opened.model,
             opened.tokenizer,
             source,

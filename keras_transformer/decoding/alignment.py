@@ -96,7 +96,7 @@ def continues_character(surface):
     return 0x80 <= (surface or b"a")[0] < 0xC0
 
 
-def units_of(rows):
+def join_units(rows):
     """Joins subwords, given their surfaces, into units of whole characters.
 
     Returns a list of the texts of each row's units, and their membership, float32
@@ -127,7 +127,7 @@ def attend_units(scores, sources, targets):
     from keras_transformer.decoding.text import attention_of_units
 
     (sources, source_membership), (targets, target_membership) = map(
-        units_of, (sources, targets)
+        join_units, (sources, targets)
     )
     scores = scores[:, : target_membership.shape[1], : source_membership.shape[1]]
     attention = attention_of_units(scores, target_membership, source_membership)
@@ -139,7 +139,7 @@ def attend_units(scores, sources, targets):
     ]
 
 
-def words_of(row):
+def index_words(row):
     """Returns the index of each subword's word, from 0, given the subwords' surfaces.
 
     Words are separated by ASCII whitespace. A subword of whitespace belongs to the
@@ -164,7 +164,7 @@ def align_words(scores, source_words, target_words):
     """Aligns each target word to the source word with the most attention.
 
     `scores` are float `[target subwords, source subwords]`, and the words are those of
-    each subword, from `words_of`. Returns (source word, target word) of each target
+    each subword, from `index_words`. Returns (source word, target word) of each target
     word in order, or nothing if the source has no word. Ties go to the first one.
     """
     num_words = max(target_words, default=-1) + 1, max(source_words, default=-1) + 1
@@ -187,7 +187,7 @@ def align_units(source, target, attention, prefix, text):
     has_languages = prefix and not b"".join(prefix).strip()
     if has_languages:  # the target begins with its language, too
         target, attention = target[1:], attention[1:]
-    words = words_of(source[start:]), words_of(target)
+    words = index_words(source[start:]), index_words(target)
     pairs = align_words(attention[:, start:], *words)
     if has_languages:
         # Languages that the text names have no units, but are words of it.

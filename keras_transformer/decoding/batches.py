@@ -108,7 +108,7 @@ def check_positions(model, rows, texts):
             )
 
 
-def target_of(tokenizer):
+def select_target(tokenizer):
     """Returns the target tokenizer: `tokenizer.target` if set, else `tokenizer`."""
     return getattr(tokenizer, "target", tokenizer)
 

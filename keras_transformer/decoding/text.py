@@ -331,7 +331,7 @@ def _follow_case(texts, cases):
     return tf.where(cases[:, None] == CAPITALS, upper, texts)
 
 
-def script_of(text):
+def detect_script(text):
     """Returns the script of most letters of a text, one of `SCRIPTS` or "unknown"."""
     found = _count_scripts(text)
     return max(found, key=found.get) if any(found.values()) else "unknown"

@@ -17,8 +17,8 @@ from keras_transformer.decoding.alignment import (
     alignable_pairs,
     alignment_scores,
     attend_units,
+    join_units,
     token_surfaces,
-    units_of,
 )
 from keras_transformer.decoding.batches import (
     PrefixEnds,
@@ -35,8 +35,8 @@ from keras_transformer.decoding.batches import (
     group_texts,
     log_warning,
     pad_rows,
+    select_target,
     spell_texts,
-    target_of,
     word_edges,
 )
 from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
@@ -150,7 +150,7 @@ class Translator:
         check_at_least("parallel_parts", parallel_parts, 1)
         self.model = model
         self.tokenizer = tokenizer
-        self.target_tokenizer = target_tokenizer or target_of(tokenizer)
+        self.target_tokenizer = target_tokenizer or select_target(tokenizer)
         build_models(model)
         check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
@@ -373,7 +373,7 @@ class Translator:
         target_ids, _ = encode_targets(self, sources, targets)
         *source_surfaces, prefix = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
-        (prefix,), _ = units_of([prefix])
+        (prefix,), _ = join_units([prefix])
         # An invalid byte becomes U+FFFD in the text, which is up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.position_limit is not None:
@@ -520,7 +520,7 @@ class Translator:
         translated.
         """
         # Imported here because it loads TensorFlow.
-        from keras_transformer.decoding.text import TextOptions, script_of, segment
+        from keras_transformer.decoding.text import TextOptions, detect_script, segment
 
         options = TextOptions.of(self.tokenizer, self.search)
         # A prefix determines the case of the translation.
@@ -552,7 +552,7 @@ class Translator:
                 text = kept[place].decode("utf-8", "replace")
                 message = (
                     f"{text[:20]!r} is not translated. The model was not trained with "
-                    f"text in this script ({script_of(text)})."
+                    f"text in this script ({detect_script(text)})."
                 )
                 warnings[num_lines + int(found.text_index[place])].append(message)
             num_lines += len(group)
@@ -790,11 +790,11 @@ def _join(groups, texts, scores, counts, n_best):
                 found = join_segments(segments, *map(tf.constant, found))
             if n_best not in (None, 1):
                 found = merge_equal_texts(*map(tf.convert_to_tensor, found[:2]), n_best)
-        joined += translations_of(*map(np.asarray, found))
+        joined += collect_translations(*map(np.asarray, found))
     return joined
 
 
-def translations_of(texts, scores, counts):
+def collect_translations(texts, scores, counts):
     """Returns for each row a list of its first `counts` texts as `Translation`s.
 
     `texts` are bytes `[rows, n]`, `scores` float `[rows, n]`, and `counts` int

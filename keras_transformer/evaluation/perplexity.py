@@ -38,7 +38,7 @@ def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
         log_probs = scorer(**inputs, labels=labels)
         num_tokens = int(np.count_nonzero(np.asarray(labels) != scorer.pad_id))
         scores.append(PairScore(float(np.sum(log_probs, dtype="float64")), num_tokens))
-    return perplexity_of(scores)
+    return compute_perplexity(scores)
 
 
 class PairScorer:
@@ -71,7 +71,7 @@ class PairScorer:
         return self._score(*(ops.cast(each, "int32") for each in ids))
 
 
-def perplexity_of(scores) -> float:
+def compute_perplexity(scores) -> float:
     """Computes the perplexity per target subword of a list of `PairScore`.
 
     The result is infinite if it exceeds the range of a float, as for a diverged model.

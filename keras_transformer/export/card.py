@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 import pathlib
 
-from keras_transformer.decoding.batches import target_of
+from keras_transformer.decoding.batches import select_target
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import names
 from keras_transformer.saving.info import (
@@ -144,7 +144,7 @@ def _model_rows(model, tokenizer):
     for name in MODEL_ARGUMENTS:
         if settings[name] is not None:
             yield name, settings[name]
-    source, target = tokenizer, target_of(tokenizer)
+    source, target = tokenizer, select_target(tokenizer)
     sizes = f"{target.vocabulary_size:,} subwords for source and target"
     if source is not target and source.pieces() != target.pieces():
         sizes = f"{source.vocabulary_size:,} source and "

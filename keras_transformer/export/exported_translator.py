@@ -17,7 +17,7 @@ from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.text import TextOptions, join_segments, segment
-from keras_transformer.decoding.translator import translations_of
+from keras_transformer.decoding.translator import collect_translations
 from keras_transformer.decoding.warnings import (
     TRUNCATED,
     add_warnings,
@@ -144,7 +144,7 @@ class ExportedTranslator:
             texts, scores = texts[:, :n], scores[:, :n]
             counts = outputs.get("counts", np.ones(len(texts), int))
             return zip(
-                translations_of(texts, scores, counts),
+                collect_translations(texts, scores, counts),
                 export_warnings(outputs, self.low_score),
                 strict=True,
             )
@@ -197,7 +197,7 @@ class ExportedTranslator:
         texts, scores = (tf.constant(each)[:, None] for each in results)
         counts = tf.ones([len(sources)], tf.int32)
         joined = join_segments(segments, texts, scores, counts)
-        ranked = translations_of(*map(np.asarray, joined))
+        ranked = collect_translations(*map(np.asarray, joined))
         cut = {*text_of.numpy()[np.array(is_cut)]}
         message = f"{TRUNCATED}, or the model cannot generate a term"
         for index, (translations, pairs) in enumerate(zip(ranked, needed, strict=True)):

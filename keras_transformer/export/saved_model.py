@@ -10,7 +10,7 @@ import uuid
 
 import tensorflow as tf
 
-from keras_transformer.decoding.batches import check_compatible, target_of
+from keras_transformer.decoding.batches import check_compatible, select_target
 from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.options import BeamSearch, check_at_least, check_type
 from keras_transformer.errors import ExportError, install_hint, require_backend
@@ -130,7 +130,7 @@ def export_saved_model(
     check_at_least("max_batch_size", max_batch_size, 1)
     check_at_least("parallel_parts", parallel_parts, 1)
     build_models(model)
-    check_compatible(model, tokenizer, target_of(tokenizer))
+    check_compatible(model, tokenizer, select_target(tokenizer))
     folder = pathlib.Path(folder)
     _check_folder(folder)
     signatures = Signatures(

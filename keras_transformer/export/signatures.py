@@ -6,7 +6,7 @@ from keras_transformer.decoding.alignment import (
     continues_character,
     mean_cross_attention,
 )
-from keras_transformer.decoding.batches import WHITESPACE, target_of, word_edges
+from keras_transformer.decoding.batches import WHITESPACE, select_target, word_edges
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.required import ALTERNATIVE, PHRASE, THEN
@@ -64,7 +64,7 @@ class Signatures:
         self._search = search
         self._has_constraints = constraints
         self._tokenizer = tokenizer
-        self._target_tokenizer = target_of(tokenizer)
+        self._target_tokenizer = select_target(tokenizer)
         self._first_ids = getattr(tokenizer, "first_ids", None)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from keras_transformer.decoding.batches import target_of
+from keras_transformer.decoding.batches import select_target
 from keras_transformer.errors import ExportError, install_hint
 from keras_transformer.export.preset import check_exportable
 from keras_transformer.files import replace_folder
@@ -62,7 +62,7 @@ def export_ctranslate2(
     if max_length < 1:
         raise ExportError(f"max_length must be at least 1. Received: {max_length}")
     _check_folder(folder, replace)
-    target = target_of(tokenizer)
+    target = select_target(tokenizer)
     # The decoder's vocabulary needs all ids that can be predicted, and the start id.
     num_targets = max(model.num_outputs, target.start_id + 1)
     spec = _specification(model, max_length, num_targets)

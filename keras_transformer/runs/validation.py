@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer import evaluation, pipelines
 from keras_transformer.decoding import BeamSearch, Translator
 from keras_transformer.errors import DataError, install_hint
-from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
+from keras_transformer.evaluation.perplexity import PairScorer, compute_perplexity
 from keras_transformer.opening import open_model
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
@@ -162,7 +162,7 @@ def score_model(folder, sources, references, **settings):
     """Returns the `ModelScores` of a run. `settings` are those of `evaluation.bleu`."""
     translator = open_model(folder, warn=_ignore)
     translations = translator.translate(sources, protect=())
-    perplexity = perplexity_of(translator.score(sources, references))
+    perplexity = compute_perplexity(translator.score(sources, references))
     return ModelScores(
         translations,
         evaluation.bleu(translations, references, **settings),

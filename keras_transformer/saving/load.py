@@ -104,10 +104,10 @@ def model_settings(recipe, tokenizer):
 
     If the targets are trees, the logits cover only the symbols of trees.
     """
-    from keras_transformer.decoding.batches import target_of
+    from keras_transformer.decoding.batches import select_target
 
     has_trees = recipe.data.kind == "trees"
-    target = target_of(tokenizer)
+    target = select_target(tokenizer)
     return {
         "vocabulary_size": target.vocabulary_size,
         **recipe.model.constructor_arguments(),

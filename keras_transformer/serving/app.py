@@ -93,7 +93,7 @@ def build_app(model, limits=None, hosts=(), languages=None):
     app.state.versions = versions
     _add_model_routes(app, model.name, limits)
     _add_server_routes(app, monitoring)
-    languages = languages or libretranslate.languages_of(model.name)
+    languages = languages or libretranslate.parse_model_name(model.name)
     libretranslate.add_routes(app, limits, languages, _read_body)
     _add_middleware(app, model.name, monitoring, hosts)
     return app

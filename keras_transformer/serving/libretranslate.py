@@ -44,7 +44,7 @@ def parse_languages(text):
     return [(row[0], name, *row[1:]) for row, name in zip(rows, names, strict=True)]
 
 
-def languages_of(name):
+def parse_model_name(name):
     """Like `parse_languages`, but for the name of a model."""
     found = _NAME_END.fullmatch(name)
     return parse_languages(",".join(found.groups())) if found else None

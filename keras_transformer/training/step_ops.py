@@ -100,7 +100,7 @@ def current_value(variable, model):
     return np.asarray(state["non_trainable_variables"][index])
 
 
-def gradients_of(function, model):
+def compute_gradients(function, model):
     """Returns the gradients of a loss with respect to the trainable variables.
 
     `function()` returns the loss and other results, which are returned too.

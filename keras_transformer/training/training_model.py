@@ -22,8 +22,8 @@ from keras_transformer.training.step_ops import (
     accelerator_chunk_tokens,
     call_step,
     compile_step,
+    compute_gradients,
     current_value,
-    gradients_of,
     is_jax,
     jit_step,
     repeat,
@@ -372,7 +372,7 @@ class TrainingModel(keras.Model):
             sums = self._sums(batch, training=True)
             return sums[0] * scale, sums
 
-        return gradients_of(loss, self)
+        return compute_gradients(loss, self)
 
     def _gradients_in_parts(self, batch, scale):
         """Like `_gradients`, but computes the batch in parts and adds their results."""

@@ -5,8 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.alignment import token_surfaces, units_of
-from keras_transformer.decoding.batches import check_positions, encode_texts, target_of
+from keras_transformer.decoding.alignment import join_units, token_surfaces
+from keras_transformer.decoding.batches import (
+    check_positions,
+    encode_texts,
+    select_target,
+)
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
 
@@ -86,7 +90,7 @@ class Attention(NamedTuple):
         ]
 
 
-def attention_of(
+def compute_attention(
     model, tokenizer, source, target, max_length=None, max_target_length=None
 ):
     """Computes the `Attention` of a sentence and a translation of it.
@@ -110,7 +114,7 @@ def attention_of(
 
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
-    sides = (tokenizer, target_of(tokenizer))
+    sides = (tokenizer, select_target(tokenizer))
     rows = [
         encode_texts(side, [text])[0]
         for side, text in zip(sides, (source, target), strict=True)
@@ -118,7 +122,7 @@ def attention_of(
     # A normalizer may remove all characters of a text.
     _check_texts(source if rows[0] else "", target if rows[1] else "")
     source_ids = [*rows[0], tokenizer.end_id]
-    target_ids = [target_of(tokenizer).start_id, *rows[1]]
+    target_ids = [select_target(tokenizer).start_id, *rows[1]]
     check_positions(model, (source_ids, target_ids), (source, target))
     for name, ids, symbol, limit in (
         ("source", source_ids, "end", max_length),
@@ -195,7 +199,7 @@ def attention_of_export(translator, source, target):
 
 def _tokens(tokenizer, row):
     """Returns the tokens of a text, and their membership `[subwords, tokens]`."""
-    (tokens,), (membership,) = units_of(token_surfaces(tokenizer, [row]))
+    (tokens,), (membership,) = join_units(token_surfaces(tokenizer, [row]))
     return [each.decode() for each in tokens], membership
 
 

@@ -17,7 +17,7 @@ from keras_transformer import training
 from keras_transformer.interop.peft import apply_adapters, write_adapters
 from keras_transformer.layers.adapters import add_adapters
 from keras_transformer.training.projected_loss import projected_loss
-from keras_transformer.training.step_ops import gradients_of
+from keras_transformer.training.step_ops import compute_gradients
 from keras_transformer.transformer import Transformer
 
 VOCABULARY, ROWS = 31, 7
@@ -131,7 +131,7 @@ def projected_losses():
         model = types.SimpleNamespace(
             trainable_variables=variables, non_trainable_variables=[]
         )
-        gradients, sums = gradients_of(loss, model)
+        gradients, sums = compute_gradients(loss, model)
         found.append([np.array(each).tolist() for each in (sums, *gradients)])
     return found
 

@@ -239,11 +239,13 @@ def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
 def test_exhausted_memory_is_an_error_in_one_line(
     run_command, model_path, translator, tmp_path, monkeypatch, exhaust
 ):
-    def attention_of(*arguments):
+    def compute_attention(*arguments):
         exhaust()
 
     translator.model = translator.tokenizer = None
-    monkeypatch.setattr("keras_transformer.visualization.attention_of", attention_of)
+    monkeypatch.setattr(
+        "keras_transformer.visualization.compute_attention", compute_attention
+    )
     command = ("visualize", model_path, "--source", "x", "--output", tmp_path / "att")
     result = run_command(*command, code=2)
     error = result.stderr.splitlines()[-1]

@@ -18,8 +18,8 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.alignment import (
     align_words,
     count_added,
+    index_words,
     token_surfaces,
-    words_of,
 )
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -60,12 +60,12 @@ def any_tokenizer(request):
 
 def test_words_of_maps_subwords_to_words():
     row = [b"The", b" un", b"known", b".", b" ", b"x", b" \t", b" a b", b"", b" "]
-    assert words_of(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
-    assert words_of([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
+    assert index_words(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
+    assert index_words([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
     # Only ASCII whitespace separates words. U+00A0 is two bytes here.
-    assert words_of([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
-    assert words_of([b" ", b"\n"]) == [-1, -1]
-    assert words_of([]) == []
+    assert index_words([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
+    assert index_words([b" ", b"\n"]) == [-1, -1]
+    assert index_words([]) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_token_surfaces_spell_the_text(any_tokenizer, text):
         # SentencePiece represents a space as U+2581, so this character separates words.
         text = text.replace("\u2581", " ")
     ((row,), words) = token_surfaces(tokenizer, [ids]), text.encode().split()
-    indices = words_of(row)
+    indices = index_words(row)
     assert len(indices) == len(row) == len(ids)
     assert {*indices} - {-1} == {*range(len(words))}
     assert [i for i in indices if i >= 0] == sorted(i for i in indices if i >= 0)
@@ -106,7 +106,7 @@ def test_token_surfaces_keep_a_separate_space():
     (row,) = token_surfaces(tokenizer, [ids])
     assert row[place : place + 4] == [b" ", b"\xe7", b"\x8b", b"\xbc"]
     assert b"".join(row) == " die 狼 x".encode()
-    assert words_of(row)[place - 1 : place + 5] == [0, 1, 1, 1, 1, 2]
+    assert index_words(row)[place - 1 : place + 5] == [0, 1, 1, 1, 1, 2]
 
 
 def test_align_words_sums_subwords():

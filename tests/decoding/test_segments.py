@@ -15,13 +15,13 @@ from toolkit_models import PIECES, splitter
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
     TextOptions,
+    detect_script,
     join_segments,
     measure_text,
     merge_equal_texts,
-    script_of,
     segment,
 )
-from keras_transformer.decoding.translator import translations_of
+from keras_transformer.decoding.translator import collect_translations
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 
@@ -354,7 +354,7 @@ def test_measured_settings():
     counts = {"Tom": 3, "tea": 3, "IBM": 2, "Rome": 9, "rome": 1, "May": 8, "may": 1}
     names = [f"A word for {name}." for name in Counter(counts).elements()]
     assert measure_text(names, english)["words"] == ["Rome", "Tom"]
-    assert script_of("Это a") == "Cyrillic" and script_of("👍") == "unknown"
+    assert detect_script("Это a") == "Cyrillic" and detect_script("👍") == "unknown"
 
 
 def test_join_segments_joins_each_rank():
@@ -374,7 +374,7 @@ def test_join_segments_joins_each_rank():
     scores = tf.constant([[score for _, score in ranked] for ranked in padded])
     counts = tf.constant(list(map(len, lists)))
     joined = join_segments(found, texts, scores, counts)
-    joined = translations_of(*(each.numpy() for each in joined))
+    joined = collect_translations(*(each.numpy() for each in joined))
     assert [[tuple(each[:2]) for each in ranked] for ranked in joined] == [
         [("a\n\nc", -2.5), ("b\n\n", -6.5), ("b\n\nd", -10.5)],
         [("e", -3.0)],
@@ -388,7 +388,7 @@ def test_merge_equal_texts_keeps_the_best_scores(n):
     scores = np.stack([scores, np.where(np.arange(6) < 3, scores, -np.inf)])
     found = merge_equal_texts(tf.constant(texts), tf.constant(scores), n)
     first = [("Hund", -1.0), ("ein", -2.0), ("Katze", -4.0)]
-    merged = translations_of(*(each.numpy() for each in found))
+    merged = collect_translations(*(each.numpy() for each in found))
     merged = [[tuple(each[:2]) for each in ranked] for ranked in merged]
     assert merged == [first[:n], [("ein", -1.0)]]
     assert found[0].numpy()[1].tolist() == [b"ein", b"", b""][:n]

@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation import perplexity
-from keras_transformer.evaluation.perplexity import PairScorer, perplexity_of
+from keras_transformer.evaluation.perplexity import PairScorer, compute_perplexity
 
 VOCABULARY_SIZE = 7
 
@@ -114,5 +114,5 @@ def test_perplexity_rejects_an_empty_dataset(table):
 
 def test_perplexity_of_a_diverged_model_is_infinite():
     # The mean losses per token are 709 and 710. exp(710) overflows a float.
-    assert perplexity_of([PairScore(-7090.0, 10)]) == math.exp(709)
-    assert perplexity_of([PairScore(-7000.0, 5), PairScore(-100.0, 5)]) == math.inf
+    assert compute_perplexity([PairScore(-7090.0, 10)]) == math.exp(709)
+    assert compute_perplexity([PairScore(-7000.0, 5), PairScore(-100.0, 5)]) == math.inf

@@ -14,7 +14,7 @@ from keras_transformer.errors import (
     RunError,
     TrainingFaultError,
 )
-from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.evaluation.perplexity import compute_perplexity
 from keras_transformer.opening import open_model
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import corpora
@@ -61,7 +61,7 @@ def test_log_ends_with_the_scores_of_the_final_model(phrases_run):
     assert final_scores_of_run(folder) == final
     pairs = load_pairs(small_recipe())["validation"]
     scored = open_model(folder / "model.keras").score(*zip(*pairs, strict=True))
-    assert final["perplexity"] == pytest.approx(perplexity_of(scored), rel=1e-4)
+    assert final["perplexity"] == pytest.approx(compute_perplexity(scored), rel=1e-4)
     assert final["perplexity"] != last["perplexity"]  # of the last checkpoint
     assert summary["validation"] == (
         f"perplexity {final['perplexity']:.2f}, bleu {final['bleu']:.2f} "

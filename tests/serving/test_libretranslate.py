@@ -7,7 +7,7 @@ import pytest
 from fake_model import FakeModel, ask, served
 
 from keras_transformer.decoding.warnings import TRUNCATED
-from keras_transformer.serving.libretranslate import languages_of, parse_languages
+from keras_transformer.serving.libretranslate import parse_languages, parse_model_name
 from keras_transformer.serving.limits import Limits
 
 LIMITS = Limits(max_texts=5, queue_size=20, max_text_length=200, max_batch_size=4)
@@ -174,9 +174,9 @@ def test_unknown_languages():
 def test_languages_of_names():
     pair = [("en", "English"), ("de", "German")]
     for name in ("tatoeba_en_de", "opus-mt-en-de", "en_de"):
-        assert languages_of(name) == pair
+        assert parse_model_name(name) == pair
     for name in ("mine", "a_en_xx", "en", "phrases", "ten_de_"):
-        assert languages_of(name) is None
+        assert parse_model_name(name) is None
     assert parse_languages("pt-BR,zh")[0] == ("pt-BR", "Portuguese (Brazil)")
     assert parse_languages("en") is None and parse_languages("en,de,fr") is None
 

@@ -29,7 +29,7 @@ def model_and_tokenizer():
 
 @pytest.fixture(scope="module")
 def attention(model_and_tokenizer):
-    return visualization.attention_of(*model_and_tokenizer, SOURCE, TARGET)
+    return visualization.compute_attention(*model_and_tokenizer, SOURCE, TARGET)
 
 
 def join_first(scores, first, axis):
@@ -146,7 +146,7 @@ def test_figure_labels_axes_color_scale_and_texts(attention, tmp_path, monkeypat
 def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attention):
     model, tokenizer = model_and_tokenizer
     source, target = "😀 der 漢x", "猫"
-    found = visualization.attention_of(model, tokenizer, source, target)
+    found = visualization.compute_attention(model, tokenizer, source, target)
     assert "".join(found.source) == source + "</s>"
     assert found.source[0] == "😀" and "漢" in found.source
     assert found.predicted == ["猫", "</s>"]
@@ -171,7 +171,7 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
 
 def test_unpaired_surrogates_are_drawn_as_question_marks(model_and_tokenizer, tmp_path):
     texts = "\ud800 ein Hund", "a dog \udfff"
-    attention = visualization.attention_of(*model_and_tokenizer, *texts)
+    attention = visualization.compute_attention(*model_and_tokenizer, *texts)
     assert attention.texts == ("? ein Hund", "a dog ?")
     visualization.write_page(attention, tmp_path / "a.html")
     visualization.write_figure(attention, tmp_path / "a.png", layer=1, head=1)
@@ -183,7 +183,7 @@ def test_unpaired_surrogates_are_drawn_as_question_marks(model_and_tokenizer, tm
 def test_attention_of_rejects_texts_that_it_cannot_show(model_and_tokenizer):
     _, tokenizer = model_and_tokenizer
     with pytest.raises(ModelError, match="the target must not be blank"):
-        visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
+        visualization.compute_attention(*model_and_tokenizer, SOURCE, "  ")
     sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1}
     model = kt.Transformer(
         tokenizer.vocabulary_size, **sizes, positions="learned", max_length=4
@@ -191,7 +191,7 @@ def test_attention_of_rejects_texts_that_it_cannot_show(model_and_tokenizer):
     with pytest.raises(
         ModelError, match=r"has 4 learned positions, but a text has \d+"
     ):
-        visualization.attention_of(model, tokenizer, SOURCE, TARGET)
+        visualization.compute_attention(model, tokenizer, SOURCE, TARGET)
 
 
 def test_long_texts_give_pictures_of_limited_size(monkeypatch):
