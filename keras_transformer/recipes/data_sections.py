@@ -66,11 +66,11 @@ class NoiseSettings(Section):
     lowercase: Fraction = 0.0  # source in lowercase
     capitals: Fraction = 0.0  # both sides in capitals
     final_punctuation: Fraction = 0.0  # both sides without their last sign
-    typos: Fraction = 0.0  # wrong letters in the source
+    typos: Fraction = 0.0  # one wrong, missing or swapped letter in 60 of the source
     drop_words: Fraction = 0.0  # source without a tenth of its words
-    foreign_words: Fraction = 0.0  # equal foreign words on both sides
+    foreign_words: Fraction = 0.0  # the same foreign word or sign on both sides
     mask: Fraction = 0.0  # 15% of the source's subwords are unknown
-    join: Fraction = 0.0  # two pairs on a line
+    join: Fraction = 0.0  # two pairs of a corpus on a line
 
 
 class TextPair(Section):
