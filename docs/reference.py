@@ -57,6 +57,7 @@ def split_help(text):
 
 # Notes of typer on values, and their texts on the page.
 RANGES = {
+    r"x>=[01]": "",
     r"x>=(\S+)": r"At least \1.",
     r"(\S+)<=x<=(\S+)": r"\1 to \2.",
     "required": "Required.",
@@ -72,7 +73,7 @@ def parameter_row(names, text):
             default = f" Default: `{note.removeprefix('default: ')}`."
             continue
         pattern = next(each for each in RANGES if re.fullmatch(each, note))
-        text += " " + re.sub(pattern, RANGES[pattern], note)
+        text = f"{text} {re.sub(pattern, RANGES[pattern], note)}".rstrip()
     if not names.startswith("-"):
         names = names.partition(" <")[0]  # The name of an argument implies its type.
     names = re.sub(r"<list\[(.*)\]>", r"<\1>", names)
@@ -417,14 +418,14 @@ def data_text(descriptions):
     shared = [
         row for row in rows["files"] if row[0][1:-1].split(".")[0] in SHARED_DATA_KEYS
     ]
-    text, shown = section_text("data", DataIntroduction, shared), []
+    text = section_text("data", DataIntroduction, shared)
     for kind, section in data_sections.DATA_KINDS.items():
         own = [row for row in rows[kind] if row not in shared]
-        # The text on `csv` refers to the keys of `tsv`.
-        text += section_text(
-            f"data (kind: {kind})", section, [] if own in shown else own
-        )
-        shown.append(own)
+        same = [row for row in own if kind != "tsv" and row in rows["tsv"]]
+        new = [row for row in own if row not in same]
+        text += section_text(f"data (kind: {kind})", section, new)
+        if same:
+            text += f"\nAs with `tsv`: {', '.join(row[0] for row in same)}.\n"
     return text
 
 

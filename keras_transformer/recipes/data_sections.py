@@ -130,7 +130,7 @@ class TsvData(Section):
 
 
 class CsvData(TsvData):
-    """Files of a spreadsheet, with the keys of `tsv`. Cells may be in quotes."""
+    """Files of a spreadsheet, in which cells may be in quotes."""
 
     kind: Literal["csv"]
 
