@@ -27,20 +27,18 @@ class Attention(NamedTuple):
 
     Attributes:
         source: List of str, the source tokens and the end symbol.
-        read: List of str, the tokens that the decoder reads: the start symbol and the
-            target tokens.
-        predicted: List of str, the tokens that the decoder predicts: the target tokens
-            and the end symbol.
+        decoder_inputs: List of str, the start symbol and the target tokens.
+        decoder_outputs: List of str, the target tokens and the end symbol.
         scores: Dict from kinds (`"encoder"`, `"decoder"`, `"cross"`) to float32
             `[num_layers, num_heads, rows, columns]`. Rows are queries, columns keys.
         texts: The source text and the target text.
         is_mean: Whether the scores are a mean over layers and heads, as in exports. In
-            this case, there are no end symbols, and `read` is empty.
+            this case, there are no end symbols, and `decoder_inputs` is empty.
     """
 
     source: list
-    read: list
-    predicted: list
+    decoder_inputs: list
+    decoder_outputs: list
     scores: dict
     texts: tuple = ("", "")
     is_mean: bool = False
@@ -49,9 +47,9 @@ class Attention(NamedTuple):
         """Returns the labels of the rows and of the columns of `scores[kind]`."""
         return {
             "encoder": (self.source, self.source),
-            "decoder": (self.read, self.read),
+            "decoder": (self.decoder_inputs, self.decoder_inputs),
             # The label of a row is the token that is predicted from it.
-            "cross": (self.predicted, self.source),
+            "cross": (self.decoder_outputs, self.source),
         }[kind]
 
     def axes(self, kind):
@@ -155,8 +153,8 @@ def compute_attention(
     }
     return Attention(
         source=[*source_tokens, _END],
-        read=[_START, *target_tokens],
-        predicted=[*target_tokens, _END],
+        decoder_inputs=[_START, *target_tokens],
+        decoder_outputs=[*target_tokens, _END],
         scores={
             kind: np.asarray(
                 attention_of_units(ops.convert_to_numpy(scores)[0], *units[kind])
@@ -189,8 +187,8 @@ def attention_of_export(translator, source, target):
     source_pieces, target_pieces, scores = found
     return Attention(
         source=source_pieces,
-        read=[],
-        predicted=target_pieces,
+        decoder_inputs=[],
+        decoder_outputs=target_pieces,
         scores={"cross": scores[None, None]},
         texts=_replace_surrogates(source, target),
         is_mean=True,

@@ -68,9 +68,9 @@ def test_attention_of_matches_the_model(model_and_tokenizer, attention):
         np.testing.assert_allclose(attention.scores[kind], scores, rtol=1e-5)
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
-    assert "".join(attention.predicted) == TARGET + "</s>"
+    assert "".join(attention.decoder_outputs) == TARGET + "</s>"
     # `read` contains the decoder's input tokens, `predicted` the next tokens.
-    assert "".join(attention.read) == "<s>" + TARGET
+    assert "".join(attention.decoder_inputs) == "<s>" + TARGET
     for kind, rows, columns in (
         ("encoder", lengths[0], lengths[0]),
         ("decoder", lengths[1], lengths[1]),
@@ -149,8 +149,8 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
     found = visualization.compute_attention(model, tokenizer, source, target)
     assert "".join(found.source) == source + "</s>"
     assert found.source[0] == "😀" and "漢" in found.source
-    assert found.predicted == ["猫", "</s>"]
-    assert found.read == ["<s>", "猫"]
+    assert found.decoder_outputs == ["猫", "</s>"]
+    assert found.decoder_inputs == ["<s>", "猫"]
     for kind, scores in found.scores.items():
         rows, columns = found.labels(kind)
         assert scores.shape == (2, 3, len(rows), len(columns))
