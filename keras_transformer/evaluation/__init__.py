@@ -11,23 +11,23 @@ from keras_transformer.evaluation.reranking import (
     rank_by_reverse_model,
     rank_by_utility,
 )
-from keras_transformer.evaluation.scores import Result, bleu, chrf, ter
+from keras_transformer.evaluation.scores import CorpusScore, bleu, chrf, ter
 from keras_transformer.evaluation.significance import (
     Comparison,
-    Spread,
+    SeedStatistics,
     SystemScore,
     bleu_interval,
     compare_seeds,
     compare_systems,
-    spread,
+    summarize_seeds,
 )
 
 __all__ = [
     "UTILITIES",
     "Comparison",
+    "CorpusScore",
     "PairScorer",
-    "Result",
-    "Spread",
+    "SeedStatistics",
     "SystemScore",
     "bleu",
     "bleu_interval",
@@ -40,6 +40,6 @@ __all__ = [
     "perplexity",
     "rank_by_reverse_model",
     "rank_by_utility",
-    "spread",
+    "summarize_seeds",
     "ter",
 ]

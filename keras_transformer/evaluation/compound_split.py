@@ -9,7 +9,11 @@ import re
 
 from sacrebleu.metrics import BLEU
 
-from keras_transformer.evaluation.scores import Result, reference_sets, score_corpus
+from keras_transformer.evaluation.scores import (
+    CorpusScore,
+    reference_sets,
+    score_corpus,
+)
 
 # The Moses normalizer replaces only some of these quotes.
 _QUOTES = str.maketrans(dict.fromkeys("„“”«»", '"') | dict.fromkeys("‚‘’‹›", "'"))
@@ -40,7 +44,7 @@ def compound_split_tokens(text, language="de"):
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", text)
 
 
-def compound_split_bleu(hypotheses, references, language="de") -> Result:
+def compound_split_bleu(hypotheses, references, language="de") -> CorpusScore:
     """Computes tokenized, case-sensitive, unsmoothed BLEU with split compounds.
 
     The score is usually higher than sacreBLEU's for the same text. Use it only to

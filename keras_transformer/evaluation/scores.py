@@ -21,7 +21,7 @@ _UNSPACED_SHARE = 0.2
 _NUM_SAMPLES = 1_000
 
 
-class Result(NamedTuple):
+class CorpusScore(NamedTuple):
     """A corpus score from 0 to 100. A lower TER is better, and a TER may exceed 100."""
 
     metric: str  # sacreBLEU's name, such as "chrF2"
@@ -30,7 +30,7 @@ class Result(NamedTuple):
     text: str  # the line that sacreBLEU prints
 
 
-def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
+def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> CorpusScore:
     """Computes corpus BLEU.
 
     Args:
@@ -55,7 +55,7 @@ def bleu_metric(tokenize, lowercase, **options):
     return BLEU(tokenize=tokenize, lowercase=lowercase, force=force, **options)
 
 
-def chrf(hypotheses, references, lowercase=False) -> Result:
+def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
     """Computes corpus chrF2 (character n-grams up to 6, no word n-grams).
 
     The texts are passed as for `bleu`.
@@ -66,7 +66,7 @@ def chrf(hypotheses, references, lowercase=False) -> Result:
     return score_corpus(CHRF(lowercase=lowercase), hypotheses, references)
 
 
-def ter(hypotheses, references, case_sensitive=False) -> Result:
+def ter(hypotheses, references, case_sensitive=False) -> CorpusScore:
     """Computes the corpus translation edit rate. By default, case is ignored.
 
     The texts are passed as for `bleu`.
@@ -77,7 +77,7 @@ def ter(hypotheses, references, case_sensitive=False) -> Result:
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 
-def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
+def score_corpus(metric, hypotheses, references, tokenize=None) -> CorpusScore:
     """Scores a corpus with a metric of sacreBLEU."""
     hypotheses = list(hypotheses)
     references = reference_sets(references)
@@ -86,7 +86,7 @@ def score_corpus(metric, hypotheses, references, tokenize=None) -> Result:
     warn_of_references([hypotheses], references, [name], tokenize)
     score = metric.corpus_score(hypotheses, references)
     signature = str(metric.get_signature())
-    return Result(score.name, score.score, signature, score.format())
+    return CorpusScore(score.name, score.score, signature, score.format())
 
 
 def check_counts(systems, references):

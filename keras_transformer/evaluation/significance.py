@@ -157,7 +157,7 @@ def _set_seed(seed):
             os.environ[_SEED] = before
 
 
-class Spread(NamedTuple):
+class SeedStatistics(NamedTuple):
     """Mean and sample standard deviation of a score over seeds."""
 
     mean: float
@@ -169,10 +169,10 @@ class Spread(NamedTuple):
         return f"{self.mean:.2f} ± {self.deviation:.2f}"
 
 
-def spread(scores) -> Spread:
-    """Computes the `Spread` of a non-empty list of scores."""
+def summarize_seeds(scores) -> SeedStatistics:
+    """Computes the `SeedStatistics` of a non-empty list of scores."""
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return Spread(statistics.mean(scores), deviation)
+    return SeedStatistics(statistics.mean(scores), deviation)
 
 
 def bleu_interval(

@@ -153,7 +153,7 @@ class ModelScores(NamedTuple):
     """Translations and scores of a model."""
 
     translations: list[str]
-    bleu: evaluation.Result
+    bleu: evaluation.CorpusScore
     perplexity: float | None  # `None` if it is infinite, as for a diverged model
     parameters: int
 

@@ -107,8 +107,8 @@ def test_compare_seeds_ignores_the_order_of_seeds():
 
 
 def test_spread_is_the_mean_and_sample_standard_deviation():
-    assert str(evaluation.spread([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
-    assert evaluation.spread([41.0]) == (41.0, None)
+    assert str(evaluation.summarize_seeds([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
+    assert evaluation.summarize_seeds([41.0]) == (41.0, None)
 
 
 PAIR = {"a": ["x"], "b": ["y"]}
