@@ -256,23 +256,23 @@ def write_seeds(results, output):
     # Imports the model.
     from keras_transformer.evaluation import summarize_seeds
 
-    statistics = {}
+    summaries = {}
     for name in _SCORES:
         scores = [each[name] for each in results]
         if None not in scores:
-            statistics[name] = summarize_seeds(scores)
-    means = {name: each._asdict() for name, each in statistics.items()}
+            summaries[name] = summarize_seeds(scores)
+    means = {name: each._asdict() for name, each in summaries.items()}
     replace_text(output / REPORT, json.dumps({"seeds": results, **means}, indent=1))
     signatures = "".join(f"- `{each}`\n" for each in results[0]["signatures"])
     replace_text(
         output / "results.md",
-        f"{_seeds_table(results, statistics)}\n± is the standard deviation over seeds. "
+        f"{_seeds_table(results, summaries)}\n± is the standard deviation over seeds. "
         "Intervals are from 1,000 bootstrap resamples of the test sentences. A dash "
         "marks a score that was not computed, or is not finite."
         f"\n\n{signatures}{_describe_omitted(results, output)}",
     )
     figure, ((axis,),) = _axes(1.5 + 0.8 * len(results), 3.6, 1, 1)
-    places, bleu = range(len(results)), statistics["bleu"]
+    places, bleu = range(len(results)), summaries["bleu"]
     lows, highs = zip(*(each["bleu_interval"] for each in results), strict=True)
     axis.vlines(places, lows, highs, color="C0", lw=1.5, label="95% interval")
     axis.plot(places, [each["bleu"] for each in results], "o", color="C0", label="seed")
@@ -287,7 +287,7 @@ def write_seeds(results, output):
     _save(figure, output / "results.png")
 
 
-def _seeds_table(results, statistics):
+def _seeds_table(results, summaries):
     def shown(name, score):
         return _MISSING if score is None else f"{score:.{_SCORES[name]}f}"
 
@@ -302,7 +302,7 @@ def _seeds_table(results, statistics):
     ]
     if len(results) > 1:
         means = dict.fromkeys(_SCORES, _MISSING)
-        for name, (mean, deviation) in statistics.items():
+        for name, (mean, deviation) in summaries.items():
             means[name] = f"{shown(name, mean)} ± {shown(name, deviation)}"
         rows.append({"seed": "mean", **means})
     lines = [[row.get(name, "") for name in _TITLES] for row in rows]
