@@ -47,7 +47,7 @@ from diversified_text import diversified_pairs, one_line, read_lines, write
 from keras_transformer.errors import UserError
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.schema import Recipe
-from keras_transformer.saving.names import MODEL, REPORT, final_scores_of_run
+from keras_transformer.saving.names import MODEL, REPORT, read_final_scores
 
 SIDES = ("source", "target")
 INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in a shell
@@ -123,7 +123,7 @@ class Part(NamedTuple):
     def is_finished(self):
         # `train` writes the model before it computes the final validation scores.
         return self.result.exists() and (
-            not self.has_scores or final_scores_of_run(self.result.parent) is not None
+            not self.has_scores or read_final_scores(self.result.parent) is not None
         )
 
     def __str__(self):

@@ -66,14 +66,14 @@ def visualize(
 
     from keras_transformer.files import replace_file
     from keras_transformer.visualization import (
-        attention_of_export,
         compute_attention,
+        compute_export_attention,
         write_figure,
         write_page,
     )
 
     if model.kind == "export":
-        attention = attention_of_export(opened, source, target)
+        attention = compute_export_attention(opened, source, target)
     else:
         limit = opened.max_source_length
         attention = compute_attention(

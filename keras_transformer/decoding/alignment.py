@@ -124,13 +124,13 @@ def attend_units(scores, sources, targets):
     `targets` are rows of surfaces, to which the first scores belong. Returns for each
     pair its source units, its target units, and their attention.
     """
-    from keras_transformer.decoding.text import attention_of_units
+    from keras_transformer.decoding.text import compute_unit_attention
 
     (sources, source_membership), (targets, target_membership) = map(
         join_units, (sources, targets)
     )
     scores = scores[:, : target_membership.shape[1], : source_membership.shape[1]]
-    attention = attention_of_units(scores, target_membership, source_membership)
+    attention = compute_unit_attention(scores, target_membership, source_membership)
     return [
         (source, target, each[: len(target), : len(source)])
         for source, target, each in zip(

@@ -548,7 +548,7 @@ def join_characters(surfaces, continues, lengths):
     return tf.reshape(joined, [batch, num_units]), membership
 
 
-def attention_of_units(scores, target_membership, source_membership):
+def compute_unit_attention(scores, target_membership, source_membership):
     """Computes the attention between units from the attention between subwords.
 
     Attention to a unit is summed over its subwords. Attention from a unit is averaged

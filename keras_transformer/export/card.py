@@ -127,10 +127,10 @@ def run_metadata(path):
     config = folder / names.CONFIG
     rows = []
     if path.name == names.BEST_MODEL:
-        rows = [row for row in names.validations_of_run(folder) if row.get("is_best")]
+        rows = [row for row in names.read_validations(folder) if row.get("is_best")]
     elif path.is_dir() or path.name == names.MODEL:
-        final = names.final_scores_of_run(folder)
-        rows = [final] if final else names.validations_of_run(folder)
+        final = names.read_final_scores(folder)
+        rows = [final] if final else names.read_validations(folder)
     return {
         "recipe": load_recipe(config) if config.is_file() else None,
         "validation": rows[-1] if rows else None,

@@ -15,7 +15,7 @@ from keras_transformer.decoding.search import cut_at_end, translate_ids
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
     TextOptions,
-    attention_of_units,
+    compute_unit_attention,
     join_characters,
     join_segments,
     merge_equal_texts,
@@ -421,7 +421,7 @@ class Signatures:
         return {
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
-            "attention": attention_of_units(
+            "attention": compute_unit_attention(
                 scores, target_membership, source_membership
             ),
             "truncated": truncated,

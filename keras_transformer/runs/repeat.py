@@ -34,8 +34,8 @@ from keras_transformer.runs.validation import score_model
 from keras_transformer.saving.names import (
     CONFIG,
     REPORT,
-    final_scores_of_run,
-    metrics_of_run,
+    read_final_scores,
+    read_metrics,
 )
 from keras_transformer.training import allocate_gpu_memory_on_demand
 from keras_transformer.untrusted import MAX_LOG_BYTES, read_json, read_text
@@ -299,8 +299,8 @@ def _evaluate(recipe, test_pairs, seed, folder):
     scores = score_model(folder, sources, references, **settings)
     compared = scores.translations, references
     chrf = evaluation.chrf(*compared, settings["lowercase"])
-    validation = final_scores_of_run(folder) or {}
-    seconds = (row.get("seconds") or 0 for row in metrics_of_run(folder))
+    validation = read_final_scores(folder) or {}
+    seconds = (row.get("seconds") or 0 for row in read_metrics(folder))
     result = {
         "seed": seed,
         "bleu": scores.bleu.score,

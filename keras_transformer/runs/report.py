@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from keras_transformer.errors import RunError
 from keras_transformer.files import replace_file, replace_text
 from keras_transformer.saving.info import markdown_table
-from keras_transformer.saving.names import REPORT, metrics_of_run
+from keras_transformer.saving.names import REPORT, read_metrics
 from keras_transformer.untrusted import read_json
 
 # File in the folder of a run that `repeat` or `ablate` has scored.
@@ -134,7 +134,7 @@ def draw_curves(folders, path):
         RunError: If the metrics.jsonl of a folder contains nothing to plot.
         StorageError: If the disk is full.
     """
-    rows_of_runs = [metrics_of_run(folder) for folder in folders]
+    rows_of_runs = [read_metrics(folder) for folder in folders]
     runs = [_curves(rows) for rows in rows_of_runs]
     for folder, run in zip(folders, runs, strict=True):
         if not run:
@@ -179,7 +179,7 @@ def draw_curves(folders, path):
 
 def has_metrics(folder):
     """Returns whether the log of a run contains a metric that `draw_curves` draws."""
-    return bool(_curves(metrics_of_run(folder)))
+    return bool(_curves(read_metrics(folder)))
 
 
 def _mark_stages(axes, rows_of_runs):

@@ -197,7 +197,7 @@ def _describe_run(source, info):
         info.vocabulary.kind = names.tokenizer_layout(source.tokenizer)[0]
         return
     info.vocabulary.kind = recipe.tokenizer.kind
-    rows = names.metrics_of_run(source.folder)
+    rows = names.read_metrics(source.folder)
     if recipe.data.kind != "none":  # else the model is imported
         steps = [*names.checkpoint_paths(source.folder / "checkpoints")]
         info.training = Training(

@@ -209,19 +209,19 @@ def metrics_lines(folder):
     return [(line, row.model_dump(exclude_unset=True)) for line, row in lines]
 
 
-def metrics_of_run(folder):
+def read_metrics(folder):
     """Returns the rows of a run's `metrics.jsonl` as a list of mappings."""
     return [row for _, row in metrics_lines(folder)]
 
 
-def validations_of_run(folder):
+def read_validations(folder):
     """Returns the rows of a run's `metrics.jsonl` that describe validations."""
-    return [row for row in metrics_of_run(folder) if row["split"] == "validation"]
+    return [row for row in read_metrics(folder) if row["split"] == "validation"]
 
 
-def final_scores_of_run(folder):
+def read_final_scores(folder):
     """Returns the row of a run's `metrics.jsonl` with the scores of `model.keras`."""
-    rows = [row for row in metrics_of_run(folder) if row["split"] == FINAL]
+    rows = [row for row in read_metrics(folder) if row["split"] == FINAL]
     return rows[-1] if rows else None
 
 

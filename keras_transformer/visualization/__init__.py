@@ -2,15 +2,15 @@
 
 from keras_transformer.visualization.collect import (
     Attention,
-    attention_of_export,
     compute_attention,
+    compute_export_attention,
 )
 from keras_transformer.visualization.figure import write_figure, write_page
 
 __all__ = [
     "Attention",
-    "attention_of_export",
     "compute_attention",
+    "compute_export_attention",
     "write_figure",
     "write_page",
 ]

@@ -108,7 +108,7 @@ def compute_attention(
             model's learned positions, or if the model is an ensemble.
     """
     # Imported here because it loads TensorFlow.
-    from keras_transformer.decoding.text import attention_of_units
+    from keras_transformer.decoding.text import compute_unit_attention
 
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
@@ -157,7 +157,7 @@ def compute_attention(
         decoder_outputs=[*target_tokens, _END],
         scores={
             kind: np.asarray(
-                attention_of_units(ops.convert_to_numpy(scores)[0], *units[kind])
+                compute_unit_attention(ops.convert_to_numpy(scores)[0], *units[kind])
             )
             for kind, scores in subword_scores.items()
         },
@@ -165,7 +165,7 @@ def compute_attention(
     )
 
 
-def attention_of_export(translator, source, target):
+def compute_export_attention(translator, source, target):
     """Computes the `Attention` of a model that was exported as a SavedModel.
 
     An export returns only one matrix, the mean cross-attention of its last layers,

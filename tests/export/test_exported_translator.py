@@ -109,7 +109,7 @@ def test_long_pairs_are_reported(exported, warnings):
 
 def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
     source, target = "ein Hund 😀 x", "läuft ä猫"
-    found = visualization.attention_of_export(exported, source, target)
+    found = visualization.compute_export_attention(exported, source, target)
     whole = visualization.compute_attention(*tiny_model, source, target)
     assert found.source == whole.source[:-1]
     assert found.decoder_outputs == whole.decoder_outputs[:-1]
@@ -122,7 +122,7 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
         with pytest.raises(ModelError, match="a SavedModel has only the mean"):
             found.select(**options)
     with pytest.raises(ModelError, match="too long for the export"):
-        visualization.attention_of_export(exported, source * 9, target)
+        visualization.compute_export_attention(exported, source * 9, target)
 
 
 def test_export_with_one_signature_translates_and_names_missing_ones(

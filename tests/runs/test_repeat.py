@@ -23,7 +23,7 @@ from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import validation
 from keras_transformer.runs.repeat import LOG, read_translations, repeat
-from keras_transformer.saving.names import final_scores_of_run
+from keras_transformer.saving.names import read_final_scores
 
 JOBS = min(2, machine.find_machine().cores)
 TREES = "{kind: trees, train: {trees: a}, validation: {trees: b}}"
@@ -65,7 +65,7 @@ def test_repeat_reports_every_seed_and_their_spread(
         *lines, sources = [(folder / each).read_text().splitlines() for each in names]
         assert result["bleu"] == pytest.approx(bleu(*lines).score)
         assert sources == [source for source, _ in phrases(size=900, held_out=20).test]
-        final = final_scores_of_run(folder)
+        final = read_final_scores(folder)
         assert result["validation_perplexity"] == final["perplexity"] > 1
         assert result["validation_bleu"] == final["bleu"]
     assert len(read_translations(output)[0]) == 2

@@ -7,7 +7,7 @@ import pytest
 from keras_transformer.opening import open_model
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
-from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import read_metrics
 from keras_transformer.training import trainer
 
 STEPS = 100
@@ -45,7 +45,7 @@ def test_same_seed_gives_same_results(tmp_path, monkeypatch, record_property):
             "decoding.extra_length=5",
         ]
         train(load_recipe("phrases", settings), tmp_path / name, progress=False)
-        rows = metrics_of_run(tmp_path / name)
+        rows = read_metrics(tmp_path / name)
         losses[name] = [row["loss"] for row in rows if row["split"] == "train"]
     assert len(losses["first"]) == STEPS
     assert losses["first"][-1] < losses["first"][0]

@@ -18,7 +18,7 @@ from keras_transformer.runs.cost import count_run_flops
 from keras_transformer.runs.train import train
 from keras_transformer.saving.checkpoints import checkpoint_paths, path_in_model
 from keras_transformer.saving.load import load_run
-from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import read_metrics
 from keras_transformer.training.callbacks import Progress
 
 STAGES = (
@@ -43,7 +43,7 @@ def rows(folder):
     """Returns the lines of metrics.jsonl without times."""
     return [
         {name: value for name, value in row.items() if name != "seconds"}
-        for row in metrics_of_run(folder)
+        for row in read_metrics(folder)
     ]
 
 

@@ -22,7 +22,7 @@ from keras_transformer.runs.average import average_run
 from keras_transformer.runs.corpora import load_pairs
 from keras_transformer.runs.train import train
 from keras_transformer.saving.checkpoints import checkpoint_paths
-from keras_transformer.saving.names import final_scores_of_run, metrics_of_run
+from keras_transformer.saving.names import read_final_scores, read_metrics
 
 
 def weights(path):
@@ -45,7 +45,7 @@ def test_train_writes_run_folder(phrases_run):
     counted = float(summary["training cost"].split(" FLOP, ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
     assert summary["training cost"].endswith(" TFLOP/s per device")
-    rows = metrics_of_run(folder)
+    rows = read_metrics(folder)
     assert [(row["split"], row["step"]) for row in rows] == [
         ("validation", 4),
         ("validation", 8),
@@ -56,9 +56,9 @@ def test_train_writes_run_folder(phrases_run):
 
 def test_log_ends_with_the_scores_of_the_final_model(phrases_run):
     folder, summary = phrases_run
-    *_, last, final = metrics_of_run(folder)
+    *_, last, final = read_metrics(folder)
     assert final["split"] == "final"
-    assert final_scores_of_run(folder) == final
+    assert read_final_scores(folder) == final
     pairs = load_pairs(small_recipe())["validation"]
     scored = open_model(folder / "model.keras").score(*zip(*pairs, strict=True))
     assert final["perplexity"] == pytest.approx(compute_perplexity(scored), rel=1e-4)
@@ -92,9 +92,9 @@ def test_average_removes_the_scores_of_the_replaced_model(phrases_run, tmp_path)
     copy = tmp_path / "run"
     shutil.copytree(folder, copy)
     average_run(copy, last=1, output=copy / "last.keras")
-    assert final_scores_of_run(copy) == final_scores_of_run(folder) is not None
+    assert read_final_scores(copy) == read_final_scores(folder) is not None
     average_run(copy, last=1)
-    assert metrics_of_run(copy) == metrics_of_run(folder)[:-1]
+    assert read_metrics(copy) == read_metrics(folder)[:-1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_changed_text_without_a_fingerprint_is_noticed(
     monkeypatch.setattr(corpora, "phrases", changed)
     with pytest.raises(RunError, match=r"text of data\.train"):
         train(small_recipe("training.steps=9"), copy, progress=False)
-    assert final_scores_of_run(copy) is not None
+    assert read_final_scores(copy) is not None
 
 
 def test_fewer_steps_than_trained_are_reported(phrases_run, tmp_path, caplog):
@@ -206,7 +206,7 @@ def test_diverging_run_stops_and_names_pairs(tmp_path):
     assert "step 2: the loss is not finite. Pairs in its batch: pair " in str(
         raised.value
     )
-    (row,) = metrics_of_run(tmp_path)
+    (row,) = read_metrics(tmp_path)
     assert row["split"] == "skipped"
     pairs = [int(place.removeprefix("pair ")) for place in row["batch"]]
     all_pairs = list(load_pairs(small_recipe())["train"])
