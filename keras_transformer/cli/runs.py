@@ -27,7 +27,7 @@ def plot(
     """Draw the training curves of runs.
 
     The picture shows loss, validation metrics and learning rate against steps and
-    minutes. Several runs share one picture. A run may still be training.
+    minutes, also of runs that are still training.
 
     \b
     keras-transformer plot runs/mine
