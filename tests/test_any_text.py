@@ -204,6 +204,7 @@ def test_translate_command_writes_one_line_per_line(tiny_model_file, content):
     assert ("not UTF-8" in result.stderr) == bool(invalid)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F17", "one translation per text")
 def test_translate_command_handles_every_nasty_text(tiny_model_file, tiny_export):
     # A text file has no NUL.

@@ -29,6 +29,7 @@ def modes(model):
     ]
 
 
+@pytest.mark.slow
 def test_quantized_transformer_is_saved_and_loaded(tmp_path):
     model = small_model(dtype="mixed_bfloat16")
     model.quantize("int8")

@@ -119,6 +119,7 @@ def test_logits_match_the_paper_with_two_matrices(translator):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_saved_model_matches_the_run(translator, version):
     exported = open_model(version)
     best, found = translator.n_best(TEXTS, 1), exported.n_best(TEXTS, 1)

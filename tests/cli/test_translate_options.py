@@ -59,6 +59,7 @@ def lines(result):
     return result.stdout.split("\n")[:-1]
 
 
+@pytest.mark.slow
 def test_search_options_give_the_results_of_the_library(translate, folders):
     opened = models.open_model(folders[0])
     both = models.open_model(folders[0], ensemble=[folders[1]])
@@ -96,6 +97,7 @@ def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
     assert opened.fingerprint() != singles[0].fingerprint()
 
 
+@pytest.mark.slow
 def test_glossary_and_choice_give_the_results_of_the_library(
     translate, folders, tmp_path
 ):

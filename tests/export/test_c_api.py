@@ -42,6 +42,7 @@ def expected(tiny_translator):
     return texts, found
 
 
+@pytest.mark.slow
 def test_c_program_matches_python(program, tiny_export, expected):
     code, found, errors = run_program(program, tiny_export, [LIBRARY], expected[0])
     assert code == 0, errors[-2000:]

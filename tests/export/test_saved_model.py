@@ -34,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("exports_load_once")
 @pytest.mark.fault(
     "F26", "the same translation alone and in a batch; scores within 1e-5"
 )
+@pytest.mark.slow
 def test_export_result_is_independent_of_batch(tiny_signatures):
     serve = tiny_signatures["serving_default"]
     together = serve(inputs=tf.constant(TEXTS))

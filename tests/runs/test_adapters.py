@@ -67,6 +67,7 @@ def test_checkpoints_contain_only_adapters(adapted):
         assert weights and all("/lora_" in name for name in weights)
 
 
+@pytest.mark.slow
 def test_resumed_run_has_the_same_weights(recipe, adapted, base, tmp_path, monkeypatch):
     from keras_transformer.training.trainer import Trainer
 

@@ -158,6 +158,7 @@ def test_train_resumes_with_more_steps(phrases_run, tmp_path):
         np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.slow
 def test_train_retries_failed_start_with_other_settings(tmp_path):
     """Word pieces, learned positions and bfloat16, after two starts that fail."""
     for settings, message in (
