@@ -177,8 +177,8 @@ class Tokenizer(tf.Module):
     def _text_content(self):
         if self.text is None:
             return b""
-        # This setting is newer than some stored vocabularies.
-        newer = set() if self.text.words else {"words"}
+        # These settings are newer than some stored vocabularies.
+        newer = {name for name in ("words", "numbers") if not getattr(self.text, name)}
         return self.text.model_dump_json(exclude=newer).encode()
 
     def _normalized(self, strings):
