@@ -6,6 +6,7 @@ If a stand-in is lost, too, the search must generate others (see `decoding.requi
 If that fails, what lies between the spans is translated by itself.
 """
 
+import collections
 import copy
 import functools
 import itertools
@@ -41,6 +42,9 @@ _PATTERNS = {
     r"|\w*\d(?:[\w.,:/’'-]*\w)?",
 }
 KINDS = (*PROTECTED, "numbers", "code")
+_FIGURE = re.compile(
+    r"\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)?"
+)
 # How the names of marks that all scripts share begin.
 _NO_SCRIPTS = {"", "COMBINING", "VARIATION"}
 _DINGBAT = re.compile("[\u2600-\u2bff\U0001f000-\U0001faff]")
@@ -152,7 +156,7 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
 
     Returns:
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
-        of `translator.n_best`. If a figure is lost, it has a warning.
+        of `translator.n_best`. If a span or a figure is lost, it has a warning.
     """
     quiet = without_warnings(translator)
     is_bare = [_is_bare(*each) for each in zip(texts, spans, strict=True)]
@@ -196,12 +200,23 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
     solid = [[each for each in row if each.kind != "numbers"] for row in spans]
     parts = [i for i in left if not keeps_spans(found[i][0].text, texts[i], solid[i])]
     _translate_between(quiet, parts, found, texts, solid, languages)
-    for index in left:
-        for span in spans[index]:
-            if not keeps_spans(found[index][0].text, texts[index], [span]):
-                message = f"the translation changes {span.text!r}"
-                found[index] = add_warning(found[index], message)
+    for index, text in enumerate(texts):
+        best = found[index][0].text
+        lost = [x.text for x in spans[index] if not keeps_spans(best, text, [x])]
+        figures = {_value(each): each for each in _FIGURE.findall(text)}
+        for value in _count_figures(text) - _count_figures(best):
+            # "11:00" may become "11 heures".
+            if value != "00" and not any(figures[value] in each for each in lost):
+                lost.append(figures[value])
+        for each in dict.fromkeys(lost):
+            message = f"the translation changes {each!r}"
+            found[index] = add_warning(found[index], message)
     return found
+
+
+def _count_figures(text):
+    """Counts the figures of a text, in one notation."""
+    return collections.Counter(map(_value, _FIGURE.findall(text)))
 
 
 def _is_bare(text, spans):

@@ -112,6 +112,15 @@ def test_figures_may_have_the_notation_of_other_languages(source, text, is_kept)
     assert keeps_spans(text, source, find_spans(source, KINDS)) == is_kept
 
 
+def test_changed_figures_have_a_warning():
+    change = {"1,234.5": "1.234,5", "17:45": "145", "10:00": "10"}
+    wrong = Copy(lambda line: " ".join(change.get(x, x) for x in line.split(" ")))
+    found = translate_marked(wrong, ["1,234.5 at 17:45", "5 10:00", "no 5"], "text")
+    assert found == ["1.234,5 at 145", "5 10", "no 5"]
+    warnings = [(0, f"the translation changes '{figure}'") for figure in (17, 45)]
+    assert wrong.warnings == warnings
+
+
 # Per syntax: texts, and what becomes of them if a translator reverses the words.
 MARKED = {
     "html": {
