@@ -42,8 +42,10 @@ _PATTERNS = {
     r"|\w*\d(?:[\w.,:/’'-]*\w)?",
 }
 KINDS = (*PROTECTED, "numbers", "code")
+# A number, or a part of a date or time.
 _FIGURE = re.compile(
-    r"\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)?"
+    r"(?<![.,\d])(?:\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3}(?!\d))+|\d+)[.,]\d+(?![.,]?\d)"
+    r"|\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3}(?!\d))+|\d+"
 )
 # How the names of marks that all scripts share begin.
 _NO_SCRIPTS = {"", "COMBINING", "VARIATION"}
@@ -203,20 +205,32 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
     for index, text in enumerate(texts):
         best = found[index][0].text
         lost = [x.text for x in spans[index] if not keeps_spans(best, text, [x])]
-        figures = {_value(each): each for each in _FIGURE.findall(text)}
-        for value in _count_figures(text) - _count_figures(best):
-            # "11:00" may become "11 heures".
-            if value != "00" and not any(figures[value] in each for each in lost):
-                lost.append(figures[value])
+        lost += [
+            figure
+            for figure in _lost_figures(text, best)
+            if not any(figure in each for each in lost)
+        ]
         for each in dict.fromkeys(lost):
             message = f"the translation changes {each!r}"
             found[index] = add_warning(found[index], message)
     return found
 
 
-def _count_figures(text):
-    """Counts the figures of a text, in one notation."""
-    return collections.Counter(map(_value, _FIGURE.findall(text)))
+def _lost_figures(text, translation):
+    """Returns the figures of a text that its translation lacks in any notation.
+
+    Times may have another one: "2:00 PM" is "14 Uhr".
+    """
+    figures = {_value(each).lstrip("0"): each for each in _FIGURE.findall(text)}
+    counts, other = (
+        collections.Counter(_value(each).lstrip("0") for each in _FIGURE.findall(x))
+        for x in (text, translation)
+    )
+    return [
+        figures[value]
+        for value in counts - other
+        if value and not (value.isdigit() and str(int(value) + 12) in other - counts)
+    ]
 
 
 def _is_bare(text, spans):

@@ -112,12 +112,20 @@ def test_figures_may_have_the_notation_of_other_languages(source, text, is_kept)
     assert keeps_spans(text, source, find_spans(source, KINDS)) == is_kept
 
 
-def test_changed_figures_have_a_warning():
-    change = {"1,234.5": "1.234,5", "17:45": "145", "10:00": "10"}
-    wrong = Copy(lambda line: " ".join(change.get(x, x) for x in line.split(" ")))
-    found = translate_marked(wrong, ["1,234.5 at 17:45", "5 10:00", "no 5"], "text")
-    assert found == ["1.234,5 at 145", "5 10", "no 5"]
-    warnings = [(0, f"the translation changes '{figure}'") for figure in (17, 45)]
+@pytest.mark.parametrize(
+    ("source", "translation", "figures"),
+    [
+        ("1,234.5 at 17:45", "1.234,5 at 145", ["17", "45"]),
+        ("01/31/2012, 3:05 PM", "31.1.2012, 15:05", []),
+        ("10:00 for 12,000 of 3.5", "10 for 12\u202f000 of 3,5", []),
+        ("2008 and 5 of 5", "4008 and 5", ["2008", "5"]),
+        ("3 months, 0.25 or 0.7", "30 months, 0.52 or 0,7", ["3", "0.25"]),
+    ],
+)
+def test_changed_figures_have_a_warning(source, translation, figures):
+    wrong = Copy(lambda line: translation)
+    assert translate_marked(wrong, [source], "text") == [translation]
+    warnings = [(0, f"the translation changes '{figure}'") for figure in figures]
     assert wrong.warnings == warnings
 
 
