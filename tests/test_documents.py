@@ -23,7 +23,7 @@ XLIFF = (
 TMX = '<?xml version="1.0"?>\n<tmx version="1.4"><header/><body>\n{}</body></tmx>'
 DOCX = (
     '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\r\n'
-    '<w:document xmlns:w="w">'
+    '<w:document xmlns:w="w" xmlns:r="r">'
     "<w:body>{}<w:sectPr/></w:body></w:document>"
 )
 
@@ -321,8 +321,110 @@ def test_runs_of_a_docx_move_with_their_words(tmp_path):
     (tmp_path / "b.docx").write_bytes(found.replace([moved, "Zelle"]))
     after = docx.Document(tmp_path / "b.docx")
     runs = [(run.text, run.bold) for run in after.paragraphs[0].runs]
-    assert runs == [("fett", True), (" & ", True), ("ein", None), (" Wort", None)]
+    assert runs == [("fett", True), (" & ein", None), (" Wort", None)]
     assert after.tables[0].cell(0, 0).text == "Zelle"
+
+
+BOLD = "<w:rPr><w:b/></w:rPr>"
+
+
+def run(text, form="", inner="<w:t>{}</w:t>"):
+    if text != text.strip():
+        inner = inner.replace("<w:t>", '<w:t xml:space="preserve">')
+    return f"<w:r>{form}{inner.format(text)}</w:r>"
+
+
+def link(number, text):
+    return f'<w:hyperlink r:id="{number}">{run(text, BOLD)}</w:hyperlink>'
+
+
+def mark(side, number=1):
+    return f'<w:bookmark{side} w:id="{number}"/>'
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "source", "translation", "expected"),
+    [
+        (
+            run("Read ") + link(9, "this") + run(" now."),
+            '<g id="0">Read </g><g id="1">this</g><g id="2"> now.</g>',
+            '<g id="0">Lis</g> <g id="1">ça</g> <g id="2">là</g>.',
+            run("Lis ") + link(9, "ça") + run(" là."),
+        ),
+        (
+            link(1, "a") + run(" b ") + link(2, "c"),
+            '<g id="0">a</g><g id="1"> b </g><g id="2">c</g>',
+            '<g id="2">C</g> <g id="1">B</g> <g id="0">A</g>.',
+            link(2, "C") + run(" B ") + link(1, "A") + run(" ").replace("> <", ">.<"),
+        ),
+        (
+            link(1, "a") + link(2, "b"),
+            '<g id="0">a</g><g id="1">b</g>',
+            '<g id="1">B</g> x <g id="0"></g>',
+            link(2, "B") + link(1, " x "),
+        ),
+        (
+            run("a", '<w:rPr><w:i/></w:rPr>') + mark("Start") + run("b")
+            + run("c", BOLD) + mark("End") + run("d"),
+            '<g id="0">a</g><g id="1">b</g><g id="2">c</g><g id="3">d</g>',
+            '(<g id="2">C</g> <g id="0">A</g><g id="1">B</g> <g id="3">D</g>',
+            mark("Start") + run("(C ", BOLD) + run("A", '<w:rPr><w:i/></w:rPr>')
+            + run("B ") + mark("End") + run("D"),
+        ),
+        (
+            "<w:hyperlink>" + run("", "", "<w:drawing/>") + run("a") + "</w:hyperlink>"
+            + run("b", "<w:lastRenderedPageBreak/>"),
+            "a",
+            "A",
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_links_and_bookmarks_of_a_docx(paragraph, source, translation, expected):
+    document = Document("a.docx", docx_of(f"<w:p>{paragraph}</w:p>"))
+    assert document.texts[0] == source
+    assert body_of(document.replace(document.texts)) == f"<w:p>{paragraph}</w:p>"
+    written = body_of(document.replace([translation, *document.texts[1:]]))
+    expected = expected or paragraph.replace(">a<", ">A<")
+    assert written == f"<w:p>{expected}</w:p>"
+
+
+def docx_of(body):
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr("word/document.xml", DOCX.format(body))
+    return written.getvalue()
+
+
+def body_of(data):
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        text = archive.read("word/document.xml").decode()
+    return re.search("<w:body>(.*)<w:sectPr/>", text, re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("gap", ["<w:tab/>", "<w:br/>", '<w:br w:type="page"/>'])
+def test_texts_around_a_tab_of_a_docx(gap):
+    def paragraph(*texts):
+        start, middle, end = texts
+        inner = f"<w:t>{start}</w:t>{gap}<w:t>{middle}</w:t>{gap}"
+        tail = run(end, BOLD + "<w:lastRenderedPageBreak/>")
+        return f"<w:p>{run('', BOLD, gap)}{run('', BOLD, inner)}{tail}</w:p>"
+
+    document = Document("a.docx", docx_of(paragraph("a", "b", "c")))
+    assert document.texts == ["a", "b", "c"]
+    assert body_of(document.replace(["a", "b", "c"])) == paragraph("a", "b", "c")
+    new = body_of(document.replace(["A", "B", "C"]))
+    expected = paragraph("A", "B", "C").replace("<w:lastRenderedPageBreak/>", "")
+    assert new == expected
+    mixed = run("", "", f"<w:t>a</w:t>{gap}<w:t>b</w:t>") + run("c", BOLD)
+    document = Document("a.docx", docx_of(mixed + run("", "", f"<w:t>d</w:t>{gap}")))
+    assert document.texts[1] == '<g id="0">b</g><g id="1">c</g><g id="2">d</g>'
+    turned = '<g id="1">C</g><g id="0">B</g><g id="2">D</g>'
+    new = body_of(document.replace(["a", turned]))
+    assert new == (
+        run("", "", f"<w:t>a</w:t>{gap}") + run("C", BOLD)
+        + run("B") + run("", "", f"<w:t>D</w:t>{gap}")
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
