@@ -184,9 +184,12 @@ def _is_json(line):
 def _parse_int(digits):
     # Python cannot format integers of more than 4,300 digits, and products of huge
     # numbers could be that long. 64-bit ids, which Keras writes, have up to 20 digits.
-    if len(digits) > 20:
-        raise ValueError(f"the number {quote(digits)} is too large")
-    return int(digits)
+    if len(digits) <= 20:
+        return int(digits)
+    # transformers writes 10^30 as "no limit". No field for integers accepts a float.
+    if math.isfinite(number := float(digits)):
+        return number
+    raise ValueError(f"the number {quote(digits)} is too large")
 
 
 def _parse_float(digits):
