@@ -97,9 +97,14 @@ def _tokenizer_files(tokenizer, is_mbart):
     mark = "__{}__" if has_own else "{}"
     codes = {mark.format(code): n for code, n in tokenizer.languages.items()}
     added = dict(zip(SPECIAL, range(4), strict=True)) | codes
+    # transformers closes gaps between ids. A language that was added to NLLB comes
+    # after the mask, and the mask needs an id, since transformers would choose one.
+    used = set(codes.values())
+    first = min(used) if has_own else len(known) + 1
+    gaps = [n for n in range(first, max(used)) if n not in used]
     if not has_own:
-        # transformers gives the mask an id before the languages if it has none.
-        added["<mask>"] = max(codes.values()) + 1
+        added["<mask>"] = gaps.pop(0) if gaps else max(used) + 1
+    added |= {f"<unused{n}>": n for n in gaps}
     kind = "MBart50Tokenizer" if is_mbart else "NllbTokenizer"
     settings = {
         "tokenizer_class": "M2M100Tokenizer" if has_own else kind,
@@ -108,11 +113,10 @@ def _tokenizer_files(tokenizer, is_mbart):
         "additional_special_tokens": list(codes),
         "added_tokens_decoder": {
             str(n): {"content": name, "special": True, "lstrip": name == "<mask>"}
-            for name, n in added.items()
+            for name, n in sorted(added.items(), key=lambda each: each[1])
         },
     }
     files = {"tokenizer_config.json": settings}
     if has_own:
-        first = min(codes.values())
         files["vocab.json"] = {piece: n for n, piece in enumerate(pieces[:first])}
     return files
