@@ -1,6 +1,7 @@
 """Tokenizers of M2M100, NLLB and mBART-50 in Hugging Face folders."""
 
 import base64
+import logging
 import re
 from typing import Annotated, Any
 
@@ -17,7 +18,9 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
     sentencepiece_pieces,
 )
-from keras_transformer.untrusted import read_bytes, read_json
+from keras_transformer.untrusted import escape_controls, read_bytes, read_json
+
+logger = logging.getLogger(__name__)
 
 MODEL = "sentencepiece.bpe.model"
 # Languages of M2M100, such as `__fr__`, and of NLLB and mBART-50.
@@ -62,7 +65,8 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
     """Reads the tokenizer of a model with `size` ids.
 
     `source` and `target` are the default languages. If `None`, they are those of the
-    folder. `forced_id` is the id of a target language, or `None`.
+    folder. `forced_id` is the id of the language that transformers generates first, or
+    `None`. As there, it has precedence over the folder's target language.
     """
     settings = _read(folder / "tokenizer_config.json", _Settings)
     if settings.legacy_behaviour:
@@ -79,7 +83,9 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
             pieces = [*SPECIAL, *sentencepiece_pieces(model)[3:]]
         if tuple(pieces[:4]) != SPECIAL:
             raise ModelError(f"the first pieces must be {', '.join(SPECIAL)}")
-        languages = _read_languages(folder, settings, stored, len(pieces))
+        tokens = _read_tokens(folder, settings, stored, len(pieces))
+        _warn_of_words(folder, tokens.keys() - {*pieces, "<mask>"})
+        languages = _codes(tokens)
         if max(len(pieces), *languages.values()) >= size:
             raise ModelError(
                 f"vocab_size, {size}, is too small for {len(pieces)} pieces and "
@@ -89,7 +95,7 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
         codes = {number: code for code, number in languages.items()}
         for side, code in (
             ("source", source or settings.src_lang),
-            ("target", target or settings.tgt_lang or codes.get(forced_id)),
+            ("target", target or codes.get(forced_id) or settings.tgt_lang),
         ):
             if code is None:
                 raise ModelError(
@@ -103,8 +109,11 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
         raise ModelError(f"{folder}: {error}") from None
 
 
-def _read_languages(folder, settings, stored, first_id):
-    """Returns the id of each language code. The first usually has `first_id`."""
+def _read_tokens(folder, settings, stored, first_id):
+    """Returns the ids of the languages and of other added tokens.
+
+    The first language usually has `first_id`.
+    """
     given = settings.added_tokens_decoder or {}
     for found in (
         {each.content: int(number) for number, each in given.items()},
@@ -112,17 +121,33 @@ def _read_languages(folder, settings, stored, first_id):
     ):
         # transformers 5 puts the mask before the languages, where it has no row.
         shift = found.get("<mask>") == first_id
-        if languages := _codes(found):
-            return {code: number - shift for code, number in languages.items()}
+        if _codes(found):
+            return {name: number - shift for name, number in found.items()}
+    # The tokens that a user of transformers before 4.34 added.
+    added = _read(folder / "added_tokens.json", dict[str, int])
     for lists in (settings, _read(folder / "special_tokens_map.json", _Lists)):
         for name in _Lists.model_fields:
             listed = [each for each in getattr(lists, name) or [] if _match(each)]
             if listed:
-                return _codes({each: first_id + n for n, each in enumerate(listed)})
+                listed = [each for each in listed if each not in added]
+                return {each: first_id + n for n, each in enumerate(listed)} | added
     raise ModelError(
         "no file lists the languages. special_tokens_map.json must contain them as "
         "additional_special_tokens, in the order of their ids"
     )
+
+
+def _warn_of_words(folder, names):
+    """Warns of added tokens that are no languages: no text is split into them."""
+    words = sorted(each for each in names if not _match(each))
+    if words:
+        shown = ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
+        logger.warning(
+            "%s: added tokens that are not language codes are ignored, so texts with "
+            "them get other ids, and their embeddings are not used: %s",
+            folder,
+            escape_controls(shown[:400]),
+        )
 
 
 def _match(name):

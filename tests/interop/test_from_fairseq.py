@@ -276,7 +276,7 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
         ("nllb", without("special_tokens_map.json"), "no file lists the languages"),
         ("nllb", without("sentencepiece.bpe.model"), "sentencepiece.bpe.model"),
         ("nllb", change(SETTINGS, src_lang=None), "Pass --source-language, one"),
-        ("nllb", change(SETTINGS, tgt_lang="fr"), "nearest are: fra_Latn"),
+        ("nllb", change(SETTINGS, src_lang="fr"), "nearest are: fra_Latn"),
         (
             "mbart50",
             change(SETTINGS, tokenizer_class="MBartTokenizer"),
@@ -350,9 +350,40 @@ def test_languages_are_found_in_other_files(tmp_path, apply):
     assert {"fao_Latn", "fra_Latn"} <= languages.keys()
 
 
+def test_added_tokens_of_old_versions_have_their_ids(tmp_path):
+    folder = write_fairseq(tmp_path / "m", "nllb")
+    listed = ["tyv_Cyrl", *LANGUAGES["nllb"]]
+    change("special_tokens_map.json", additional_special_tokens=listed)(folder)
+    change("added_tokens.json", tyv_Cyrl=77)(folder)
+    found = import_huggingface(folder).tokenizer.languages
+    assert found == {**layout("nllb")[2], "tyv_Cyrl": 77}
+
+
+def test_ids_of_added_tokens_survive_an_export(tmp_path, caplog):
+    """A language after the mask and a word, as transformers adds it."""
+    folder = write_fairseq(tmp_path / "m", "nllb")
+    tokens = ["<mask>", "Keras", "tyv_Cyrl"]
+    added = dict(layout("nllb")[2])
+    added |= {name: max(added.values()) + 1 + n for n, name in enumerate(tokens)}
+    content = {str(n): {"content": name} for name, n in added.items()}
+    # The default of transformers has 31 digits.
+    change(SETTINGS, added_tokens_decoder=content, model_max_length=int(1e30))(folder)
+    found = import_huggingface(folder)
+    assert "their embeddings are not used: Keras\n" in caplog.text
+    assert found.tokenizer.languages["tyv_Cyrl"] == added["tyv_Cyrl"]
+    translator = kt.Translator(found.model, found.tokenizer)
+    translator.path = tmp_path
+    export = export_huggingface(translator, tmp_path / "e")
+    stored = json.loads((export / SETTINGS).read_text())["added_tokens_decoder"]
+    ids = {each["content"]: int(n) for n, each in stored.items()}
+    assert ids.pop(f"<unused{added['Keras']}>") == added.pop("Keras")
+    assert ids == {**dict(zip(SPECIAL, range(4), strict=True)), **added}
+    # transformers closes gaps.
+    assert [*ids.values()] == sorted(ids.values())
+
+
 def test_target_language_of_generation_is_the_default(tmp_path):
     folder = write_fairseq(tmp_path / "m", "nllb")
-    change(SETTINGS, tgt_lang=None)(folder)
     languages = layout("nllb")[2]
     change("generation_config.json", forced_bos_token_id=languages["pes_Arab"])(folder)
     assert import_huggingface(folder).tokenizer.target_language == "pes_Arab"
