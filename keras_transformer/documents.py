@@ -6,6 +6,7 @@ places change. So markup, timestamps, keys and comments are never written anew.
 
 import codecs
 import functools
+import html
 import io
 import itertools
 import json
@@ -13,6 +14,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable
+from html.entities import html5
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -423,7 +425,7 @@ def _check_xml(text, roots, path):
         reason = expat.ErrorString(error.code)
         raise DataError(f"{path}:{error.lineno}: not XML: {reason}") from None
     name, line = found[0]
-    if name not in roots:
+    if name not in roots and name.rpartition(":")[2] not in roots:
         raise DataError(f"{path}:{line}: must be <{roots[0]}>. Received: <{name}>")
 
 
@@ -432,42 +434,86 @@ def _pairs(units, source, target):
 
     The arguments are names of elements: of a pair, and of its sides.
     """
-    unit = re.compile(rf"<({units})\b({_ATTRIBUTES})>(.*?)</\1>", re.DOTALL)
+    prefix = r"(?:[\w.-]+:)?"
+    part = re.compile(
+        r"<!--.*?-->|<!\[CDATA\[.*?\]\]>"
+        rf"|<(?P<name>{prefix}(?:{units}))\b(?P<own>{_ATTRIBUTES})>(?P<pair>.*?)</(?P=name)>"
+        rf"|<(?P<end>/?){prefix}(?:file|group|unit)\b(?P<outer>{_ATTRIBUTES})(?P<empty>/?)>",
+        re.DOTALL,
+    )
     source_pattern = re.compile(
-        rf"<{source}\b{_ATTRIBUTES}>(.*?)</{source}>", re.DOTALL
+        rf"<({prefix}){source}\b{_ATTRIBUTES}>(.*?)</\1{source}>", re.DOTALL
     )
     target_pattern = re.compile(
-        rf"<{target}\b({_ATTRIBUTES})(?:/>|>(.*?)</{target}>)", re.DOTALL
+        rf"<({prefix}){target}\b({_ATTRIBUTES})(?:/>|>(.*?)</\1{target}>)", re.DOTALL
     )
 
     def find_texts(text, path):
         _check_xml(text, ["tmx" if units == "tu" else "xliff"], path)
-        for pair in unit.finditer(text):
-            start, end = pair.span(3)
-            end = start + (pair[3] + "<alt-trans").index("<alt-trans")
-            found = source_pattern.search(text, start, end)
-            if not found or re.search(r"""translate\s*=\s*["']no""", pair[2]):
+        stays = [False]  # whether the content of each outer element is untranslated
+        for pair in part.finditer(text):
+            if pair["end"]:
+                stays.pop()
+            elif pair["outer"] is not None and not pair["empty"]:
+                stays.append(_stays(pair["outer"], stays[-1]))
+            if pair["pair"] is None or _stays(pair["own"], stays[-1]):
                 continue
+            start, end = pair.span("pair")
+            end = start + re.search(rf"<{prefix}alt-trans\b|$", pair["pair"]).start()
+            found = source_pattern.search(text, start, end)
+            if not found:
+                continue
+            name, content = found[1] + target, _xml_content(found[2])
             filled = target_pattern.search(text, found.end(), end)
             if filled is None:
                 if target == "target":
                     line = text[: found.start()].rpartition("\n")[2]
-                    start = f"\n{line}" * line.isspace() + "<target>"
-                    yield _element(found[1], found.end(), found.end(), start, target)
-            elif filled[2] is None:  # <target/>
-                start = f"<{target}{filled[1].rstrip()}>"
-                yield _element(found[1], *filled.span(), start, target)
-            elif not filled[2].strip() or _NEW.search(pair[2] + filled[1]):
-                yield Text(found[1], *filled.span(2))
+                    start = f"\n{line}" * line.isspace() + f"<{name}>"
+                    yield _element(content, found.end(), found.end(), start, name)
+            elif filled[3] is None:  # <target/>
+                start = f"<{name}{filled[2].rstrip()}>"
+                yield _element(content, *filled.span(), start, name)
+            elif not filled[3].strip() or _NEW.search(pair["own"] + filled[2]):
+                yield Text(content, *filled.span(3), _without_keep)
 
     return find_texts
+
+
+def _stays(attributes, is_inherited):
+    """Returns whether the content of an XLIFF element is not to be translated."""
+    found = re.search(r"""\btranslate\s*=\s*["'](yes|no)""", attributes)
+    return found[1] == "no" if found else is_inherited
+
+
+def _xml_content(source):
+    """Returns XML without CDATA sections, in which the file's own entities stay."""
+    source = re.sub(
+        r"<!\[CDATA\[(.*?)\]\]>",
+        lambda found: html.escape(found[1], quote=False),
+        source,
+        flags=re.DOTALL,
+    )
+    return re.sub(
+        r"&([\w:][\w:.-]*;)",
+        lambda one: one[0] if one[1] in html5 else f"<keep>{one[0]}</keep>",
+        source,
+    )
+
+
+def _without_keep(translation):
+    return re.sub("</?keep>", "", translation)
 
 
 _NEW = re.compile(r"""\bstate\s*=\s*["'](?:new|needs-translation|initial)["']""")
 
 
 def _element(source, start, end, opening, name):
-    return Text(source, start, end, lambda content: f"{opening}{content}</{name}>")
+    return Text(
+        source,
+        start,
+        end,
+        lambda content: f"{opening}{_without_keep(content)}</{name}>",
+    )
 
 
 def _docx_files(data, path):

@@ -186,6 +186,8 @@ CASES = {
         ["a word", "b", "c *d e word*"],
         "a Wort  \n> b\\\nc *d  \ne Wort*",
     ),
+    "image.md": ("![a](b) c word", ["![a](b) c word"], "![a](b) c Wort"),
+    "last.md": ("c word ![a](b)\n", ["c word ![a](b)"], "c Wort ![a](b)\n"),
     "note.md": ("[^1]: A[^2] word\nb", ["A[^2] word b"], "[^1]: A[^2] Wort\nb"),
     "inline.html": (
         '<p>a <b translate="no">words</b> word',
@@ -210,6 +212,38 @@ CASES = {
         UNIT.format(' state="initial"><source>word</source><target>x</target>'),
         ["word"],
         "<target>Wort</target>",
+    ),
+    "cdata.xlf": (
+        UNIT.format("><source><![CDATA[a <b> & word]]></source>"),
+        ["a &lt;b&gt; &amp; word"],
+        "<target>a &lt;b&gt; &amp; Wort</target>",
+    ),
+    "entity.xlf": (
+        "<!DOCTYPE xliff [<!ENTITY region 'X'>]>"
+        + UNIT.format("><source>a &region; &amp; word</source>"),
+        ["a <keep>&region;</keep> &amp; word"],
+        "<target>a &region; &amp; Wort</target>",
+    ),
+    "kept.xlf": (
+        "<!DOCTYPE xliff [<!ENTITY a 'X'>]>" + UNIT.format("><source>&a; b</source>"),
+        ["<keep>&a;</keep> b"],
+        "<target>&a; b</target>",
+    ),
+    "prefix.xlf": (
+        '<x:xliff xmlns:x="x"><x:trans-unit id="1"><x:source><x:ph>word</x:ph> word'
+        "</x:source></x:trans-unit></x:xliff>",
+        ["<x:ph>word</x:ph> word"],
+        "</x:source><x:target><x:ph>word</x:ph> Wort</x:target>",
+    ),
+    "no.xlf": (
+        '<xliff><!-- <group translate="no"> --><file translate="no"><group><unit>'
+        '<segment><source>word</source></segment></unit><unit translate="yes">'
+        "<segment><source>a"
+        '</source></segment></unit></group><group translate="yes"/></file><file><group '
+        "translate='no'><trans-unit><source>word</source></trans-unit></group>"
+        "<trans-unit><source>b word</source></trans-unit></file></xliff>",
+        ["a", "b word"],
+        "<target>b Wort</target>",
     ),
     "empty.tmx": (
         TMX.format("<tu><tuv><seg>word</seg></tuv><tuv><seg/></tuv></tu>"),

@@ -247,7 +247,7 @@ def _assemble(events, syntax, spans_of):
     """Builds the `_Marked` text of a list of `_Event`s."""
     text, lead, kept, breaks, forms, bare = "", "", [], [], {}, ""
     root, problem, recent = _Element(0, ""), "", []
-    stack = [(None, root)]
+    stack, has_empty = [(None, root)], False
 
     def close(event=None):
         """Ends the innermost element. Without its tag, it becomes an empty one."""
@@ -266,7 +266,8 @@ def _assemble(events, syntax, spans_of):
             if event.kind == "text":
                 if syntax in ("html", "markdown"):
                     part = re.sub(r"[ \t\r\n]+", " ", part)
-                if not text:
+                # White space beside an empty tag is written with the tag.
+                if not text and not has_empty:
                     lead += part[: len(part) - len(part.lstrip())]
                 if not text or (text[-1:].isspace() and part[:1] == " "):
                     part = part.lstrip()
@@ -290,6 +291,7 @@ def _assemble(events, syntax, spans_of):
             element = _Element(len(text), event.raw, text[-1:].isspace())
             stack[-1][1].children.append(element)
             recent.append(element)
+            has_empty = has_empty or event.kind == "empty"
             if event.kind == "open":
                 stack.append((event.key, element))
             elif event.kind == "close":
@@ -298,7 +300,8 @@ def _assemble(events, syntax, spans_of):
         close()
     if syntax != "markdown":
         forms = {each: _ENTITIES[each] for each in _ENTITIES if each not in bare}
-    trail = text[len(text.rstrip()) :]
+    is_beside = any(each.closing is None for each in recent)
+    trail = "" if is_beside else text[len(text.rstrip()) :]
     text = text.rstrip()
     root.end = len(text)
     free = [
@@ -520,13 +523,15 @@ def _html_events(raw):
     while index < len(found) - 1:
         start, kind, name, attributes = found[index]
         index += 1
-        key = name
+        key = name = name.rpartition(":")[2]  # without the prefix of a namespace
         stays = is_untranslated(attributes) or name in _CODE
         stays = stays or attributes.get("mtype") == "protected"
         content = None
         if kind == "open" and (stays or name in _OPAQUE):
             ends = [
-                i for i in range(index, len(found)) if found[i][1:3] == ("close", name)
+                i
+                for i in range(index, len(found))
+                if found[i][1] == "close" and found[i][2].rpartition(":")[2] == name
             ]
             if ends and stays:
                 content = raw[found[index][0] : found[ends[0]][0]]
