@@ -19,7 +19,6 @@ from keras_transformer.decoding.spans import (
     PROTECTED,
     Span,
     find_spans,
-    keeps_spans,
     translate_spans,
     without_warnings,
 )
@@ -28,11 +27,11 @@ from keras_transformer.errors import DataError, ModelError
 
 SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
-_TAG = re.compile(r"<[A-Za-z/!?]|&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
+_ENTITY = r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);"
+_TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?:>>[\w -]+<< *)?")
 _NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
-_ANY_TAG = re.compile(r"<[^<>]*>")
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
     r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
@@ -134,11 +133,6 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
         except DataError as error:
             place = name(index) if name else f"line {index + 1}"
             raise DataError(f"{place}: {error}") from None
-    whole = {}
-    if syntax == "text":
-        whole = _translate_whole(translator, texts, marked, n, spans_of, languages)
-    for index in whole:
-        marked[index] = _Marked("", [])
     plain = [each.text for each in marked]
     spans = [each.spans for each in marked]
     found = translate_spans(translator, plain, spans, n, languages)
@@ -170,49 +164,12 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
             aligned_words = aligned.get(place, ())
             new = _Placing(marked[index], text.strip(), aligned_words).text()
         found[index][number] = found[index][number]._replace(text=new)
-    for index, translations in whole.items():
-        found[index] = translations
     for index, each in enumerate(marked):
         if each.problem:
             found[index] = add_warning(found[index], each.problem)
         for warning in found[index][0].warnings:
             translator.warn(index, warning)
     return found
-
-
-def _translate_whole(translator, texts, marked, n, spans_of, languages):
-    """Returns the translations, by index, of texts with tags that keep all of them.
-
-    Some models have learned to carry tags over, which they place best by themselves.
-    """
-    tagged = [
-        index
-        for index, each in enumerate(marked)
-        if each.root and each.root.children and not each.problem
-        if "<keep>" not in texts[index]
-    ]
-    if not tagged:
-        return {}
-    quiet, whole = without_warnings(translator), {}
-    options = {}
-    if getattr(translator, "glossary", ()):
-        options["protected"] = [
-            [*_ANY_TAG.findall(text), *(each.text for each in spans_of(text))]
-            for text in (texts[index] for index in tagged)
-        ]
-    lines = [languages[index] + texts[index] for index in tagged]
-    found = quiet.n_best(lines, n, **options)
-    for index, translations in zip(tagged, found, strict=True):
-        text, spans = texts[index], spans_of(texts[index])
-        kept = [
-            each
-            for each in translations
-            if _ANY_TAG.findall(each.text) == _ANY_TAG.findall(text)
-            and keeps_spans(each.text, text, spans)
-        ]
-        if kept[:1] == translations[:1]:
-            whole[index] = kept
-    return whole
 
 
 def _align(translator, pairs):
@@ -271,7 +228,7 @@ def _assemble(events, syntax, spans_of):
                     lead += part[: len(part) - len(part.lstrip())]
                 if not text or (text[-1:].isspace() and part[:1] == " "):
                     part = part.lstrip()
-                bare += re.sub(r"&#?\w+;", "", event.raw)
+                bare += re.sub(_ENTITY, "", event.raw)
                 if syntax == "markdown" and len(event.text) == 1 < len(event.raw):
                     forms[event.text] = event.raw
             else:
@@ -544,7 +501,9 @@ def _html_events(raw):
         part = raw[start : found[index][0]]
         if name == "br":
             kind = "break"
-        events.append(_Event(kind, part, key, html.unescape(part)))
+        # `html.unescape` also takes the `&copy=1` of an address for an entity.
+        text = re.sub(_ENTITY, lambda match: html.unescape(match[0]), part)
+        events.append(_Event(kind, part, key, text))
         if content:
             events.append(_Event("keep", content, text=content))
             index = ends[0]

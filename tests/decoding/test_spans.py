@@ -191,6 +191,20 @@ def test_tags_surround_the_aligned_words(syntax, text):
         assert translate_marked(Reverse(), [text], syntax) == [expected]
 
 
+@pytest.mark.parametrize("syntax", ["text", "html"])
+def test_a_model_does_not_see_tags(syntax):
+    """It might carry them over, but leave the words between them as they are."""
+    copying = Copy(lambda line: line if "<" in line else line.upper())
+    texts = ["a <b>new</b> dog", "%(n)d <i>new</i> x", "<b>a</b> http://x.y/?a&copy=1"]
+    found = translate_marked(copying, texts[:1], syntax)
+    assert found == ["A <b>NEW</b> DOG"]
+    assert translate_marked(Reverse(), texts, syntax) == [
+        "dog <b>new</b> a",
+        "x <i>new</i> %(n)d",
+        "http://x.y/?a&copy=1 <b>a</b>",
+    ]
+
+
 def test_what_has_only_spans_is_not_translated():
     shout = Copy(lambda line: line and line.upper() + "!")
     texts = ["https://x.org, %s", "<b>{a}</b>", "1 {n, plural, other {x}}"]
@@ -262,7 +276,7 @@ def test_tags_without_partner_are_kept_with_a_warning():
     found = translate_marked(translator, texts, "html")
     assert found == ["ONE <b>TWO", "ONE </i> TWO", "<b>ONE <i>TWO</b> THREE</i>"]
     assert [index for index, _ in translator.warnings] == [0, 1, 2]
-    # Also if the model itself carries the tags over.
+    # Also in plain text.
     copying = Copy()
     assert translate_marked(copying, texts, "text") == texts
     assert [index for index, _ in copying.warnings] == [0, 1, 2]
