@@ -20,16 +20,25 @@ EMPTY_SCORE = float(tf.float32.min)
 _SPACE = f"[{WHITESPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
 _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
-# What stands before and after the text of a line, or between its columns: white space,
-# bullets, numbering, tabs and the bars of tables.
-_BULLET = r"(?:[-*+•‣◦▪–—]|#{1,6}|>+|\[[ xX]\]|\(?\p{N}{1,3}[.)]|\(?\p{L}\))"
+# What stands before and after a text, or between its columns: white space, bullets and
+# other signs such as emoji, numbering, notes, tabs and the bars of tables.
+_SIGNS = (
+    r"[-*•‣–—\p{So}\p{Sm}\p{Sk}\x{200d}\x{fe0f}\x{1f000}-\x{1faff}"
+    r"\x{e0020}-\x{e007f}]+"
+)
+_NOTE = r"\[\p{N}{1,3}\]"
+_BULLET = rf"(?:{_SIGNS}|#{{1,6}}|\[[ xX]\]|{_NOTE}|\(?\p{{N}}{{1,3}}[.)]|\(?\p{{L}}\))"
 _LAYOUT = (
-    f"^{_SPACE}*(?:{_BULLET}{_SPACE}+)+|^{_SPACE}+|{_SPACE}+$"
+    f"^{_SPACE}*(?:{_BULLET}{_SPACE}+)+|^{_SPACE}+"
+    rf"|(?:{_SPACE}+{_SIGNS}|{_SPACE}*\B{_NOTE})+{_SPACE}*$|{_SPACE}+$"
     rf"|{_SPACE}*[\t|][|{WHITESPACE}]*"
 )
-# The end of a sentence, with its closing brackets and quotation marks. No space is
-# required after the periods of Chinese and Japanese.
-_END = r"""([.!?…।॥؟۔።]+["'”’“‘»›)\]]*(?:[ \x{a0}\x{202f}][»›])?)"""
+# The end of a sentence, with its closing brackets, quotation marks and notes. No space
+# is required after the periods of Chinese and Japanese.
+_END = (
+    r"""([.!?…।॥؟۔።]+["'”’“‘»›)\]]*(?:[ \x{a0}\x{202f}][»›])?"""
+    f"(?:{_NOTE})*)"
+)
 _WIDE_END = f"([。！？｡]+[\"'”’」』）]*)({_SPACE}*)"
 # Initials, ordinal numbers such as German "3.", titles, and abbreviations that precede
 # other words. Their periods do not end a sentence.
@@ -158,12 +167,14 @@ def segment(
     marked = _replace(texts, _LINE_BREAK, _BETWEEN_MARKS)
     rows = tf.range(tf.size(texts, tf.int64))
     lines, gaps, text_index = _split_lines(marked, tf.zeros_like(texts), rows)
-    if options.layout:
-        marked = _replace(lines, _LAYOUT, _BETWEEN_MARKS)
-        lines, gaps, text_index = _split_lines(marked, gaps, text_index)
-    if options.sentences:
-        marked = _mark_sentences(lines)
-        lines, gaps, text_index = _split_lines(marked, gaps, text_index, " ")
+    for step in ("layout", "sentences", "layout"):  # sentences have layout, too
+        if not getattr(options, step):
+            continue
+        if step == "layout":
+            marked, default = _replace(lines, _LAYOUT, _BETWEEN_MARKS), ""
+        else:
+            marked, default = _mark_sentences(lines), " "
+        lines, gaps, text_index = _split_lines(marked, gaps, text_index, default)
     cases = kept = None
     if options.layout:
         lines, gaps, kept = _keep_foreign(lines, gaps, options)
