@@ -19,6 +19,7 @@ from keras_transformer.decoding.spans import (
     PROTECTED,
     Span,
     find_spans,
+    pattern_at,
     translate_spans,
     without_warnings,
 )
@@ -278,7 +279,9 @@ class _Placing:
         self.spans = [
             (match.start(), match.end(), span.kind == "keep")
             for span in marked.spans
-            for match in re.finditer(re.escape(span.text), target)
+            for match in re.finditer(
+                pattern_at(marked.text, span.start, span.end), target
+            )
         ]
         self.sources = [match.span() for match in _WORD.finditer(marked.text)]
         self.targets = [match.span() for match in _WORD.finditer(target)]
@@ -319,8 +322,11 @@ class _Placing:
             else:
                 place = self._trim(child, found) if found else self._gap(child, parent)
             for first, last in self._around(child):
-                at = self.target.find(self.marked.text[first:last], low, high)
-                if at >= 0:
+                pattern = re.compile(pattern_at(self.marked.text, first, last))
+                matches = pattern.finditer(self.target, low, high)
+                places = [match.start() for match in matches]
+                if places:
+                    at = min(places, key=lambda at: abs(at - place[0]))
                     place = at + child.start - first, at + child.end - first
                     break
             free -= set(found)

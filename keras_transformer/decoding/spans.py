@@ -58,6 +58,7 @@ _FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
 # Placeholders that stand for a number.
 _COUNTS = re.compile(r"%.*[diu]|.*(?:count|num|total|size|amount)\w*\}*|\{+n\}+", re.I)
 _LETTER = re.compile(r"[^\W\d_]")
+_WORD_BEGIN, _WORD_END = re.compile(r"\b(?=\w)"), re.compile(r"(?<=\w)\b")
 _ENDS = ".!?…。！？"
 
 
@@ -125,17 +126,42 @@ def _script(character):
     return unicodedata.name(character, "").partition(" ")[0]
 
 
-def keeps_spans(text, source, spans):
-    """Returns whether a translation has each span as often as its source."""
-    return all(_count(span, text) == _count(span, source) for span in spans)
+def pattern_at(source, start, end):
+    """Returns a pattern of a part of a text, which parts of words do not match."""
+    before = r"(?<!\w)" * bool(_WORD_BEGIN.match(source, start))
+    after = r"(?!\w)" * bool(_WORD_END.match(source, end))
+    return f"{before}{re.escape(source[start:end])}{after}"
 
 
-def _count(span, text):
+def lost_spans(text, source, spans):
+    """Returns the spans that a translation lacks, or has more often than its source."""
+    lost = []
+    for span in spans:
+        most = _count(span, source, source)
+        least = most
+        if span.kind != "numbers":  # other words of the source may look like a span
+            least = sum(each.text == span.text for each in spans)
+        if not least <= _count(span, text, source) <= most:
+            lost.append(span)
+    return lost
+
+
+def _count(span, text, source):
     if span.kind != "numbers":
-        return text.count(span.text)
+        return len(re.findall(pattern_at(source, span.start, span.end), text))
     # Figures may have the notation of another language.
     found = [_value(each.text) for each in find_spans(text, (span.kind,))]
     return found.count(_value(span.text))
+
+
+def _is_ambiguous(text, spans):
+    """Returns whether other words of a text look like one of its spans."""
+    numbers = collections.Counter(span.text for span in spans)
+    return any(
+        _count(span, text, text) > numbers[span.text]
+        for span in spans
+        if span.kind != "numbers"
+    )
 
 
 def _value(figure):
@@ -179,7 +205,12 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
     left = [
         index
         for index, text in enumerate(texts)
-        if spans[index] and text.strip() and not _keep(index, found, texts, spans, n)
+        if spans[index]
+        and text.strip()
+        and (
+            not _keep(index, found, texts, spans, n)
+            or _is_ambiguous(text, spans[index])
+        )
     ]
     for attempt in range(3):
         if not left:
@@ -200,11 +231,11 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         left = [i for i in left if not _keep(i, found, texts, spans, n)]
     # The text between figures would lose its meaning.
     solid = [[each for each in row if each.kind != "numbers"] for row in spans]
-    parts = [i for i in left if not keeps_spans(found[i][0].text, texts[i], solid[i])]
+    parts = [i for i in left if lost_spans(found[i][0].text, texts[i], solid[i])]
     _translate_between(quiet, parts, found, texts, solid, languages)
     for index, text in enumerate(texts):
         best = found[index][0].text
-        lost = [x.text for x in spans[index] if not keeps_spans(best, text, [x])]
+        lost = [span.text for span in lost_spans(best, text, spans[index])]
         lost += [
             figure
             for figure in _lost_figures(text, best)
@@ -256,7 +287,7 @@ def _keep(index, found, texts, spans, n):
     kept = [
         each
         for each in found[index]
-        if keeps_spans(each.text, texts[index], spans[index])
+        if not lost_spans(each.text, texts[index], spans[index])
     ]
     found[index] = kept[:n] or found[index][-1:]
     return bool(kept)
@@ -316,7 +347,10 @@ def _translate_between(translator, indices, found, texts, spans, languages):
                 if gap.rstrip()[-1] not in _ENDS:
                     new = new.rstrip(_ENDS)
                 # What the model adds might look like a span.
-                if keeps_spans(new, gap, spans[index]):
+                if all(
+                    _count(each, new, texts[index]) <= _count(each, gap, texts[index])
+                    for each in spans[index]
+                ):
                     score += best.score
                     warnings |= dict.fromkeys(best.warnings)
                     lead = gap[: len(gap) - len(gap.lstrip())]

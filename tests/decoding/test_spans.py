@@ -13,7 +13,7 @@ from keras_transformer.decoding.spans import (
     KINDS,
     PROTECTED,
     find_spans,
-    keeps_spans,
+    lost_spans,
 )
 from keras_transformer.errors import DataError, ModelError
 
@@ -109,7 +109,7 @@ def test_words_and_signs_that_a_model_does_not_know_are_spans(text, expected):
     ],
 )
 def test_figures_may_have_the_notation_of_other_languages(source, text, is_kept):
-    assert keeps_spans(text, source, find_spans(source, KINDS)) == is_kept
+    assert (not lost_spans(text, source, find_spans(source, KINDS))) == is_kept
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,27 @@ def test_a_model_does_not_see_tags(syntax):
         "dog <b>new</b> a",
         "x <i>new</i> %(n)d",
         "http://x.y/?a&copy=1 <b>a</b>",
+    ]
+
+
+def test_spans_that_are_words_are_no_parts_of_words():
+    """Nor are they other words of the text with the same letters."""
+    texts = [
+        "the letter <code>e</code> here",
+        "a house is <code>a</code>",
+        "<code>in</code> is an operator in <b>code</b>",
+        "<code>e</code>s <kbd>x</kbd>",
+    ]
+    assert translate_marked(Reverse(), texts) == [
+        "here <code>e</code> letter the",
+        "<code>a</code> is house a",
+        "<b>code</b> in operator an is <code>in</code>",
+        "<kbd>x</kbd> <code>e</code>s",
+    ]
+    change = {"in": "dans", "code": "langage"}
+    french = Copy(lambda line: " ".join(change.get(x, x) for x in line.split(" ")))
+    assert translate_marked(french, texts[2:3]) == [
+        "<code>in</code> is an operator dans <b>langage</b>"
     ]
 
 
