@@ -163,6 +163,8 @@ def import_huggingface(
     engine = imported.choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
     path = folder / "config.json"
+    if not path.is_file():
+        _reject_adapters(folder)
     stored = _read_mapping(path)
     kind = stored.get("model_type")
     if kind in _FAIRSEQ_CONFIGS:
@@ -327,7 +329,8 @@ _ENGINE_NAMES = {
 
 def is_huggingface_folder(path):
     """Returns whether a folder has Hugging Face's format rather than Marian's."""
-    return (pathlib.Path(path) / "config.json").is_file()
+    names = "config.json", "adapter_config.json"
+    return any((pathlib.Path(path) / name).is_file() for name in names)
 
 
 def _tokenizer(folder, config, language, normalization):
@@ -381,10 +384,20 @@ def _read_arrays(folder, ignored=_IGNORED):
     elif binary.is_file():
         path, arrays = binary, read_torch(binary)
     else:
+        _reject_adapters(folder)
         raise ModelError(
             f"{folder}: must contain model.safetensors or pytorch_model.bin"
         )
     return Arrays(path, arrays, ignored)
+
+
+def _reject_adapters(folder):
+    """Raises `ModelError` for a folder of PEFT."""
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{folder}: contains adapters of PEFT, not a model. Import the model for "
+            "which they were trained, and open it with --adapters"
+        )
 
 
 def _shard_names(index):

@@ -255,6 +255,11 @@ def fewer_rows(folder):
     change("config.json", vocab_size=70)(folder)
 
 
+def adapters(folder):
+    without("model.safetensors")(folder)
+    change("adapter_config.json", peft_type="LORA")(folder)
+
+
 CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
 
 
@@ -274,6 +279,7 @@ CONFIG, SETTINGS = "config.json", "tokenizer_config.json"
         ("nllb untied", change(CONFIG, vocab_size=80), "must be the shape of lm_head"),
         ("nllb", change(SETTINGS, legacy_behaviour=True), "legacy_behaviour"),
         ("nllb", without("special_tokens_map.json"), "no file lists the languages"),
+        ("nllb", adapters, "open it with --adapters"),
         ("nllb", without("sentencepiece.bpe.model"), "sentencepiece.bpe.model"),
         ("nllb", change(SETTINGS, src_lang=None), "Pass --source-language, one"),
         ("nllb", change(SETTINGS, src_lang="fr"), "nearest are: fra_Latn"),
