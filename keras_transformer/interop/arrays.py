@@ -57,12 +57,11 @@ class Arrays:
             raise ModelError(f"{self.path}: the array {name} is missing")
         return self._arrays[name]
 
-    def check_all_used(self):
+    def check_all_used(self, reason="Models that contain it cannot be imported"):
         """Rejects arrays of parts that this package lacks, which nothing has used."""
         if self._unused:
             raise ModelError(
-                f"{self.path}: unexpected array {min(self._unused)!r:.80}. Models that "
-                "contain it cannot be imported"
+                f"{self.path}: unexpected array {min(self._unused)!r:.80}. {reason}"
             )
 
 

@@ -9,15 +9,17 @@ import json
 import logging
 import math
 import pathlib
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from safetensors.numpy import save_file
 
 from keras_transformer.errors import ExportError, ModelError
 from keras_transformer.files import replace_folder
 from keras_transformer.interop.array_names import huggingface_names
 from keras_transformer.interop.arrays import Arrays, read_safetensors
+from keras_transformer.interop.imported import check_settings
 from keras_transformer.interop.supported import reject_quantized
 from keras_transformer.interop.weights import (
     interleave,
@@ -25,32 +27,50 @@ from keras_transformer.interop.weights import (
     sines_first,
     to_numpy,
 )
-from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import quote, read_json
 
 logger = logging.getLogger(__name__)
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_BINARY = "adapter_model.bin"
+_PREFIX = "base_model.model."
+# Settings that no product of two matrices can replace. Unset, they are false or empty.
+_UNSUPPORTED = (
+    *("use_dora", "fan_in_fan_out", "bias", "lora_bias", "modules_to_save"),
+    *("alora_invocation_tokens", "trainable_token_indices", "target_parameters"),
+    *("layer_replication", "use_qalora", "use_bdlora", "arrow_config", "kasa_config"),
+)
+# Regular expressions that match a name fast: without groups, and with few `.*`.
+_PATTERN = r"^\^?([\w|-]|\\?\.)*(\.\*([\w|-]|\\?\.)*){0,3}\$?$"
 _BASE = "base"  # key of the metadata: fingerprint of the kernels without adapters
 
 
 class _Settings(BaseModel):
-    """The part of PEFT's `LoraConfig` that `apply_adapters` needs, or cannot apply."""
+    """The part of PEFT's `LoraConfig` that `apply_adapters` needs."""
+
+    model_config = ConfigDict(strict=True)
 
     peft_type: Literal["LORA"]
     r: PositiveInt
     lora_alpha: PositiveInt | PositiveFloat
     use_rslora: bool = False
-    use_dora: Literal[False] | None = None
-    fan_in_fan_out: Literal[False] | None = None
     # With others, such as "pissa", PEFT changes the weights of the base.
-    init_lora_weights: Literal[True, False, "gaussian"] = True
-    bias: Literal["none"] = "none"
-    rank_pattern: dict[str, int] = {}
-    alpha_pattern: dict[str, float] = {}
+    init_lora_weights: Literal[True, False, "gaussian", "orthogonal", "eva"] = True
+    target_modules: list[str] | str | None = None
+    exclude_modules: list[str] | str | None = None
+    layers_to_transform: list[int] | int | None = None
+    rank_pattern: dict[str, PositiveInt] | None = None
+    alpha_pattern: (
+        dict[Annotated[str, Field(pattern=_PATTERN)], PositiveInt | PositiveFloat]
+        | None
+    ) = None
 
 
-def write_adapters(model, folder):
-    """Writes the adapters of a model (see `add_adapters`) as a folder of PEFT."""
+def write_adapters(model, folder, base_name):
+    """Writes the adapters of a model (see `add_adapters`) as a folder of PEFT.
+
+    `base_name` is the path of the model without them.
+    """
     arrays, base, targets = {}, hashlib.sha256(), set()
     for name, dense, axis in _projections(model):
         if not dense.lora_enabled:
@@ -66,6 +86,7 @@ def write_adapters(model, folder):
     settings = {
         "peft_type": "LORA",
         "task_type": "SEQ_2_SEQ_LM",
+        "base_model_name_or_path": base_name,
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
@@ -101,30 +122,72 @@ def apply_adapters(model, folders):
                 f"{folder}: contains no {_CONFIG}. The adapters of a run are in its "
                 "folder `adapters`"
             )
-        settings = read_json(folder / _CONFIG, _Settings, error=ModelError)
-        if settings.rank_pattern or settings.alpha_pattern:
-            raise ModelError(
-                f"{folder / _CONFIG}: must have no rank_pattern and no alpha_pattern"
-            )
-        rank = settings.r
-        scale = settings.lora_alpha / (math.sqrt(rank) if settings.use_rslora else rank)
+        settings = _read_settings(folder)
         arrays, metadata = read_safetensors(folder / _WEIGHTS)
         arrays = Arrays(folder / _WEIGHTS, arrays)
         base = hashlib.sha256()
         for name, dense, axis in _projections(model):
             if f"{name}lora_A.weight" not in arrays:
+                _check_untargeted(folder, settings, name)
                 continue
             inputs, outputs = dense.kernel.shape
+            rank = settings.r
+            if settings.rank_pattern:
+                rank = arrays.raw(f"{name}lora_A.weight").shape[0]
             a = arrays.take(f"{name}lora_A.weight", (rank, inputs)).T
             b = arrays.take(f"{name}lora_B.weight", (outputs, rank)).T
             a, b = (interleave(a, 0), b) if axis == 0 else (a, interleave(b))
+            scale = _alpha(settings, name) / (
+                math.sqrt(rank) if settings.use_rslora else rank
+            )
             dense.kernel.assign(to_numpy(dense.kernel) + scale * (a @ b))
             base.update(kernels[name])
-        arrays.check_all_used()
+        arrays.check_all_used("Only adapters of the layers' projections are supported")
         if metadata.get(_BASE) not in (None, base.hexdigest()):
             logger.warning(
                 "%s: these adapters were trained for a model with other weights", folder
             )
+
+
+def _read_settings(folder):
+    """Returns the settings of adapters, whose folder must have the arrays, too."""
+    stored = read_json(folder / _CONFIG, dict[str, Any], error=ModelError)
+    settings = check_settings(folder / _CONFIG, _Settings, stored)
+    for name in _UNSUPPORTED:
+        if (value := stored.get(name)) and value != "none":
+            raise ModelError(
+                f"{folder / _CONFIG}: adapters with {name} cannot be applied, only "
+                "products that LoRA adds to projections of the layers. Received: "
+                f"{name}={quote(value)}"
+            )
+    if not (folder / _WEIGHTS).exists() and (folder / _BINARY).exists():
+        raise ModelError(
+            f"{folder}: contains {_BINARY} in place of {_WEIGHTS}. Load the adapters "
+            "with PEFT and save them with `save_pretrained`, which writes safetensors"
+        )
+    return settings
+
+
+def _check_untargeted(folder, settings, name):
+    """Checks that PEFT would not have adapted a projection without adapters."""
+    targets = settings.target_modules
+    is_subset = settings.layers_to_transform is not None or settings.exclude_modules
+    if isinstance(targets, list) and not is_subset:
+        name = name.removeprefix(_PREFIX).removesuffix(".")
+        if any(f".{name}".endswith(f".{each}") for each in targets):
+            raise ModelError(
+                f"{folder}: these adapters are for a model with other layers, because "
+                f"they have none for {name}"
+            )
+
+
+def _alpha(settings, name):
+    """Returns alpha of a projection. The first pattern that matches decides, if any."""
+    name = name.removeprefix(_PREFIX).removesuffix(".")
+    for pattern, alpha in (settings.alpha_pattern or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", name):
+            return alpha
+    return settings.lora_alpha
 
 
 def _projections(model):
@@ -134,4 +197,4 @@ def _projections(model):
             for part, dense, axis in projections(layer):
                 name = huggingface_names(side, number, part)[0]
                 prefix = name.removesuffix("weight")
-                yield f"base_model.model.{prefix}", dense, axis
+                yield f"{_PREFIX}{prefix}", dense, axis

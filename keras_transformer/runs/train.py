@@ -371,7 +371,7 @@ class _Run:
         )
         path = trainer.save_model(MODEL, use_average=False)
         if settings.lora:
-            write_adapters(model, self.folder / ADAPTERS)
+            write_adapters(model, self.folder / ADAPTERS, settings.initial_path)
         if has_metrics(self.folder):
             draw_curves([self.folder], self.folder / CURVES)
         corpora = [self._training_text(each.text_options)[0] for each in self._stages]

@@ -171,7 +171,7 @@ def check_adapters():
     losses = [float(model.train_on_batch(inputs, labels)[0]) for _ in range(20)]
     assert losses[-1] < 0.9 * losses[0], losses
     with tempfile.TemporaryDirectory() as folder:
-        write_adapters(model.transformer, pathlib.Path(folder) / "adapters")
+        write_adapters(model.transformer, pathlib.Path(folder) / "adapters", "m")
         base = {each.path.split("/", 2)[2]: np.array(each) for each in plain.weights}
         apply_adapters(plain, [pathlib.Path(folder) / "adapters"])
     unmerged, merged = (np.array(each(inputs)) for each in (model, plain))

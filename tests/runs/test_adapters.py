@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
 from keras_transformer.errors import ModelError, RecipeError, RunError
-from keras_transformer.interop.peft import apply_adapters
+from keras_transformer.interop.peft import _projections, apply_adapters
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
 from keras_transformer.saving.info import model_info
@@ -135,6 +135,7 @@ def test_files_are_those_of_peft(base, adapted, tmp_path):
     settings = json.loads((adapted[0] / "adapters/adapter_config.json").read_text())
     targets = ["fc1", "fc2", "out_proj", "q_proj"]
     assert settings["target_modules"] == targets
+    assert settings["base_model_name_or_path"] == str(base)
     assert (settings["r"], settings["lora_alpha"]) == (RANK, ALPHA)
     seen = set()
     for name, weight in before.items():
@@ -160,9 +161,13 @@ def changed_folder(source, folder, settings, **arrays):
     ("settings", "arrays", "message"),
     [
         ({"peft_type": "IA3"}, {}, "adapter_config.json: 'peft_type' is wrong: .*LORA"),
-        ({"use_dora": True}, {}, "adapter_config.json: 'use_dora' is wrong"),
+        ({"use_dora": True}, {}, "adapters with use_dora cannot be applied"),
+        ({"bias": "lora_only"}, {}, "Received: bias='lora_only'"),
+        ({"modules_to_save": ["lm_head"]}, {}, "with modules_to_save cannot be"),
+        ({"alora_invocation_tokens": [1, 2]}, {}, "alora_invocation_tokens cannot"),
         ({"init_lora_weights": "pissa_niter_4"}, {}, "'init_lora_weights' is wrong"),
-        ({"rank_pattern": {"q_proj": 4}}, {}, "must have no rank_pattern"),
+        ({"alpha_pattern": {"(a*)*b": 4}}, {}, r"'alpha_pattern.\(a\*\)\*b"),
+        ({"target_modules": ["v_proj"]}, {}, r"none for model\.encoder\.layers\.0\."),
         ({"r": 4}, {}, r"lora_A.weight must have the shape \[4, 16\]"),
         *(
             ({}, {name: np.zeros((3, 3), "float32")}, f"unexpected array '{name}'")
@@ -178,6 +183,53 @@ def test_other_adapters_are_refused(base, adapted, tmp_path, settings, arrays, m
     folder = changed_folder(adapted[0] / "adapters", tmp_path / "a", settings, **arrays)
     with pytest.raises(ModelError, match=message):
         kt.open_model(base, adapters=[folder])
+
+
+def test_pickled_adapters_are_named(base, adapted, tmp_path):
+    folder = shutil.copytree(adapted[0] / "adapters", tmp_path / "a")
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(ModelError, match=r"adapter_model\.bin in place of"):
+        kt.open_model(base, adapters=[folder])
+
+
+def test_patterns_change_rank_and_alpha(base, adapted, tmp_path):
+    """The values of the first pattern that matches the end of a name hold."""
+    patterns = {
+        "rank_pattern": {"q_proj": 2},
+        "alpha_pattern": {r"decoder\..*fc1": 12.0, "1.fc1": 3, "fc1|q_proj": 9},
+    }
+    source = adapted[0] / "adapters"
+    stored = load_file(source / "adapter_model.safetensors")
+    cut = {
+        name: array[:2] if "_A." in name else array[:, :2]
+        for name, array in stored.items()
+        if "q_proj" in name
+    }
+    cut = {name: np.ascontiguousarray(array) for name, array in cut.items()}
+    folder = changed_folder(source, tmp_path / "a", patterns, **cut)
+    plain, changed = (load_model(base)[2] for _ in range(2))
+    apply_adapters(changed, [folder])
+    found = {
+        name: dense.kernel - before.kernel
+        for (name, dense, _), (_, before, _) in zip(
+            _projections(changed), _projections(plain), strict=True
+        )
+    }
+    for name, difference in found.items():
+        if f"{name}lora_A.weight" not in stored:
+            assert not np.any(difference)
+            continue
+        is_query = "q_proj" in name
+        rank = 2 if is_query else RANK
+        alpha = ALPHA
+        if "fc1" in name:
+            alpha = 12 if "decoder" in name else 3 if "layers.1" in name else 9
+        elif is_query:
+            alpha = 9
+        arrays = stored | cut
+        product = arrays[f"{name}lora_B.weight"] @ arrays[f"{name}lora_A.weight"]
+        norm = alpha / rank * np.linalg.norm(product)
+        np.testing.assert_allclose(np.linalg.norm(difference), norm, rtol=1e-4)
 
 
 def test_run_in_place_of_its_adapters_is_refused(base, adapted):
