@@ -20,6 +20,7 @@ from keras_transformer.interop.arrays import Arrays, read_safetensors, read_torc
 from keras_transformer.interop.fairseq_tokenizers import read_fairseq_tokenizer
 from keras_transformer.interop.vocabularies import read_vocabulary
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import (
     escape_controls,
@@ -52,15 +53,26 @@ _POSITION_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 # Settings of transformers' `generate` that have no equivalent, and the values with
 # which they do not change translations.
 _IGNORED_SETTINGS = {
-    "begin_suppress_tokens": None,
-    "do_sample": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "exponential_decay_length_penalty": None,
-    "forced_bos_token_id": None,
-    "min_new_tokens": 0,
-    "num_beam_groups": 1,
-    "suppress_tokens": None,
+    "bad_words_ids": (),
+    "begin_suppress_tokens": (),
+    "diversity_penalty": (0,),
+    "do_sample": (False,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1,),
+    # The defaults of transformers, of fairseq's models, and of Marian's.
+    "max_length": (20, 200, 512),
+    "max_new_tokens": (),
+    "min_new_tokens": (0,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "sequence_bias": (),
+    "suppress_tokens": (),
+    "temperature": (1,),
 }
 _BADLY_CONVERTED = (
     "Folders from a faulty conversion by transformers (issues 26216 and 26271) cannot "
@@ -89,6 +101,8 @@ class _Sizes(BaseModel):
     decoder_ffn_dim: int
     encoder_attention_heads: int
     decoder_attention_heads: int
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.0
     tie_word_embeddings: bool | None = True
     is_encoder_decoder: Literal[True] = True
     quantization_config: None = None
@@ -124,6 +138,7 @@ class _FairseqConfig(_Sizes):
     vocab_size: int
     max_position_embeddings: Annotated[int, Field(ge=1)] = 1024
     activation_function: Literal[tuple(_ACTIVATIONS)] = "relu"
+    attention_dropout: Fraction = 0.1
     scale_embedding: Literal[True] = True
     pad_token_id: Literal[1] = 1
     decoder_start_token_id: Literal[2] = 2
@@ -133,6 +148,7 @@ class _MBartConfig(_FairseqConfig):
     """Settings of mBART-50."""
 
     activation_function: Literal[tuple(_ACTIVATIONS)] = "gelu"
+    attention_dropout: Fraction = 0.0
     scale_embedding: Literal[True]  # false by default
     normalize_before: Literal[True] = True
     add_final_layer_norm: Literal[True] = True
@@ -203,7 +219,7 @@ def import_huggingface(
             "frequencies of the sinusoids"
         )
     generation = _read_generation(folder, stored)
-    decoding = _read_decoding(folder, generation, tokenizer.target.end_id)
+    decoding = _read_decoding(folder, generation, tokenizer.target)
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
 
@@ -262,7 +278,7 @@ def _import_fairseq(folder, stored, source_language, target_language):
         f"by default, {len(tokenizer.languages)} in all",
     }
     decoding = _read_decoding(
-        folder, generation, tokenizer.end_id, ("forced_bos_token_id",)
+        folder, generation, tokenizer.target, ("forced_bos_token_id",)
     )
     license = _read_license(folder)
     return imported.ImportedModel(model, tokenizer, decoding, card_rows, license)
@@ -446,6 +462,8 @@ def _sized(path, config, tokenizer, engine, changes, **settings):
         d_ff=config.encoder_ffn_dim,
         num_heads=config.encoder_attention_heads,
         activation=_ACTIVATIONS[config.activation_function],
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
         **settings,
     )
 
@@ -543,13 +561,14 @@ def _read_generation(folder, config):
     return _StoredGeneration(path, settings, search)
 
 
-def _read_decoding(folder, generation, end_id, used=()):
+def _read_decoding(folder, generation, tokenizer, used=()):
     """Converts a `_StoredGeneration` to a recipe's `decoding`.
 
     Logs a warning for settings that change translations and have no equivalent, except
     for those in `used`.
     """
     path, settings, search = generation
+    end_id = tokenizer.end_id
     if settings.get("eos_token_id") not in (None, end_id, [end_id]):
         raise ModelError(
             f"{path}: eos_token_id must be {end_id}, the id of </s>. Received: "
@@ -569,11 +588,22 @@ def _read_decoding(folder, generation, end_id, used=()):
     ):
         if value not in (None, neutral):
             decoding[name] = value
-    ignored = [
-        f"{name}={settings[name]}"[:80]
+    # A search never generates these ids, and always ends with the end id.
+    never = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id]
+    never = [[number] for number in never if number != end_id]
+    changed = {
+        name: value
         for name, neutral in _IGNORED_SETTINGS.items()
-        if name not in used and settings.get(name) not in (None, neutral)
-    ]
+        if (value := settings.get(name)) not in (None, *neutral) and name not in used
+    }
+    words = changed.get("bad_words_ids")
+    if isinstance(words, list) and all(each in never for each in words):
+        del changed["bad_words_ids"]
+    if changed.get("forced_eos_token_id") in (end_id, [end_id]):
+        del changed["forced_eos_token_id"]
+    if not settings.get("do_sample"):
+        changed.pop("temperature", None)
+    ignored = [f"{name}={value}"[:80] for name, value in changed.items()]
     if ignored:
         logger.warning(
             "%s: settings without an equivalent are ignored: %s",

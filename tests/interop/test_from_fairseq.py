@@ -397,6 +397,19 @@ def test_target_language_of_generation_is_the_default(tmp_path):
     assert (found.source_language, found.target_language) == ("fao_Latn", "deu_Latn")
 
 
+def test_dropout_rates_are_those_of_the_folder(imported, tmp_path):
+    assert imported("nllb").model.attention_dropout == 0.1  # the default
+    assert imported("mbart50").model.attention_dropout == 0
+    folder = write_fairseq(tmp_path / "m", "nllb")
+    change(CONFIG, dropout=0.3, attention_dropout=0)(folder)
+    found = import_huggingface(folder)
+    translator = kt.Translator(found.model, found.tokenizer)
+    translator.path = tmp_path
+    export = export_huggingface(translator, tmp_path / "e")
+    stored = json.loads((export / CONFIG).read_text())
+    assert (stored["dropout"], stored["attention_dropout"]) == (0.3, 0)
+
+
 LINES = [
     "A man rides a bike.",
     ">>deu_Latn<< A man rides a bike.",

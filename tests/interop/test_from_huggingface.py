@@ -246,7 +246,20 @@ def test_bfloat16_weights_are_the_upper_halves_of_float32(huggingface):
 
 
 def test_import_warns_about_settings_without_an_equivalent(huggingface, caplog):
-    neutral = {"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None}
+    tokenizer = import_huggingface(huggingface).tokenizer.target
+    neutral = {
+        **{"min_length": 0, "repetition_penalty": 1, "forced_bos_token_id": None},
+        **{"max_length": 512, "forced_eos_token_id": tokenizer.end_id},
+        "bad_words_ids": [[tokenizer.pad_id]],
+    }
+    path = huggingface / "generation_config.json"
+    path.write_text(json.dumps({**neutral, "temperature": 0.5}))
+    import_huggingface(huggingface)
+    assert not caplog.messages
+    path.write_text(json.dumps({"bad_words_ids": [[3, 4]], "max_new_tokens": 9}))
+    import_huggingface(huggingface)
+    assert caplog.messages.pop().endswith(": bad_words_ids=[[3, 4]], max_new_tokens=9")
+    caplog.clear()
     settings = {**neutral, "encoder_repetition_penalty": 3, "do_sample": True}
     (huggingface / "generation_config.json").write_text(json.dumps(settings))
     import_huggingface(huggingface)
