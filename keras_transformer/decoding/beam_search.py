@@ -39,6 +39,7 @@ def beam_search(
     required_ids=None,
     word_edges=None,
     first_ids=None,
+    is_forced=None,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
@@ -98,6 +99,9 @@ def beam_search(
         first_ids: int32 `[batch]`, the first token of each sentence's hypotheses, with
             log-probability 0 whatever the model assigns to it, as the target language
             of multilingual models. If `None`, the first token is not forced.
+        is_forced: bool `[batch]`, sentences that have at least `patience=1`, or `None`.
+            If forced tokens are improbable, a length penalty prefers ever longer
+            hypotheses.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -126,6 +130,11 @@ def beam_search(
     if beam_size == 1:
         # Greedy search ends with its first finished hypothesis.
         search = dataclasses.replace(search, patience=1)
+    first_counts = None
+    if search.patience is None and is_forced is not None:
+        search = dataclasses.replace(search, patience=1)
+        # The others never have enough finished hypotheses.
+        first_counts = ops.where(is_forced, 0, -(2**30))
     excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
     edges = None
@@ -173,6 +182,8 @@ def beam_search(
         state = state._replace(progress=progress)
     if first_ids is not None:
         state = state._replace(first_ids=ops.cast(first_ids, "int32"))
+    if first_counts is not None:
+        state = state._replace(num_finished=first_counts)
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )

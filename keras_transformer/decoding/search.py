@@ -3,6 +3,8 @@
 `Translator` and exported models compile these functions.
 """
 
+import functools
+
 import numpy as np
 from keras import ops
 
@@ -73,6 +75,11 @@ def translate_ids(
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
     constraints = prefix_ids, automaton, prefix_ends, token_ranks
+    forced = [
+        _num_tokens(given, ids.pad) > 0
+        for given in (prefix_ids, required_ids)
+        if given is not None
+    ]
     return beam_search(
         **_begin(
             *(model, source_ids, search, search.beam_size, ids, constraints),
@@ -85,6 +92,7 @@ def translate_ids(
         required_ids=required_ids,
         word_edges=word_edges,
         first_ids=first_ids,
+        is_forced=functools.reduce(ops.logical_or, forced) if forced else None,
     )
 
 

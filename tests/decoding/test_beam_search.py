@@ -385,3 +385,21 @@ def test_logits_that_are_not_finite_give_infinite_scores(
     assert np.all(scores[[1, 3]] == np.inf)
     np.testing.assert_array_equal(sequences[[0, 2, 4]], expected[[0, 2, 4]])
     assert np.all(np.isfinite(scores[[0, 2, 4]]))
+
+
+def test_forced_sentences_have_patience():
+    """The others, and explicit patience, are not affected."""
+    tables = random_tables(seed=5, batch=20)
+
+    def run(patience, **options):
+        found = search(tables, 3, 12, 1.7, "power", patience, **options)
+        return np.concatenate([found[0][:, 0], found[1]], axis=1)
+
+    free, hurried = run(None), run(1.0)
+    differs = np.any(free != hurried, axis=1)
+    assert 1 < differs.sum() < 20
+    is_forced = np.arange(20) % 2 == 0
+    expected = np.where(is_forced[:, None], hurried, free)
+    found = run(None, is_forced=keras.ops.convert_to_tensor(is_forced))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(run(2.0, is_forced=is_forced), run(2.0))
