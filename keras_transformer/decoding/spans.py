@@ -28,9 +28,15 @@ PLURAL = rf"\{{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,{_INNER}\}}"
 _PATTERNS = {
     "code": r"`[^`\n]+`|(?<![\w/])/\w[\w.-]*(?:/[\w.-]*\w)+|\b\w+(?:_\w+)+\b(?:\(\))?"
     r"|\b[A-Za-z_]\w*\(\)|(?<![\w-])--[a-z][\w-]*",
-    "urls": r"(?:\b(?:https?|ftp)://|\bwww\.)[^\s<>\"“”«»]*[^\s<>\"“”«».,;:!?)\]}'’…]",
+    # A closing parenthesis belongs to an address that has its opening one.
+    "urls": r"(?:\b(?:https?|ftp)://|\bwww\.)"
+    r"(?:\([^\s<>()]*\)|[^\s<>\"“”«»(]|\((?![^\s<>()]*\)))*"
+    r"(?:\([^\s<>()]*\)|[^\s<>\"“”«»(.,;:!?)\]}'’…])",
     "emails": r"\b[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
     "placeholders": rf"{PLURAL}|"
+    r"\{\s*\w+\s*,\s*(?:number|date|time|spellout|ordinal|duration|list)\b[^{}]*\}"
+    r"|\{%.*?%\}|<%.*?%>|\[\[[^\[\]\n]*\]\]|\\\(\w[\w.]*\)|(?<![\w%])%[A-Za-z_]\w+%|"
+    r"(?<!\S)[$:][a-z_]\w*|(?<!\w)#(?:[\da-fA-F]{6}|(?=\w*\d)[\da-fA-F]{3})\b|"
     r"%%|\{\{[^{}\n]*\}\}|[$#%]?\{[^{}\s]*\}"
     r"|%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfgGcrsa@](?!\w)",
     # Emoji with their modifiers, arrows, and signs such as a note or a check mark. Also

@@ -64,6 +64,16 @@ class Reverse(Copy):
     [
         ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "ue", 2),
         ("Mail a.b+c@d-e.org, or see https://x.org/?q=(1).", "e", ["a.b+c@d-e.org"]),
+        (
+            "At http://x.org/A_(b), www.y.org/(c).",
+            "u",
+            ["http://x.org/A_(b)", "www.y.org/(c)"],
+        ),
+        ("(www.x.org/A_(b)_(c)d)", "u", ["www.x.org/A_(b)_(c)d"]),
+        ("{% if x %}{%- include 'x.html' -%} <%= a.b %> [[c]] \\(d) #ff0000", "p", 6),
+        ("{0, number} {n, number, integer} {d, date, ::yyyyMMdd}", "p", 3),
+        ("%name% $name, (:name) :name_2", "p", ["%name%", "$name", ":name_2"]),
+        ("$5 12:30 a:b #1 {x, y} 5%", "p", []),
         ("See www.x.org/a, (http://y.org/b).", "u", ["www.x.org/a", "http://y.org/b"]),
         ("{0} {name} {{ x }} ${v} %s %(n)d %1$s %.2f%%", "p", 9),
         ("50% sure, 5 % a day, {not one}, 100%", "p", []),
