@@ -45,6 +45,10 @@ _VOID |= {"source", "track", "wbr", "x", "bx", "ex"}
 # Elements whose content is not language, and those that are code as a whole.
 _CODE = {"code", "kbd", "samp", "var", "pre"}
 _OPAQUE = {"script", "style", "bpt", "ept", "ph", "it"}
+# Footnote marks stay at the word before them.
+_NOTE = re.compile(
+    r"<sup\b[^<>]*>(?:<[^<>]*>|[^<>\w]|\d)*?</sup>|<a\b[^<>]*>\[\d+\]</a>"
+)
 # Opening and closing codes of XLIFF.
 _PAIRS = {"bpt": "open", "bx": "open", "ept": "close", "ex": "close"}
 # The separators of words in an alignment are those of ASCII.
@@ -218,7 +222,12 @@ def _assemble(events, syntax, spans_of):
             stack[-1][1].children += element.children
             element.children = []
 
-    for event in events:
+    filled = [
+        number
+        for number, event in enumerate(events)
+        if event.kind in ("text", "keep") and event.text.strip()
+    ] or [len(events)]
+    for number, event in enumerate(events):
         if event.kind in ("text", "keep"):
             part = event.text
             if event.kind == "text":
@@ -234,11 +243,12 @@ def _assemble(events, syntax, spans_of):
                     forms[event.text] = event.raw
             else:
                 kept.append(Span(len(text), part, "keep"))
+            breaks += re.findall("\n", part)
             for each in recent:
                 each.has_space[1] = event.text[:1].isspace()
             recent = [] if event.text else recent
             text += part
-        elif event.kind == "break":
+        elif event.kind == "break" and filled[0] < number < filled[-1]:
             text = text.rstrip(" ") + "\n"
             breaks.append(event.raw)
         elif event.kind == "close" and event.key in [key for key, _ in stack[1:]]:
@@ -249,7 +259,7 @@ def _assemble(events, syntax, spans_of):
             element = _Element(len(text), event.raw, text[-1:].isspace())
             stack[-1][1].children.append(element)
             recent.append(element)
-            has_empty = has_empty or event.kind == "empty"
+            has_empty = has_empty or event.kind in ("empty", "break")
             if event.kind == "open":
                 stack.append((event.key, element))
             elif event.kind == "close":
@@ -259,7 +269,7 @@ def _assemble(events, syntax, spans_of):
     if syntax != "markdown":
         forms = {each: _ENTITIES[each] for each in _ENTITIES if each not in bare}
     is_beside = any(each.closing is None for each in recent)
-    trail = "" if is_beside else text[len(text.rstrip()) :]
+    trail = "" if is_beside else text[len(text.rstrip()) :].replace("\n", "")
     text = text.rstrip()
     root.end = len(text)
     free = [
@@ -490,7 +500,8 @@ def _html_events(raw):
         stays = is_untranslated(attributes) or name in _CODE
         stays = stays or attributes.get("mtype") == "protected"
         content = None
-        if kind == "open" and (stays or name in _OPAQUE):
+        is_opaque = name in _OPAQUE or _NOTE.match(raw, start)
+        if kind == "open" and (stays or is_opaque):
             ends = [
                 i
                 for i in range(index, len(found))

@@ -159,6 +159,14 @@ MARKED = {
         "wrapped <b>text\n of</b> lines": "lines <b>of text</b> wrapped",
         "a <i class='x notranslate'>b c</i> d": "d <i class='x notranslate'>b c</i> a",
         "": None,
+        "one two.<sup>1</sup> three": "three two.<sup>1</sup> one",
+        "one<a href='#2'>[2]</a> two<sup><a href='#1'>[1]</a></sup> three": (
+            "three two<sup><a href='#1'>[1]</a></sup> one<a href='#2'>[2]</a>"
+        ),
+        "<br>one <b>two</b><br/>": "<br><b>two</b> one<br/>",
+        "<p><br>one two <br>three four.<br></p><br>": (
+            "<p><br>two one<br>four. three<br></p><br>"
+        ),
     },
     "xliff": {
         'one <x id="1"/> <g id="2">two <g id="3">three</g></g>': (
@@ -178,6 +186,7 @@ MARKED = {
         "one[^1] *two[^a]* three": "three *two[^a]* one[^1]",
     },
     "text": {
+        "one two\nthree<br>four five\n": "two one\nthree<br>five four\n",
         "a & b <b>c d</b> e": "e <b>d c</b> b & a",
         "x < y and\ta<b  c": "c  and\ta<b y < x",
         "if a<b then <i>x</i>": "<i>x</i> then a<b if",
