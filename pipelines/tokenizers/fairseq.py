@@ -29,8 +29,9 @@ from keras_transformer.pipelines.tokenizers.model_check import (
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 # `>>fra_Latn<<` selects the target language, `>>deu_Latn fra_Latn<<` both languages.
 _PREFIX = r">>(?:([\w-]+) +)?([\w-]+)<<"
-_BYTES_PREFIX = re.compile(_PREFIX.encode())
-TEXT_PREFIX = re.compile(f"^{_PREFIX} *", re.ASCII)
+TEXT_PREFIX = re.compile(f"^ *{_PREFIX} *", re.ASCII)
+# Languages between these signs that are not such a prefix.
+_LIKE_PREFIX = re.compile(r" *>>([^<>]*)<<")
 
 
 class _File(BaseModel):
@@ -146,15 +147,27 @@ class FairseqTokenizer(Tokenizer):
         A search generates it first.
 
         Raises:
-            DataError: Outside of a graph, if a text begins with an unknown language.
+            DataError: Outside of a graph, if a text begins with an unknown language or
+                with languages in another form.
         """
         if tf.executing_eagerly():
             for text in tf.convert_to_tensor(strings, tf.string).numpy():
-                found = _BYTES_PREFIX.match(text)
-                for code in filter(None, found.groups() if found else ()):
-                    if code.decode() not in self.languages:
-                        raise DataError(unknown_language(code.decode(), self.languages))
+                self._check_prefix(text.decode("utf-8", "replace"))
         return self._languages_of(strings)[1]
+
+    def _check_prefix(self, text):
+        """Raises `DataError` for a text that begins with languages in a wrong way."""
+        if found := TEXT_PREFIX.match(text):
+            for code in filter(None, found.groups()):
+                if code not in self.languages:
+                    raise DataError(unknown_language(code, self.languages))
+            text = text[found.end() :]
+        found = _LIKE_PREFIX.match(text)
+        if found and not self.languages.keys().isdisjoint(found[1].split()):
+            raise DataError(
+                "a text may begin with >>TARGET<< or >>SOURCE TARGET<<, once and with "
+                f"no other spaces. Received: {found[0].strip()[:80]!r}"
+            )
 
     def split_language_prefix(self, strings):
         """Splits off the languages at the beginning of each text.
@@ -164,15 +177,15 @@ class FairseqTokenizer(Tokenizer):
         """
         strings = tf.convert_to_tensor(strings, tf.string)
         texts = self._languages_of(strings)[2]
-        prefixes = tf.strings.regex_replace(strings, f"(?s)^({_PREFIX}).*", r"\1 ")
+        prefixes = tf.strings.regex_replace(strings, f"(?s)^ *({_PREFIX}).*", r"\1 ")
         return tf.where(texts == strings, "", prefixes), texts
 
     def _languages_of(self, strings):
         """Returns source languages, target languages, and texts without prefixes."""
         strings = tf.convert_to_tensor(strings, tf.string)
-        texts = tf.strings.regex_replace(strings, f"^{_PREFIX} *", "")
+        texts = tf.strings.regex_replace(strings, f"^ *{_PREFIX} *", "")
         codes = [
-            tf.strings.regex_replace(strings, f"(?s)^{_PREFIX}.*", rf"\{group}")
+            tf.strings.regex_replace(strings, f"(?s)^ *{_PREFIX}.*", rf"\{group}")
             for group in (1, 2)
         ]
         source, target = map(self._codes.lookup, codes)
@@ -239,8 +252,21 @@ class FairseqTarget(FairseqTokenizer):
 
 def unknown_language(code, languages):
     """Returns the message about an unknown language code, with the nearest codes."""
-    near = difflib.get_close_matches(code, languages, n=5, cutoff=0.35)
+    # `fr` means `fra_Latn`, whatever other codes resemble it.
+    name = _name(code)
+    same = [
+        each
+        for each in languages
+        if name and (_name(each).startswith(name) or name.startswith(_name(each)))
+    ]
+    near = same + difflib.get_close_matches(code, languages, n=5, cutoff=0.35)
+    near = [*dict.fromkeys(near)][:5]
     return (
         f"the model has no language {code[:40]!r}. "
         f"{'The nearest are' if near else 'It has'}: {', '.join(near or languages)}."
     )
+
+
+def _name(code):
+    """Returns the first part of a language code, such as `fra` of `fra_Latn`."""
+    return re.split("[_-]", code.lower())[0]

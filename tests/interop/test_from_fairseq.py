@@ -45,7 +45,10 @@ from keras_transformer.interop import export_huggingface
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.imported import write_imported
 from keras_transformer.pipelines import TextFiles, encode_corpus, load_tokenizer
-from keras_transformer.pipelines.tokenizers.fairseq import FairseqTokenizer
+from keras_transformer.pipelines.tokenizers.fairseq import (
+    FairseqTokenizer,
+    unknown_language,
+)
 
 RESULTS = json.loads(
     pathlib.Path(__file__).with_name("fairseq_results.json").read_text()
@@ -478,6 +481,42 @@ def test_each_text_has_its_languages(nllb, tmp_path):
         command = ["translate", str(folder), "--rerank", str(path)]
         result = CliRunner().invoke(app, [*command, "--input", str(tmp_path / "a.txt")])
         assert f"{path}: a multilingual model cannot rerank" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ">>fra_Latn eng_Latn deu_Latn<< a",
+        ">> fra_Latn << a",
+        " >>fra_Latn<< >>deu_Latn<< a",
+        ">>fra_Latn,deu_Latn fao_Latn<< a",
+    ],
+)
+def test_languages_in_another_form_are_refused(imported, text):
+    tokenizer = imported("nllb").tokenizer
+    with pytest.raises(DataError, match="a text may begin with >>TARGET<< or"):
+        tokenizer.first_ids(["a", text])
+
+
+def test_spaces_may_precede_the_languages(imported):
+    tokenizer = imported("nllb").tokenizer
+    texts = ["  >>fao_Latn deu_Latn<< dog", ">>fao_Latn deu_Latn<<dog"]
+    prefixes, rest = tokenizer.split_language_prefix(texts)
+    assert {*prefixes.numpy()} == {b">>fao_Latn deu_Latn<< "}
+    assert {*rest.numpy()} == {b"dog"}
+    assert len({*tokenizer.first_ids(texts).numpy()}) == 1
+    first, second = tokenizer.tokenize(texts).to_list()
+    assert first == second
+    texts = [" >> see this << a", ">><< a", " a >>fra_Latn<<"]
+    language = tokenizer.languages["fra_Latn"]
+    assert {*tokenizer.first_ids(texts).numpy()} == {language}
+
+
+def test_nearest_language_has_the_same_name():
+    languages = ["fur_Latn", "fao_Latn", "fra_Latn", "afr_Latn", "eng_Latn"]
+    for code in ("fr", "fr_XX", "FRA", "fra_latn"):
+        assert "nearest are: fra_Latn" in unknown_language(code, languages)
+    assert "nearest are: fr." in unknown_language("fra_Latn", ["fr", "xy"])
 
 
 def test_spans_are_kept_without_stand_ins(nllb):
