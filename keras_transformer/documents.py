@@ -165,8 +165,8 @@ def _wrapped(text, start, end, breaks):
 
 # All other elements of HTML divide texts.
 _INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|keep|mark|q|"
-    "rp|rt|ruby|s|samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|keep|label|"
+    r"mark|q|rp|rt|ruby|s|samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr|\w+-.*"
 )
 _UNTRANSLATED = {"script", "style", "pre", "textarea", "template", "svg", "math"}
 

@@ -194,6 +194,11 @@ CASES = {
         ['a <b translate="no">words</b> word'],
         'a <b translate="no">words</b> Wort',
     ),
+    "custom.html": (
+        "<p>a <my-b>word</my-b> <label>b</label><br>word",
+        ["a <my-b>word</my-b> <label>b</label>", "word"],
+        "a <my-b>Wort</my-b> <label>b</label><br>Wort",
+    ),
     "class.html": ("<p class=notranslate>word</p><p>word", ["word"], "</p><p>Wort"),
     "plural.json": (
         '["{n, plural, one {# word} other {# a}}"]',
