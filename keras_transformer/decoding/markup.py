@@ -10,6 +10,7 @@ import functools
 import html
 import operator
 import re
+import unicodedata
 from html.parser import HTMLParser
 from typing import NamedTuple
 
@@ -130,6 +131,10 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
     languages = [_LANGUAGES.match(text)[0] for text in texts]
     texts = [text[len(each) :] for text, each in zip(texts, languages, strict=True)]
     known = getattr(translator, "characters", frozenset())
+    # Documents in PDF have ligatures such as "ﬁ".
+    ligatures = {*map(chr, range(0xFB00, 0xFB07))} - known if known else ()
+    ligatures = {ord(each): unicodedata.normalize("NFKC", each) for each in ligatures}
+    texts = [text.translate(ligatures) for text in texts]
     spans_of = functools.partial(find_spans, kinds=protect, known=known)
     marked = []
     for index, text in enumerate(texts):

@@ -374,3 +374,5 @@ def test_characters_that_a_model_does_not_know_are_kept():
     texts = ["buy 北京 for £10 now", "caf\u00e9", "R&amp;D for 5&nbsp;&euro; and 北"]
     expected = [texts[0], "caf", texts[2]]
     assert translate_marked(translator, texts, "text") == expected
+    # Ligatures are other forms of letters.
+    assert translate_marked(translator, ["ﬁrst oﬃce"], "text") == ["first office"]
