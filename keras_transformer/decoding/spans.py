@@ -160,14 +160,25 @@ def _count(span, text, source):
     return found.count(_value(span.text))
 
 
-def _is_ambiguous(text, spans):
-    """Returns whether other words of a text look like one of its spans."""
+def _needs_standins(text, spans):
+    """Returns whether a text is to be translated with stand-ins in any case.
+
+    Other words may look like a span, or only the spans of a text in capitals, which is
+    translated like other text, have none.
+    """
     numbers = collections.Counter(span.text for span in spans)
-    return any(
+    is_ambiguous = any(
         _count(span, text, text) > numbers[span.text]
         for span in spans
         if span.kind != "numbers"
     )
+    return is_ambiguous or (_has_capitals(text, spans) and not text.isupper())
+
+
+def _has_capitals(text, spans):
+    """Returns whether a text, but for its spans, is in capitals and no abbreviation."""
+    text = _between(text, spans)
+    return text.isupper() and sum(map(str.isupper, text)) > 4
 
 
 def _value(figure):
@@ -193,7 +204,10 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         of `translator.n_best`. If a span or a figure is lost, it has a warning.
     """
     quiet = without_warnings(translator)
-    is_bare = [_is_bare(*each) for each in zip(texts, spans, strict=True)]
+    is_bare = [
+        bool(row) and not _LETTER.search(_between(text, row))
+        for text, row in zip(texts, spans, strict=True)
+    ]
     languages = [""] * len(texts) if languages is None else languages
     options = {}
     if getattr(translator, "glossary", ()):
@@ -215,7 +229,7 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         and text.strip()
         and (
             not _keep(index, found, texts, spans, n)
-            or _is_ambiguous(text, spans[index])
+            or _needs_standins(text, spans[index])
         )
     ]
     for attempt in range(3):
@@ -270,11 +284,11 @@ def _lost_figures(text, translation):
     ]
 
 
-def _is_bare(text, spans):
-    """Returns whether a text has spans, but no letter besides them."""
+def _between(text, spans):
+    """Returns a text without its spans."""
     for span in reversed(spans):
         text = text[: span.start] + text[span.end :]
-    return bool(spans) and not _LETTER.search(text)
+    return text
 
 
 def without_warnings(translator):
@@ -305,7 +319,8 @@ def _swap(text, spans, attempt):
     Returns the new text, and the span's text of each stand-in as a dict.
     """
     parts, standins, end = [], {}, 0
-    pools = [[each for each in pool if each not in text] for pool in (_NAMES, _FIGURES)]
+    names = [*map(str.upper, _NAMES)] if _has_capitals(text, spans) else _NAMES
+    pools = [[each for each in pool if each not in text] for pool in (names, _FIGURES)]
     pools = [pool[attempt:] for pool in pools]
     for span in spans:
         is_count = span.kind == "placeholders" and _COUNTS.fullmatch(span.text)

@@ -245,6 +245,13 @@ def test_spans_that_are_words_are_no_parts_of_words():
     ]
 
 
+def test_text_in_capitals_has_standins_in_capitals():
+    capitals = Copy(lambda line: f"{line} OK" if line.isupper() else line)
+    texts = ["SEE %s FILES", "<b>SEE</b> {name} AND {n}", "NATO {name}", "SEE %s or"]
+    expected = ["SEE %s FILES OK", "<b>SEE</b> {name} AND {n} OK", *texts[2:]]
+    assert translate_marked(capitals, texts, "text") == expected
+
+
 def test_what_has_only_spans_is_not_translated():
     shout = Copy(lambda line: line and line.upper() + "!")
     texts = ["https://x.org, %s", "<b>{a}</b>", "1 {n, plural, other {x}}"]
