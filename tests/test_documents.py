@@ -188,6 +188,47 @@ CASES = {
     ),
     "image.md": ("![a](b) c word", ["![a](b) c word"], "![a](b) c Wort"),
     "last.md": ("c word ![a](b)\n", ["c word ![a](b)"], "c Wort ![a](b)\n"),
+    "container.md": (
+        ":::tip\na word\nb\n:::\n\n::: info tip\nword\n:::\n",
+        ["a word b", "tip", "word"],
+        ":::tip\na Wort\nb\n:::\n\n::: info tip\nWort\n:::\n",
+    ),
+    "admonition.md": (
+        '!!! note "a note"\n    a word\n\n    b\n\n    ??? tip\n        c\n\n'
+        '=== "note"\r\n\r\n    word\r\n\r\nc\n\n    word',
+        ["a note", "a word", "b", "c", "note", "word", "c"],
+        "    a Wort\n\n    b",
+    ),
+    "loud.md": ("!!! a word\nb\n\n> [!TIP]\n> c", ["!!! a word b", "c"], "a Wort\nb"),
+    "terms.md": (
+        "a word\n: word b\n  c\n:   d\n\ne\n: f\n\n    word",
+        ["a word", "word b c", "d", "e", "f", "word"],
+        "a Wort\n: Wort b\n  c\n:   d\n\ne\n: f\n\n    Wort",
+    ),
+    "notes.md": (
+        "[^1]: Word.\n[^b]: a word\n    b\n",
+        ["Word.", "a word b"],
+        "[^1]: Word.\n[^b]: a Wort\n    b\n",
+    ),
+    "tasks.md": ("- [x] x word\n2. [ ] b", ["x word", "b"], "- [x] x Wort\n2. [ ] b"),
+    "module.md": (
+        "import a, {b} from 'word'\nexport const word = 1\n\nimport word from b\n\n"
+        "```\n: a\n!!! note\n```\n",
+        ["import word from b"],
+        "const word = 1\n\nimport Wort from b\n\n```\n: a\n!!! note\n```\n",
+    ),
+    "bar.md": (
+        "|a|b|\n|-|-|\n|word \\| c|`d\\|e` f|",
+        ["a", "b", "word \\| c", "`d\\|e` f"],
+        "|Wort \\| c|`d\\|e` f|",
+    ),
+    "strike.md": ("~~a word~~ b", ["~~a word~~ b"], "~~a Wort~~ b"),
+    "escape.md": (
+        r"1\. word. a. \_b\_ a.",
+        [r"1\. word. a. \_b\_ a."],
+        r"1\. Wort. a. \_b\_ a.",
+    ),
+    "star.md": ("a * word _ \\* b", ["a * word _ \\* b"], "a * Wort _ \\* b"),
     "note.md": ("[^1]: A[^2] word\nb", ["A[^2] word b"], "[^1]: A[^2] Wort\nb"),
     "inline.html": (
         '<p>a <b translate="no">words</b> word',
@@ -266,6 +307,11 @@ def test_texts_and_places(name):
     content, texts, expected = CASES[name]
     written, found = translated(name, content)
     assert found == texts and expected in written
+
+
+def test_new_characters_do_not_become_markup():
+    content = translated("a.md", "a *word* b < c", "`*<x_y")[0]
+    assert content == r"a *\`\*<x\_y* b < c"
 
 
 def test_attributes_are_translated_on_request():

@@ -8,6 +8,7 @@ model sees only text.
 import contextlib
 import functools
 import html
+import itertools
 import operator
 import re
 import unicodedata
@@ -39,7 +40,10 @@ _LINK_END = (
     r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
     r"(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^)]*\)))?\s*\)|\[[^\]]*\])?"
 )
-_FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\])")
+# A reference to a footnote, or a sign that is no markup between spaces.
+_NO_TEXT = re.compile(r"(\[\^[^\]\s]+\]|(?<=\s)[*_](?=\s))")
+# Characters that are markup of Markdown in most places.
+_MARKUP = "\\`*_[]<>~|"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta"}
 _VOID |= {"source", "track", "wbr", "x", "bx", "ex"}
@@ -212,9 +216,10 @@ def _parse(raw, syntax, has_tags, spans_of):
 
 def _assemble(events, syntax, spans_of):
     """Builds the `_Marked` text of a list of `_Event`s."""
-    text, lead, kept, breaks, forms, bare = "", "", [], [], {}, ""
+    text, lead, kept, breaks, bare = "", "", [], [], ""
     root, problem, recent = _Element(0, ""), "", []
     stack, has_empty = [(None, root)], False
+    written = []  # in Markdown, how each character is written
 
     def close(event=None):
         """Ends the innermost element. Without its tag, it becomes an empty one."""
@@ -244,8 +249,9 @@ def _assemble(events, syntax, spans_of):
                 if not text or (text[-1:].isspace() and part[:1] == " "):
                     part = part.lstrip()
                 bare += re.sub(_ENTITY, "", event.raw)
-                if syntax == "markdown" and len(event.text) == 1 < len(event.raw):
-                    forms[event.text] = event.raw
+                if syntax == "markdown":
+                    is_form = len(event.text) == 1 < len(event.raw)
+                    written += [event.raw] if is_form else event.text
             else:
                 kept.append(Span(len(text), part, "keep"))
             breaks += re.findall("\n", part)
@@ -271,7 +277,9 @@ def _assemble(events, syntax, spans_of):
                 problem = f"the tag {event.raw} has no partner. It is kept."
     while len(stack) > 1:
         close()
-    if syntax != "markdown":
+    if syntax == "markdown":
+        forms = _markdown_forms(written)
+    else:
         forms = {each: _ENTITIES[each] for each in _ENTITIES if each not in bare}
     is_beside = any(each.closing is None for each in recent)
     trail = "" if is_beside else text[len(text.rstrip()) :].replace("\n", "")
@@ -284,6 +292,22 @@ def _assemble(events, syntax, spans_of):
     ]
     spans = sorted(kept + free)
     return _Marked(text, spans, root, breaks, forms, (lead, trail), problem)
+
+
+def _markdown_forms(written):
+    """Returns how to write characters of a text of Markdown, of which each is given.
+
+    A list has the forms of a character one after another.
+    """
+    bare = {each for each in written if len(each) == 1}
+    forms = {each: f"\\{each}" for each in _MARKUP if each not in bare}
+    for each in {each for each in written if len(each) > 1}:
+        character = html.unescape(each) if each[0] == "&" else each[1]
+        if each[0] == "&" or forms.get(character) == each:
+            forms[character] = each
+        else:  # markup only in some places, such as the period of "1."
+            forms[character] = [one for one in written if one in (character, each)]
+    return forms
 
 
 class _Placing:
@@ -306,6 +330,12 @@ class _Placing:
         """Returns the translation with tags, entities and white space."""
         size, words = len(self.target), range(len(self.targets))
         pieces, breaks = [], iter(self.marked.breaks)
+        forms = {
+            character: itertools.chain(form, itertools.repeat(character))
+            if isinstance(form, list)
+            else itertools.repeat(form)
+            for character, form in self.marked.forms.items()
+        }
         for piece in self.render(self.marked.root, 0, size, words):
             if isinstance(piece, str):
                 pieces.append(piece)
@@ -315,7 +345,9 @@ class _Placing:
                 if character == "\n" and self.marked.breaks:
                     character = next(breaks, character)
                 elif not any(keep and a <= at < b for a, b, keep in self.spans):
-                    character = self.marked.forms.get(character, character)
+                    character = (
+                        next(forms[character]) if character in forms else character
+                    )
                 pieces.append(character)
         lead, trail = self.marked.edges
         return "".join([lead, *pieces, *breaks, trail])
@@ -540,7 +572,7 @@ def _markdown_events(raw):
     from markdown_it import MarkdownIt
 
     tokens, events, at = [], [], 0
-    parser = MarkdownIt()
+    parser = MarkdownIt().enable("strikethrough")
     parser.inline.parse(raw, parser, {}, tokens)
     for token in tokens:
         name = token.type.split("_")[0]
@@ -570,10 +602,14 @@ def _markdown_events(raw):
         elif name == "html":
             events += _html_events(token.content)
         elif token.type == "text":
-            parts = _FOOTNOTE.split(match[0])
-            for part, note in zip(parts[::2], [*parts[1::2], ""], strict=True):
+            parts = _NO_TEXT.split(match[0])
+            for part, other in zip(parts[::2], [*parts[1::2], ""], strict=True):
                 events.append(_Event("text", part, text=part))
-                events += [_Event("empty", note)] if note else []
+                kind = "empty" if other.startswith("[") else "keep"
+                kind = "text" if f"\\{other}" in raw else kind
+                events += [_Event(kind, other, text=other)] if other else []
+        elif re.search(r"\s&[lg]t;\s", raw[match.start() - 1 : at + 1]):
+            events.append(_Event("keep", match[0], text=match[0]))
         elif match[0]:
             events.append(_Event(kind, match[0], name, token.content or " "))
     return events
