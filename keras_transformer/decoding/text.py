@@ -21,16 +21,18 @@ _SPACE = f"[{WHITESPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
 _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
 # What stands before and after a text, or between its columns: white space, bullets and
-# other signs such as emoji, numbering, notes, tabs and the bars of tables.
+# other signs such as emoji, numbering, notes, statements, tabs, the bars of tables.
 _SIGNS = (
     r"[-*•‣–—\p{So}\p{Sm}\p{Sk}\x{200d}\x{fe0f}\x{1f000}-\x{1faff}"
     r"\x{e0020}-\x{e007f}]+"
 )
 _NOTE = r"\[\p{N}{1,3}\]"
+_STATEMENT = r"\{%[^{}]*%\}"  # of a template
 _BULLET = rf"(?:{_SIGNS}|#{{1,6}}|\[[ xX]\]|{_NOTE}|\(?\p{{N}}{{1,3}}[.)]|\(?\p{{L}}\))"
 _LAYOUT = (
-    f"^{_SPACE}*(?:{_BULLET}{_SPACE}+)+|^{_SPACE}+"
-    rf"|(?:{_SPACE}+{_SIGNS}|{_SPACE}*\B{_NOTE})+{_SPACE}*$|{_SPACE}+$"
+    f"^{_SPACE}*(?:{_BULLET}{_SPACE}+|{_STATEMENT}{_SPACE}*)+|^{_SPACE}+"
+    rf"|(?:{_SPACE}+{_SIGNS}|{_SPACE}*(?:\B{_NOTE}|{_STATEMENT}))+{_SPACE}*$"
+    f"|{_SPACE}+$"
     rf"|{_SPACE}*[\t|][|{WHITESPACE}]*"
 )
 # The end of a sentence, with its closing brackets, quotation marks and notes. No space

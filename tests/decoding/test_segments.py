@@ -254,6 +254,7 @@ LAYOUT = {
     "✓ A file.\n🎉👍🏽 ❤️ A dog\n♪ I love you ♪": ["A file.", "A dog", "I love you"],
     "=> [1] A cat ran. ✓ It is old. 👍 \n[x] > a": ["A cat ran.", "It is old.", "a"],
     "One.[1][2] Two. [3] Three.[4] ": ["One.", "Two.", "Three."],
+    "{% if x %} {% y %}A dog.{% else %}\n{% y %}": ["A dog."],
     "I see a[1]\nA x® y®, 3 > 2": ["I see a[1]", "A x® y®, 3 > 2"],
     "-5 degrees, 3.5 meters": ["-5 degrees, 3.5 meters"],
     "十九 one": ["十九 one"],
