@@ -64,7 +64,6 @@ _FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
 # Placeholders that stand for a number.
 _COUNTS = re.compile(r"%.*[diu]|.*(?:count|num|total|size|amount)\w*\}*|\{+n\}+", re.I)
 _LETTER = re.compile(r"[^\W\d_]")
-_WORD_BEGIN, _WORD_END = re.compile(r"\b(?=\w)"), re.compile(r"(?<=\w)\b")
 _ENDS = ".!?…。！？"
 
 
@@ -133,9 +132,16 @@ def _script(character):
 
 
 def pattern_at(source, start, end):
-    """Returns a pattern of a part of a text, which parts of words do not match."""
-    before = r"(?<!\w)" * bool(_WORD_BEGIN.match(source, start))
-    after = r"(?!\w)" * bool(_WORD_END.match(source, end))
+    """Returns a pattern of a part of a text, which its parts of words do not match.
+
+    Nor does a longer run of a sign, such as a bracket.
+    """
+    edges = source[start : start + 1], source[start:end][-1:]
+    before, after = (re.sub(r"^\w$", r"\\w", re.escape(each)) for each in edges)
+    before, after = f"(?<!{before})", f"(?!{after})"
+    # A part that is itself within a word or run matches such parts.
+    before = before if re.compile(before).match(source, start) else ""
+    after = after if re.compile(after).match(source, end) else ""
     return f"{before}{re.escape(source[start:end])}{after}"
 
 

@@ -116,9 +116,13 @@ def test_words_and_signs_that_a_model_does_not_know_are_spans(text, expected):
         ("5 of 15", "5 von 15, 5", False),
         ("no. 2024-0317", "Nr. 2024-317", False),
         ("5", "15", False),
+        ("{n} or [[x]] of %s, 👍", "{n} [[x]] %s 👍", True),
+        ("{n} or [[x]] of %s", "{{n}} [[x]] %s", False),
+        ("{n} or [[x]] of %s", "{n} [[x]]] %s", False),
+        ("see 👍 and 👍👍", "👍 👍👍 👍", False),
     ],
 )
-def test_figures_may_have_the_notation_of_other_languages(source, text, is_kept):
+def test_spans_are_lost_unless_figures_have_another_notation(source, text, is_kept):
     assert (not lost_spans(text, source, find_spans(source, KINDS))) == is_kept
 
 
