@@ -65,7 +65,7 @@ class Document:
     def __init__(self, path, data=None, attributes=False):
         path = pathlib.Path(path)
         self._data = path.read_bytes() if data is None else data
-        suffix = path.suffix.lower()
+        suffix = document_format(path)
         self.syntax, find_texts = FORMATS[suffix]
         if attributes:
             if self.syntax != "html":
@@ -85,13 +85,17 @@ class Document:
     def replace(self, translations):
         """Returns the bytes of the document with the translations of its texts."""
         translations, files = iter(translations), {}
-        errors = "replace" if self.syntax == "text" else "xmlcharrefreplace"
+        errors = "strict" if self.syntax == "text" else "xmlcharrefreplace"
         for name, (text, encoding, found) in self._files.items():
             pieces, end = [], 0
             for one in found:
                 pieces += [text[end : one.start], one.write(next(translations))]
                 end = one.end
-            files[name] = "".join([*pieces, text[end:]]).encode(encoding, errors)
+            new = "".join([*pieces, text[end:]])
+            try:
+                files[name] = new.encode(encoding, errors)
+            except UnicodeEncodeError:
+                files[name] = _in_utf8(new)
         if not self._is_archive:
             return files[""]
         written = io.BytesIO()
@@ -108,9 +112,11 @@ def _is_language(text):
     return _LETTER.search(text) and not _TIMESTAMP.fullmatch(text)
 
 
-def is_document(path):
-    """Returns whether the suffix of a path is one of `FORMATS`."""
-    return pathlib.Path(path).suffix.lower() in FORMATS
+def document_format(path):
+    """Returns the one of `FORMATS` that the suffix of a path names, or `None`."""
+    suffix = pathlib.Path(path).suffix.lower()
+    suffix = _OTHER_SUFFIXES.get(suffix, suffix)
+    return suffix if suffix in FORMATS else None
 
 
 def _decode(data, path):
@@ -126,6 +132,14 @@ def _decode(data, path):
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         raise DataError(f"{path}:{line}: must be text in {encoding}") from None
+
+
+def _in_utf8(text):
+    """Returns a text that declares another encoding in UTF-8, and the one it has."""
+    data = text.encode()
+    declared = _DECLARED.search(data[:2048])
+    start, end = declared.span(1) if declared else (0, 0)
+    return data[:start] + b"UTF-8" * bool(declared) + data[end:]
 
 
 def _wrapped(text, start, end, breaks):
@@ -176,7 +190,7 @@ def _html(text, path, has_attributes=False):
     from keras_transformer.decoding.markup import TagParser, is_untranslated
 
     found = TagParser(text).found
-    if all(kind == "text" for _, kind, *_ in found):
+    if text.strip() and all(kind == "text" for _, kind, *_ in found):
         raise DataError(f"{path}:1: must be HTML, but has no tag")
     begin, hidden, depth, tags = 0, None, 0, []
     kept, num_kept = None, 0  # an inline element that stays, and how many are open
@@ -404,16 +418,32 @@ def _subtitles(text, path):
         raise DataError(f"{path}:1: must be {kind}")
     if not re.search(_TIME, text) and text.strip():
         raise DataError(f"{path}:1: must be {kind}, but no line has a time")
-    for cue in _CUE.finditer(text):
-        start, end = cue.start(1), cue.start(1) + len(cue[1].rstrip())
+    cues = [cue.span(1) for cue in _CUE.finditer(text)]
+    if kind == "SubRip":
+        # Text after an empty line still belongs to a cue.
+        begins = [*[cue.start() for cue in _CUE.finditer(text)][1:], len(text)]
+        for (_, end), begin in zip(list(cues), begins, strict=False):
+            found = re.compile(r"(?:[ \t]*\S.*(?:\n|\Z))+").finditer(text, end, begin)
+            cues += [one.span() for one in found]
+    for start, end in sorted(cues):
+        cue = text[start:end]
+        is_open = "</v>" not in cue  # as is common if one speaks alone
+        end -= len(cue) - len(cue.rstrip())
         found = re.finditer(r"[ \t\r]*\n[ \t]*", text[start:end])
         breaks = [(start + one.start(), start + one.end()) for one in found]
         # Each line of a dialogue is a separate text.
-        while breaks and all(text[b] in "-–" for _, b in breaks):
-            line_end, next_start = breaks.pop(0)
-            yield _wrapped(text, start, line_end, [])
+        is_dialogue = all(
+            text[b] in "-–" or (is_open and _VOICE.match(text, b)) for _, b in breaks
+        )
+        lines = [*breaks, (end, end)] if is_dialogue else [(end, end)]
+        breaks = [] if is_dialogue else breaks
+        for line_end, next_start in lines:
+            voice = _VOICE.match(text, start, line_end) if is_open else None
+            yield _wrapped(text, voice.end() if voice else start, line_end, breaks)
             start = next_start
-        yield _wrapped(text, start, end, breaks)
+
+
+_VOICE = re.compile(r"<v[. ][^>]*>\s*")
 
 
 _STRING = r'"(?:[^"\\\r\n]|\\.)*"'
@@ -447,7 +477,41 @@ def _po(text, path):
         elif not value:
             is_plural = field not in ("msgstr", "msgstr[0]")
             message = source["msgid_plural" if is_plural else "msgid"]
-            yield Text(message, *found.span(2), write)
+            plain, restore = _without_accelerator(message)
+            yield Text(
+                plain,
+                *found.span(2),
+                lambda translation, restore=restore: write(restore(translation)),
+            )
+
+
+# What marks the key of a menu item, before a letter. Not that of "AT&T" or "&amp;".
+_ACCELERATOR = re.compile(r"(?<!\w)[&_](?=[^\W_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)")
+
+
+def _without_accelerator(message):
+    """Returns a message without its accelerator, and a function that sets it again.
+
+    It is set before the same letter if there is one, best at the start of a word.
+    """
+    found = _ACCELERATOR.search(message)
+    if not found or message.count(found[0]) > 1:
+        return message, str
+    place = found.start()
+    plain, letter = message[:place] + message[found.end() :], message[found.end()]
+
+    def restore(translation):
+        at = place if translation == plain else None
+        for pattern in (rf"\b{letter}", letter, r"[^\W\d_]"):
+            if at is None and (new := re.search(pattern, translation, re.IGNORECASE)):
+                at = new.start()
+        return (
+            translation
+            if at is None
+            else found[0].join([translation[:at], translation[at:]])
+        )
+
+    return plain, restore
 
 
 def _po_string(line):
@@ -455,6 +519,9 @@ def _po_string(line):
     for letter, character in _ESCAPES.items():
         escaped = escaped.replace(character, f"\\{letter}")
     return f'"{escaped}"'
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _json(text, path):
@@ -466,6 +533,8 @@ def _json(text, path):
     for found in re.finditer(rf"({_STRING})(\s*:)?", text):
         if not found[2]:  # a value, not a key
             value = json.loads(found[1])
+            if _SURROGATE.search(value):  # half a character, which no model reads
+                continue
 
             def write(translation, value=value, written=found[1]):
                 if translation == value:  # could be written in several ways
@@ -778,7 +847,6 @@ def _mark_id(match):
 # For each suffix, the inline markup of the texts, and a function that finds them.
 FORMATS = {
     ".html": ("html", _html),
-    ".htm": ("html", _html),
     ".md": ("markdown", _markdown),
     ".srt": ("text", _subtitles),
     ".vtt": ("text", _subtitles),
@@ -787,4 +855,11 @@ FORMATS = {
     ".tmx": ("xliff", _pairs("tu", "seg", "seg")),
     ".docx": ("xliff", _docx),
     ".json": ("text", _json),
+}
+_OTHER_SUFFIXES = {
+    ".htm": ".html",
+    ".xhtml": ".html",
+    ".markdown": ".md",
+    ".pot": ".po",
+    ".xliff": ".xlf",
 }

@@ -142,7 +142,7 @@ def document(kind, word, is_filled):
     return text.encode()
 
 
-@pytest.mark.parametrize("kind", sorted({suffix[1:] for suffix in FORMATS} - {"htm"}))
+@pytest.mark.parametrize("kind", sorted(suffix[1:] for suffix in FORMATS))
 def test_only_the_texts_of_a_document_change(kind, tmp_path):
     path = tmp_path / f"a.{kind}"
     path.write_bytes(document(kind, "word", is_filled=False))
@@ -179,6 +179,28 @@ CASES = {
         "Wort!\n- b",
     ),
     # The only break is before a dash, which would begin a list.
+    "blank.srt": (
+        SRT.format("word\n\na word\nb\n") + "\n" + SRT.format("c"),
+        ["word", "a word b", "c"],
+        "Wort\n\na Wort\nb\n",
+    ),
+    "voice.vtt": (
+        "WEBVTT\n\n00:01.000 --> 00:02.000\n<v word>a word\n<v.x b>b\n",
+        ["a word", "b"],
+        "<v word>a Wort\n<v.x b>b\n",
+    ),
+    "half.json": ('["\\ud83d word", "word"]', ["word"], '["\\ud83d word", "Wort"]'),
+    "ruby.xhtml": (
+        "<p>a <ruby>word<rt>word</rt></ruby> b",
+        ["a <ruby>word<rt>word</rt></ruby> b"],
+        "a <ruby>Wort<rt>word</rt></ruby> b",
+    ),
+    "menu.pot": (
+        'msgid "a &word"\nmsgstr ""\n\nmsgid "AT&T &amp; word_a"\nmsgstr ""\n',
+        ["a word", "AT&T &amp; word_a"],
+        'msgstr "a &Wort"',
+    ),
+    "empty.html": ("\n", [], "\n"),
     "list.md": ("a word b\n- c d", ["a word b", "c d"], "a Wort b\n- c d"),
     "dash.md": ("aa word\nb - c", ["aa word b - c"], "aa Wort\nb - c"),
     "hard.md": (
@@ -370,6 +392,42 @@ def test_encodings_are_kept():
     assert found.replace(["łö"]) == text.replace("<seg/>", "<seg>łö</seg>").encode(
         "utf-16"
     )
+
+
+@pytest.mark.parametrize("name", ["a.po", "a.json"])
+def test_encodings_that_lack_a_character_become_utf8(name):
+    content = {
+        "a.po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset={}\\n"\n\n'
+        'msgid "é"\nmsgstr "{}"\n',
+        "a.json": '["charset={}", "é{}"]',
+    }[name]
+    data = content.format("ISO-8859-1", "").encode("latin-1")
+    found = Document(name, data)
+    texts = [text.replace("é", "éœ") for text in found.texts]
+    expected = content.format("UTF-8", "éœ" if name == "a.po" else "œ")
+    assert found.replace(texts).decode() == expected
+    same = found.replace(found.texts)
+    assert same == content.format("ISO-8859-1", "é" * (name == "a.po")).encode(
+        "latin-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "translation", "expected"),
+    [
+        ("Save &as", "Enregistrer sous", "&Enregistrer sous"),
+        ("_Open", "Ouvrir", "_Ouvrir"),
+        ("Sa&ve", "Sauver", "Sau&ver"),
+        ("&Quit now", "Fermer", "&Fermer"),
+        ("&Go", "...", "..."),
+    ],
+)
+def test_accelerators_stay_on_a_letter(message, translation, expected):
+    found = Document("a.po", f'msgid "{message}"\nmsgstr ""\n'.encode())
+    assert found.texts == [message.replace("&", "").replace("_", "")]
+    written = found.replace([translation]).decode()
+    assert written.endswith(f'msgstr "{expected}"\n')
+    assert f'msgstr "{message}"' in found.replace(found.texts).decode()
 
 
 def test_po_files_as_babel_reads_them():

@@ -26,7 +26,7 @@ from keras_transformer.cli.lines import (
     resumable_output,
     resumable_path,
 )
-from keras_transformer.documents import Document, is_document
+from keras_transformer.documents import Document, document_format
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
@@ -214,10 +214,12 @@ def translate(
         output = resumable_path(output, input_path)
     forbidden = [*forbid, *_nonblank_lines(forbid_file)]
     document = None
-    is_html = input_path is not None and input_path.suffix.lower() in (".html", ".htm")
-    if translate_attributes and not is_html:
+    kind = document_format(input_path) if input_path is not None else None
+    if kind and output and document_format(output) not in (None, kind):
+        raise UserError(f"--output {output}: must be {kind}, as the document is")
+    if translate_attributes and kind != ".html":
         raise UserError("--translate-attributes: needs HTML as --input")
-    if input_path is not None and is_document(input_path):
+    if kind is not None:
         given = {"n_best": n_best > 1, "scores": scores, "alignments": alignments}
         given |= {"sampling": sampling, "as_json": as_json, "prefix": prefix}
         given |= {"mbr": mbr, "rerank": rerank}

@@ -49,7 +49,8 @@ _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "me
 _VOID |= {"source", "track", "wbr", "x", "bx", "ex"}
 # Elements whose content is not language, and those that are code as a whole.
 _CODE = {"code", "kbd", "samp", "var", "pre"}
-_OPAQUE = {"script", "style", "bpt", "ept", "ph", "it"}
+# The readings in <ruby> are those of the source.
+_OPAQUE = {"script", "style", "bpt", "ept", "ph", "it", "rt", "rp"}
 # Footnote marks stay at the word before them.
 _NOTE = re.compile(
     r"<sup\b[^<>]*>(?:<[^<>]*>|[^<>\w]|\d)*?</sup>|<a\b[^<>]*>\[\d+\]</a>"

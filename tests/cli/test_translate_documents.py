@@ -35,6 +35,17 @@ def test_documents_are_translated(page, tmp_path, model_path, run_command):
     assert result.stderr.startswith(f"error: {page}:2: <keep> and </keep> must")
 
 
+def test_documents_are_written_in_their_own_format(
+    page, tmp_path, model_path, run_command
+):
+    command = "translate", model_path, "--input", page, "--output"
+    result = run_command(*command, tmp_path / "b.srt", code=2)
+    assert result.stderr.startswith(
+        f"error: --output {tmp_path / 'b.srt'}: must be .html, as the document is"
+    )
+    run_command(*command, tmp_path / "b.xhtml", code=0)
+
+
 def test_interrupted_documents_are_continued(
     page, tmp_path, model_path, run_command, translator, monkeypatch
 ):
