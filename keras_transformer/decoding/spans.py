@@ -136,13 +136,17 @@ def pattern_at(source, start, end):
 
     Nor does a longer run of a sign, such as a bracket.
     """
-    edges = source[start : start + 1], source[start:end][-1:]
-    before, after = (re.sub(r"^\w$", r"\\w", re.escape(each)) for each in edges)
-    before, after = f"(?<!{before})", f"(?!{after})"
+    part = source[start:end]
+    first, last = (
+        re.sub(r"^\w$", r"\\w", re.escape(each)) for each in (part[:1], part[-1:])
+    )
+    # A pattern that begins with its text is fast.
+    part = re.escape(part)
+    before, after = f"(?<!{first}{part})", f"(?!{last})"
     # A part that is itself within a word or run matches such parts.
-    before = before if re.compile(before).match(source, start) else ""
+    before = before if re.compile(before).match(source, end) else ""
     after = after if re.compile(after).match(source, end) else ""
-    return f"{before}{re.escape(source[start:end])}{after}"
+    return f"{part}{before}{after}"
 
 
 def lost_spans(text, source, spans):
