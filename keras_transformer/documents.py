@@ -154,7 +154,9 @@ def _wrapped(text, start, end, breaks):
     source = " ".join(lines)
 
     def write(translation):
-        spaces = [one.start() for one in re.finditer(r"<[^>]*>| ", translation)]
+        if translation == source:
+            return text[start:end]
+        spaces = [one.start() for one in re.finditer(r"<[\w/!?][^>]*>| ", translation)]
         spaces = [place for place in spaces if translation[place] == " "]
         written, begin, done = "", 0, -1
         for line, gap in zip(lines, breaks, strict=False):
