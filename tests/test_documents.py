@@ -202,7 +202,7 @@ CASES = {
     ),
     "empty.html": ("\n", [], "\n"),
     "list.md": ("a word b\n- c d", ["a word b", "c d"], "a Wort b\n- c d"),
-    "signs.md": ("a << word\nb >> c", ["a << word b >> c"], "a << Wort\nb >> c"),
+    "signs.md": ("word << a\nb >> c", ["word << a b >> c"], "Wort << a\nb >> c"),
     "dash.md": ("aa word\nb - c", ["aa word b - c"], "aa Wort\nb - c"),
     "hard.md": (
         "a word  \n> b\\\nc *d  \ne word*",
