@@ -835,7 +835,7 @@ def _written_runs(groups, marks, translation):
                 written = written.removesuffix("</w:t></w:r>")
             written += "" if is_same else group.run + group.tag
             written += content + "</w:t></w:r>"
-        previous = index
+        previous = index if content else previous
         if place in after:
             written, previous = written + "".join(after[place]), None
     written += "</w:hyperlink>" * bool(link)

@@ -502,6 +502,12 @@ def mark(side, number=1):
             link(2, "C") + run(" B ") + link(1, "A") + run(" ").replace("> <", ">.<"),
         ),
         (
+            link(1, "a") + run("."),
+            '<g id="0">a</g><g id="1">.</g>',
+            '<g id="0">A</g><g id="1"></g>.',
+            link(1, "A") + run("."),
+        ),
+        (
             link(1, "a") + link(2, "b"),
             '<g id="0">a</g><g id="1">b</g>',
             '<g id="1">B</g> x <g id="0"></g>',
