@@ -830,7 +830,7 @@ def _written_runs(groups, marks, translation):
         if content:
             if group.link != link:
                 written, link = written + group.link, group.link
-            is_same = previous == index and not marked
+            is_same = previous == index and written.endswith("</w:t></w:r>")
             if is_same:
                 written = written.removesuffix("</w:t></w:r>")
             written += "" if is_same else group.run + group.tag
