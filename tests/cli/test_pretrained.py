@@ -24,7 +24,7 @@ EXAMPLES = {
             "Veuillez enregistrer vos modifications avant de fermer la fenêtre."
         ),
         "Click <b>here</b> to see {count} items at https://example.org.": (
-            "Cliquez sur <b>ici</b> pour voir {count} éléments à https://example.org."
+            "Cliquez <b>ici</b> pour voir {count} éléments à https://example.org."
         ),
     },
 }

@@ -17,6 +17,7 @@ from keras_transformer.cli.lines import chunk_size, input_lines, open_output
 from keras_transformer.errors import UserError
 
 # Options, standard input and output.
+WORDS = ["".join(chr(ord("a") + int(c)) for c in str(n)) for n in range(1003)]
 OUTPUTS = {
     "a line per line": ([], "abc\n\nde f\n\n", "cba\n\nf ed\n\n"),
     "lines end at newlines": ([], "a\u2028b\x0cc\r\nxy", "c\x0cb\u2028a\nyx\n"),
@@ -38,8 +39,8 @@ OUTPUTS = {
     # The command translates chunks of 500 lines.
     "several chunks": (
         [],
-        "".join(f"{n}\n" for n in range(1003)),
-        "".join(f"{str(n)[::-1]}\n" for n in range(1003)),
+        "".join(f"{word}\n" for word in WORDS),
+        "".join(f"{word[::-1]}\n" for word in WORDS),
     ),
 }
 

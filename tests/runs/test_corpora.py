@@ -54,6 +54,7 @@ def test_settings_of_the_text_are_stored_with_a_new_vocabulary(data, tmp_path):
         **{"normalization": True, "sentences": True, "scripts": ["Latin"]},
         "capitals": False,  # the sources begin with a lowercase letter
         "words": [],
+        "numbers": False,
     }
 
 

@@ -332,7 +332,7 @@ def test_killed_rotation_is_finished_after_restoring(model, saved):
         ({"step": True}, "'step' is wrong"),
         ({"step": 3, "replicas": 0}, "'replicas' is wrong"),
         ({"step": 3, "metrics": [1.0]}, "'metrics' is wrong: must have"),
-        ({"step": 10**30}, "cannot be read: the number"),
+        ({"step": 10**30}, "'step' is wrong: Input should be a valid integer"),
     ],
 )
 def test_checkpoint_with_forged_progress_counts_as_damaged(
