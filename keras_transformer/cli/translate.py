@@ -177,7 +177,7 @@ def translate(
 
     \b
     echo "The museum opens at nine." | keras-transformer translate europarl_en_fr
-    keras-transformer translate runs/mine --input test.en --output test.de
+    keras-transformer translate runs/mine --input test.en --output test.mine.de
     keras-transformer translate runs/mine --input report.html --output bericht.html
     echo "A man rides." | keras-transformer translate runs/mine --scores --alignments
     keras-transformer translate runs/back --input news.de --output news.en \\
