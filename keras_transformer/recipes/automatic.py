@@ -57,6 +57,9 @@ _SMALL = SizeDefaults(8192, 30_000, 3_000, 60, 0.002, 2_000)
 # The paper's values, and the peak of its schedule: (512 * 4000)^-0.5 for d_model 512.
 _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
+# Length of training that starts with the weights of a model.
+_FINE_TUNING_EPOCHS, _FINE_TUNING_STEPS = 10, 100
+
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
 # not measure counts as `_UNKNOWN_TEXT`.
 TEXT_KINDS = ("files", "tsv", "csv", "jsonl", "tmx", "hf", "records", "mixed")
@@ -144,6 +147,8 @@ def _steps(recipe, text, machine):
     size = _size_class(recipe)
     epoch = max(1, _epoch_tokens(recipe, text) // recipe.training.batch_tokens)
     steps = min(max(size.epochs * epoch, size.min_steps), size.max_steps)
+    if recipe.training.initial_model:
+        steps = min(max(_FINE_TUNING_EPOCHS * epoch, _FINE_TUNING_STEPS), steps)
     steps = round(steps, -2)
     return steps, f"about {max(1, round(steps / epoch)):,} epochs"
 
@@ -159,6 +164,8 @@ def _learning_rate(recipe, text, machine):
     if recipe.training.schedule == "noam":
         return None, "the schedule `noam` computes the rate"
     rate = _size_class(recipe).learning_rate
+    if recipe.training.initial_model:
+        return rate / 10, f"a tenth of that of a new {recipe.model.size} model"
     return rate, f"for the size {recipe.model.size}"
 
 

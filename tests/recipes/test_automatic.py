@@ -86,6 +86,16 @@ def test_checkpoints_are_counted_in_steps(load, pairs, machine, steps, interval)
     assert (training.checkpoint_minutes, training.checkpoint_steps) == (5, None)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "steps"), [(200, 100), (29_000, 1_200), (4_500_000, 30_000)]
+)
+def test_fine_tuning_is_short_and_slow(load, pairs, steps):
+    new = load(pairs, LAPTOP).training
+    training = load(pairs, LAPTOP, "training.initial_model=old.keras").training
+    assert training.steps == steps
+    assert training.learning_rate == new.learning_rate / 10
+
+
 def test_both_directions_double_the_text_of_an_epoch(load):
     both = load(1_000, LAPTOP, "data.train.bidirectional=true").training
     double = load(2_000, LAPTOP).training
