@@ -169,7 +169,7 @@ def _read(name_or_path):
         names = list(shipped_recipes())
         raise RecipeError(
             f"{label}: no such file, and no shipped recipe of that name"
-            f"{name_hint(label, names)}. Shipped: {', '.join(names)}"
+            f"{name_hint(label, names) or '.'} Shipped: {', '.join(names)}"
         )
     text = read_text(path, _MAX_BYTES, RecipeError)
     try:
