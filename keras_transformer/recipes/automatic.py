@@ -173,12 +173,12 @@ def _checkpoint_steps(recipe, text, machine):
     # With an interval in minutes, the averaged steps would depend on the speed of the
     # machine, and short runs would average nothing.
     steps = recipe.training.steps
-    return min(max(50, steps // 100), 1_500), f"of {steps:,} steps"
+    return min(max(50, steps // 100), 1_500, steps), f"of {steps:,} steps"
 
 
 def _validation_steps(recipe, text, machine):
     steps = recipe.training.steps
-    return max(1, min(5_000, steps // 20)), f"of {steps:,} steps"
+    return min(max(50, steps // 20), 5_000, steps), f"of {steps:,} steps"
 
 
 def _mixed_precision(recipe, text, machine):

@@ -118,9 +118,9 @@ def test_given_values_are_kept_and_others_follow_them(load):
     recipe = load(29_000, GPU, *overrides)
     assert (recipe.model.size, recipe.model.dropout) == ("base", 0.2)
     assert recipe.training.steps == 700
-    # A tenth and a twentieth of the steps.
+    # A tenth of the steps, and at least 50.
     assert recipe.training.warmup_steps == 70
-    assert recipe.training.validation_steps == 35
+    assert recipe.training.validation_steps == 50
     assert recipe.training.learning_rate == 0.0007
     assert recipe.training.batch_tokens == 25_000
     # The other settings follow the width: those of base for d_model above 256.
@@ -286,7 +286,7 @@ def test_intervals_follow_from_the_stages(load):
     assert (one.steps, one.warmup_steps) == (800, 80)
     assert (staged.steps, staged.warmup_steps) == (800, 30)
     assert staged.checkpoint_steps == one.checkpoint_steps == 50
-    assert staged.validation_steps == one.validation_steps == 40
+    assert staged.validation_steps == one.validation_steps == 50
 
 
 def test_started_run_may_change_its_stages(load, tmp_path):
