@@ -96,10 +96,10 @@ def plan_training(recipe):
         share = min(1, _LEARNED_TEXTS / max(1, 2 * stored.pairs))
         learning = _LEARNING_SECONDS + 2 * share * stored.bytes / _LEARNED_BYTES
         encoding = copies * 2 * stored.bytes / _ENCODED_BYTES
-        preparation = (
-            f"about {_format_duration(learning)} for the vocabulary and "
-            f"{_format_duration(encoding)} to encode the text"
-        )
+        preparation = f"about {_format_duration(encoding)} to encode the text"
+        if not settings.initial_model:
+            vocabulary_time = _format_duration(learning)
+            preparation += f", after {vocabulary_time} for the vocabulary"
     if text:
         tokens = int(text.bytes / token_bytes(tokenizer.vocabulary_size))
         pairs = f"{text.pairs:,} pairs"
@@ -224,7 +224,7 @@ def _describe_steps(recipe, text):
         # An epoch in both directions has each pair twice.
         copies = 2 if stage.text_options.bidirectional else 1
         epochs += _tokens(stage) * size / (copies * text.bytes)
-    return f"{steps}, about {epochs:,.3g} epochs"
+    return f"{steps}, about {max(1, round(epochs)):,} epochs"
 
 
 def _tokens(stage):
