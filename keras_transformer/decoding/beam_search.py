@@ -134,7 +134,7 @@ def beam_search(
     if search.patience is None and is_forced is not None:
         search = dataclasses.replace(search, patience=1)
         # The others never have enough finished hypotheses.
-        first_counts = ops.where(is_forced, 0, -(2**30))
+        first_counts = ops.cast(ops.where(is_forced, 0, -(2**30)), "int32")
     excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
     edges = None
