@@ -33,7 +33,7 @@ _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _ENTITY = r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);"
 _TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
-_LANGUAGES = re.compile(r"(?:>>[\w -]+<< *)?")
+_LANGUAGES = re.compile(r"(?: *>>[\w -]+<< *)?")
 _NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
 # The rest of a link of Markdown, after its text.
 _LINK_END = (

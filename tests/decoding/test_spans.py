@@ -279,6 +279,7 @@ def test_lost_spans_are_put_back():
     assert translate_marked(doubles, ["to a@b.org"], "text") == ["to a@b.org"]
 
 
+@pytest.mark.parametrize("prefix", [">>eng_Latn fra_Latn<< ", "  >>en fr<< "])
 @pytest.mark.parametrize(
     "text",
     [
@@ -288,7 +289,7 @@ def test_lost_spans_are_put_back():
         "%s",
     ],
 )
-def test_languages_of_a_text_are_named_in_each_request(text):
+def test_languages_of_a_text_are_named_in_each_request(text, prefix):
     """Also where tags are taken out, spans are lost, and parts are translated."""
 
     class Multilingual(Copy):
@@ -300,7 +301,6 @@ def test_languages_of_a_text_are_named_in_each_request(text):
             assert all(source.startswith(prefix) for source in sources)
             return [[(k + 2, k) for k, _ in enumerate(t.split())] for t in targets]
 
-    prefix = ">>eng_Latn fra_Latn<< "
     loses = Multilingual(lambda line: re.sub(r"[{}_`%]|<[^>]*>|Foo", "", line).upper())
     kinds = (*PROTECTED, "code")
     found, expected = (
