@@ -255,7 +255,7 @@ def test_translate_command_bounds_memory_of_long_lines(
         sizes.append((peak_bytes() - before) >> 20)
         assert result.stdout.count("\n") == 2
         assert len(result.stdout.split("\n")[0]) > 1
-        assert result.stderr.count("warning: line 1: ") == 1
+        assert "warning: line 1: " in result.stderr
         assert result.stdout.split("\n")[1] + "\n" == short
     lines = (
         f"model file, {length:,} characters",
