@@ -80,7 +80,7 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    size: str = "base"  # one of tiny, small, base and big: defaults of other keys
+    size: str = "base"  # name in keras_transformer.SIZES: defaults of other keys
     start: Literal["learned", "zeros"] | None = None  # start vector; null: learned
     timescales: Literal[TIMESCALES] | None = None  # of sinusoids; null: paper
     variations: VariationSettings | None = None  # see `Variations`
