@@ -26,7 +26,7 @@ from keras_transformer.cli.lines import (
     score_in_chunks,
     stream_parallel_lines,
 )
-from keras_transformer.errors import DataError, UserError, install_hint
+from keras_transformer.errors import DataError, UserError
 
 Metric = enum.StrEnum("Metric", "bleu compound_bleu chrf ter perplexity f1")
 CorpusMetric = enum.StrEnum("CorpusMetric", "bleu chrf ter")
@@ -220,9 +220,7 @@ def _complete_scoring(given, defaults, metrics=("bleu",)):
 
     Raises `UserError` unless sacreBLEU has the tokenizer of BLEU and its dependencies.
     """
-    from sacrebleu.metrics import BLEU
-
-    from keras_transformer.recipes.schema import BLEU_EXTRAS, BLEU_TOKENIZERS
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS, bleu_problem
 
     scoring = {
         name: defaults[name] if value is None else value
@@ -234,13 +232,8 @@ def _complete_scoring(given, defaults, metrics=("bleu",)):
     label = "evaluation.tokenize=" if given["tokenize"] is None else "`tokenize` "
     if name not in BLEU_TOKENIZERS:
         raise UserError(f"{label}{name}: must be one of {', '.join(BLEU_TOKENIZERS)}")
-    try:
-        BLEU(tokenize=name)
-    except (ImportError, RuntimeError, OSError) as error:
-        # A package is missing, or sacreBLEU could not download a file.
-        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
-        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
-        raise UserError(f"{label}{name}: {reason}") from None
+    if reason := bleu_problem(name):
+        raise UserError(f"{label}{name}: {reason}")
     return scoring
 
 

@@ -9,7 +9,7 @@ import re
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.files import replace_file
+from keras_transformer.files import replace_text
 from keras_transformer.recipes.automatic import TEXT_KINDS, resolve
 from keras_transformer.recipes.data_sections import absolute_path, data_kind
 from keras_transformer.recipes.keys import error_message, name_hint
@@ -153,9 +153,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
     Raises:
         StorageError: If the disk is full.
     """
-    text = dump_yaml(recipe.model_dump())
-    with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    replace_text(path, dump_yaml(recipe.model_dump()))
 
 
 def _read(name_or_path):

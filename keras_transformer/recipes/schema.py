@@ -25,6 +25,7 @@ from keras_transformer.arguments import (
     Variations,
     with_head_dims,
 )
+from keras_transformer.errors import install_hint
 from keras_transformer.recipes.data_sections import (
     DATA_KINDS,
     FilePath,
@@ -50,7 +51,22 @@ BLEU_TOKENIZERS = (
     "spBLEU-1K",
 )
 # Extras of this package that install the dependencies of some of these tokenizers.
-BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
+_BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
+
+
+def bleu_problem(name):
+    """Returns why sacreBLEU cannot use one of `BLEU_TOKENIZERS` here, or `None`."""
+    from sacrebleu.metrics import BLEU
+
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, OSError) as error:
+        # A package is missing, or sacreBLEU could not download a file.
+        is_missing = name in _BLEU_EXTRAS and not isinstance(error, OSError)
+        extra = f"first run {install_hint(_BLEU_EXTRAS[name])}" if is_missing else ""
+        return extra or str(error)
+    return None
+
 
 # Larger beams exhaust the memory of any machine.
 _BeamSize = Annotated[int, Field(ge=1, le=10_000)]

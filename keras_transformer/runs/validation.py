@@ -7,12 +7,12 @@ import numpy as np
 
 from keras_transformer import evaluation, pipelines
 from keras_transformer.decoding import BeamSearch, Translator
-from keras_transformer.errors import DataError, install_hint
+from keras_transformer.errors import DataError
 from keras_transformer.evaluation.perplexity import PairScorer, compute_perplexity
 from keras_transformer.opening import open_model
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
-from keras_transformer.recipes.schema import BLEU_EXTRAS
+from keras_transformer.recipes.schema import bleu_problem
 from keras_transformer.runs.corpora import scored_texts
 
 
@@ -109,15 +109,9 @@ def _text_scorer(recipe, translator, pairs):
         for texts in scored_texts(recipe, pairs, "validation")
     )
     settings = recipe.evaluation.model_dump()
-    try:
-        # Some tokenizers need extra packages. This call reports a missing one before
-        # training starts.
-        evaluation.bleu(references[:1], references[:1], **settings)
-    except (ImportError, RuntimeError, OSError) as error:
-        name = settings["tokenize"]
-        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
-        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
-        raise DataError(f"evaluation.tokenize={name}: {reason}") from None
+    # A missing package is reported before training starts.
+    if reason := bleu_problem(settings["tokenize"]):
+        raise DataError(f"evaluation.tokenize={settings['tokenize']}: {reason}")
 
     def score():
         outputs = translator.translate(sources, protect=())

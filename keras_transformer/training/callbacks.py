@@ -174,8 +174,8 @@ class AfterStep(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._time = time.monotonic()
         # Time and tokens at the last line of the log, and tokens at the last progress.
-        self._logged = self.progress.seconds, self._tokens()
-        self._shown_tokens = self._tokens()
+        self._logged = self.progress.seconds, self.model.num_tokens
+        self._shown_tokens = self.model.num_tokens
 
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has just reset the metrics. A resumed run continues with the sums that
@@ -235,8 +235,8 @@ class AfterStep(keras.callbacks.Callback):
         """Logs the means since the last line of the log, and resets them."""
         sync_variables(self.model)
         (seconds, tokens), now = self._logged, self.progress.seconds
-        self._logged = now, self._tokens()
-        new_tokens = self._tokens() - tokens
+        self._logged = now, self.model.num_tokens
+        new_tokens = self.model.num_tokens - tokens
         metrics = {name: float(value) for name, value in logs.items()}
         if not new_tokens and not self._has_restored_sums:
             # All updates were skipped. Without tokens, Keras's metrics would be 0.
@@ -255,7 +255,7 @@ class AfterStep(keras.callbacks.Callback):
         step = self.progress.step
         if not self._bar.is_due(step) and step < self._total:
             return
-        tokens = self._tokens()
+        tokens = self.model.num_tokens
         rate = (tokens - self._shown_tokens) / max(self._bar.seconds_since_shown, 1e-9)
         self._shown_tokens = tokens
         metrics = (
@@ -265,9 +265,6 @@ class AfterStep(keras.callbacks.Callback):
         stage = f" ({self.trainer.stage})" if self.trainer.stage else ""
         line = f"step {step:,} of {self._total:,}{stage}: {metrics}"
         self._bar.show(step, metrics, line)
-
-    def _tokens(self):
-        return self.model.num_tokens
 
     def run_validation(self):
         """Runs a validation, which `progress` marks as due until it is complete."""
