@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.batching import Bucket, epoch_order, plan_buckets
+from keras_transformer.pipelines.lines import LATIN_HINT
 from keras_transformer.untrusted import read_json, require_regular
 
 FACTS = "corpus.json"
@@ -17,6 +18,8 @@ SIDES = ("source", "target")
 # Inputs for guided alignment: tokens of both sides are aligned if they have the same
 # number, which is 0 for tokens without alignment.
 GROUPS = ("source_groups", "target_groups")
+# Maximum number of dropped pairs per reason whose locations are stored.
+_MAX_LOCATIONS = 5
 DROP_REASONS = {
     "invalid_utf8": "not UTF-8 on a side",
     "empty": "with an empty side",
@@ -294,12 +297,6 @@ def group_file(side: str) -> str:
 
 def corpus_report(facts: dict) -> str:
     """Returns a line with the numbers of kept and dropped pairs."""
-    dropped = [
-        f"{reason['count']:,} {DROP_REASONS[name]} ({', '.join(reason['first'])}"
-        + (", ...)" if reason["count"] > len(reason["first"]) else ")")
-        for name, reason in facts["dropped"].items()
-        if reason["count"]
-    ]
     kept = f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept"
     if 0 < facts["num_identical"] < facts["num_pairs"]:
         kept += f", {facts['num_identical']:,} of them with identical sides"
@@ -307,4 +304,27 @@ def corpus_report(facts: dict) -> str:
         kept += ", all with identical sides: is the target the same file as the source?"
     if facts.get("num_segmentations", 1) > 1:
         kept += f", each in {facts['num_segmentations']} segmentations"
-    return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])
+    return "; dropped: ".join([kept, *filter(None, [dropped_report(facts["dropped"])])])
+
+
+def new_dropped() -> dict:
+    """Returns counts and first locations of dropped pairs by reason, none so far."""
+    return {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
+
+
+def count_dropped(dropped: dict, reason: str, locate, number: int) -> None:
+    """Counts the dropped pair `number`, from 1, which `locate` finds."""
+    dropped[reason]["count"] += 1
+    if len(dropped[reason]["first"]) < _MAX_LOCATIONS:
+        dropped[reason]["first"].append(locate(number))
+
+
+def dropped_report(dropped: dict) -> str:
+    """Returns the numbers of dropped pairs and their first locations, or no text."""
+    report = "; ".join(
+        f"{found['count']:,} {DROP_REASONS[reason]} ({', '.join(found['first'])}"
+        + (", ...)" if found["count"] > len(found["first"]) else ")")
+        for reason, found in dropped.items()
+        if found["count"]
+    )
+    return f"{report}. {LATIN_HINT}" if dropped["invalid_utf8"]["count"] else report

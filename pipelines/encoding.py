@@ -16,13 +16,14 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.files import replace_folder, replace_text
 from keras_transformer.pipelines.encoded_corpus import (
-    DROP_REASONS,
     DROPPED,
     FACTS,
     SIDES,
     EncodedCorpus,
     corpus_report,
+    count_dropped,
     group_file,
+    new_dropped,
     side_files,
 )
 from keras_transformer.pipelines.lines import encode_text
@@ -38,8 +39,6 @@ _FORMAT = 3
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
 _HASHED_IDS = 1 << 20  # per step, to bound the memory
-# Maximum number of dropped pairs per reason whose locations are stored.
-_MAX_LOCATIONS = 5
 _FILES = {FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))}
 _FILES |= {*map(group_file, SIDES)}
 _TEMPORARY = f".{FACTS.removesuffix('.json')}-"
@@ -143,7 +142,7 @@ def encode_corpus(
         (temporary / FACTS).write_text(json.dumps(facts, indent=1))
         if not facts["num_pairs"]:
             raise DataError(
-                f"no {examples}: {corpus_report(facts)}. "
+                f"no {examples}: {corpus_report(facts).removesuffix('.')}. "
                 f"Received: max_length={max_length} (data.max_length in a recipe)."
             )
     return EncodedCorpus(folder)
@@ -183,9 +182,9 @@ def _read_partial(path, fingerprint) -> dict:
         facts = read_json(path, dict[str, Any], error=DataError)
         if facts.get("fingerprint") == fingerprint and "lengths" in facts:
             return facts
-    dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     counts = dict.fromkeys(("num_read", "num_pairs", "num_identical"), 0)
-    return {**counts, "dropped": dropped, "fingerprint": fingerprint, "lengths": {}}
+    facts = {"dropped": new_dropped(), "fingerprint": fingerprint, "lengths": {}}
+    return counts | facts
 
 
 def _hash_ids(folder) -> str:
@@ -327,7 +326,7 @@ def _write_corpus(
 
     `facts` describes the chunks that are complete (see `_read_partial`).
     """
-    dropped, lengths = facts["dropped"], facts["lengths"]
+    lengths = facts["lengths"]
     alignments = pairs.alignments()
     with contextlib.ExitStack() as stack:
         files = []
@@ -376,12 +375,10 @@ def _write_corpus(
                 for writer, rows, numbers in zip(writers, sides, groups, strict=True):
                     writer.append(rows, reasons == "", numbers)
                 for number in np.flatnonzero(reasons != ""):
-                    found = dropped[reasons[number]]
-                    found["count"] += 1
-                    if len(found["first"]) < _MAX_LOCATIONS:
-                        is_target = is_good[0][number] and not is_good[1][number]
-                        locate = pairs.locate_target if is_target else pairs.locate
-                        found["first"].append(locate(num_read + int(number) + 1))
+                    is_target = is_good[0][number] and not is_good[1][number]
+                    locate = pairs.locate_target if is_target else pairs.locate
+                    place = num_read + int(number) + 1
+                    count_dropped(facts["dropped"], reasons[number], locate, place)
                 facts["num_read"] += len(reasons)
                 facts["num_pairs"] += int((reasons == "").sum())
                 facts["num_identical"] += int((identical & (reasons == "")).sum())

@@ -87,7 +87,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_LATIN = "If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
+LATIN_HINT = "If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
 
 
 def read_lines(
@@ -153,7 +153,7 @@ def decode_lines(
             if errors == "raise":
                 raise DataError(
                     f"{name}:{number}: not UTF-8 (byte {line[error.start]:#04x} at "
-                    f"position {error.start + 1} of the line). {_LATIN}"
+                    f"position {error.start + 1} of the line). {LATIN_HINT}"
                 ) from None
             first, count = first or number, count + 1
             yield line.decode(errors="replace") if errors == "replace" else None
@@ -161,7 +161,7 @@ def decode_lines(
         logger.warning(
             "%s: %s line(s) not UTF-8, the first is line %d; unreadable bytes were "
             "replaced. %s",
-            *(name, f"{count:,}", first, _LATIN),
+            *(name, f"{count:,}", first, LATIN_HINT),
         )
 
 

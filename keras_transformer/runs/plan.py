@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from keras_transformer.errors import DataError
 from keras_transformer.machine import (
     find_machine,
     format_bytes,
@@ -13,17 +14,18 @@ from keras_transformer.machine import (
     recipe_memory,
 )
 from keras_transformer.pipelines import Tokenizer
+from keras_transformer.pipelines.encoded_corpus import (
+    count_dropped,
+    dropped_report,
+    new_dropped,
+)
 from keras_transformer.recipes.automatic import (
     measure_training_text,
     mixture_size,
     token_bytes,
 )
 from keras_transformer.runs.build import build_training_model
-from keras_transformer.runs.corpora import (
-    check_lengths,
-    load_pairs,
-    nonempty_pairs,
-)
+from keras_transformer.runs.corpora import check_lengths, load_pairs
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import automatic_bfloat16, configure_threads
 
@@ -66,7 +68,8 @@ def plan_training(recipe):
     settings, sizes, tokenizer = recipe.training, recipe.model, recipe.tokenizer
     machine = find_machine()
     configure_threads(settings.parallel_parts, machine.cores)
-    text = _text_size(recipe)
+    first = _FirstPairs()
+    text = _text_size(recipe, first)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
     with automatic_bfloat16(settings.mixed_precision == "bfloat16_matmul"):
@@ -111,6 +114,7 @@ def plan_training(recipe):
     return {
         "machine": str(machine),
         "data": data,
+        **first.describe_dropped(),
         "vocabulary": f"{vocabulary} subwords ({tokenizer.kind})",
         "model": (
             f"{parameters:,} parameters ({sizes.size}: {sizes.num_layers} layers, "
@@ -126,16 +130,57 @@ def plan_training(recipe):
     }
 
 
-def _text_size(recipe):
+class _FirstPairs:
+    """Counts of the pairs at the beginning of each training text."""
+
+    def __init__(self):
+        self._num_read = 0
+        self._dropped = new_dropped()
+
+    def count(self, pairs):
+        """Reads the first pairs and returns the share that training keeps.
+
+        Lengths are not checked, because they depend on the vocabulary.
+        """
+        num_read = num_dropped = 0
+        for number, pair in enumerate(itertools.islice(pairs, _CHECKED_PAIRS), 1):
+            num_read += 1
+            is_good = [text is not None and bool(text.strip()) for text in pair]
+            if all(is_good):
+                continue
+            num_dropped += 1
+            locate = pairs.locate_target if is_good[0] else pairs.locate
+            reason = "invalid_utf8" if None in pair else "empty"
+            count_dropped(self._dropped, reason, locate, number)
+        self._num_read += num_read
+        if num_dropped == num_read:
+            raise DataError(
+                f"no training examples in the first {num_read:,} pairs: "
+                f"{dropped_report(self._dropped)}"
+            )
+        return 1 - num_dropped / num_read
+
+    def describe_dropped(self):
+        """Returns a line of the plan as a mapping, empty if no pairs were read."""
+        if not self._num_read:
+            return {}
+        report = dropped_report(self._dropped) or "none"
+        checked = f"of the first {self._num_read:,} pairs, without checking lengths"
+        return {"dropped": f"{checked}: {report}"}
+
+
+def _text_size(recipe, first):
     """Returns the `TextSize` of the training text, or `None` if it is not measured.
 
     As in training, pairs with an empty side do not count. Their number is extrapolated
-    from the first pairs. Datasets that would have to be downloaded are not read.
+    from the first pairs, which `first` counts. Datasets that would have to be
+    downloaded are not read.
     """
     data = recipe.data
     if data.kind == "mixed":
         sizes = [
-            _text_size(recipe.model_copy(update={"data": each})) for each in data.train
+            _text_size(recipe.model_copy(update={"data": each}), first)
+            for each in data.train
         ]
         return None if None in sizes else mixture_size(data, sizes)
     if data.kind == "tfds":
@@ -149,8 +194,7 @@ def _text_size(recipe):
     if tokenizer is not None:
         next(pairs.id_chunks(tokenizer))
         return size
-    first = list(itertools.islice(pairs, _CHECKED_PAIRS))
-    share = len(nonempty_pairs(first, "train")) / len(first)
+    share = first.count(pairs)
     return size and size._replace(pairs=round(share * size.pairs))
 
 

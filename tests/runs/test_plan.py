@@ -35,6 +35,7 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
     # 20 lines of 16 bytes, at 4 bytes per token. 30 steps of 64 tokens are 24 epochs.
     assert found["data"] == "20 pairs, about 80 tokens per side"
+    assert found["dropped"].endswith("20 pairs, without checking lengths: none")
     assert found["steps"] == "30, about 24 epochs"
     assert found["vocabulary"] == "50 subwords (bpe)"
     # Three attention sublayers, two feed-forward networks, seven norms (two of them at
@@ -93,7 +94,17 @@ def test_plan_describes_batches_and_stages(recipe, slow_model, settings, expecte
 
 def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, slow_model):
     (tmp_path / "a").write_text("a cat sat on it\n" * 15 + " \n" * 3 + "\n" * 2)
-    assert plan_training(recipe)["data"].startswith("15 pairs, ")
+    found = plan_training(recipe)
+    assert found["data"].startswith("15 pairs, ")
+    checked, _, report = found["dropped"].partition(": ")
+    assert checked == "of the first 20 pairs, without checking lengths"
+    places = ", ".join(f"{tmp_path}/a:{line}" for line in range(16, 21))
+    assert report == f"5 with an empty side ({places})"
+    with open(tmp_path / "b", "r+b") as file:
+        file.write("é".encode("latin1"))
+    report = plan_training(recipe)["dropped"]
+    assert f"lengths: 1 not UTF-8 on a side ({tmp_path}/b:1); 5 with an" in report
+    assert report.endswith("iconv -f LATIN1 -t UTF-8.")
     pairs = tmp_path / "pairs"
     pairs.write_text("a cat sat on it\ta cat sat on it\n" * 20)
     tsv = load_recipe("files", [f"data={{kind: tsv, train: {pairs}}}", *SMALL])
@@ -104,7 +115,7 @@ def test_plan_counts_the_pairs_that_training_keeps(recipe, tmp_path, slow_model)
     ("kind", "lines", "problem"),
     [
         ("jsonl", ["{}"], ":1: data.source=source must be a key"),
-        ("tsv", ["\tb"], "data.train must contain at least one pair"),
+        ("tsv", ["\tb"], "no training examples in the first 1 pairs: 1 with an"),
         ("files", ["a", "b"], "must have the same number of lines"),
         ("trees", ["(S"], ":1: the tree that begins on this line"),
     ],
