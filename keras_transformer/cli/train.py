@@ -190,15 +190,17 @@ def _shell_path(path):
 
 
 def load_adapted_recipe(*arguments):
-    """Checks a recipe, then loads TensorFlow and adapts the recipe to the machine.
+    """Checks a recipe and its text, loads TensorFlow, and adapts it to the machine.
 
     `arguments` are those of `load_recipe`. The chosen settings are printed.
     """
     from keras_transformer.machine import find_machine
     from keras_transformer.recipes import load_recipe
+    from keras_transformer.recipes.automatic import check_files
 
     chosen = []  # a line per setting
     recipe = load_recipe(*arguments, report=chosen.append)
+    check_files(recipe.data)
     console.load_tensorflow()
     # The values of keys that are `auto` depend on the GPUs, which are found only after
     # TensorFlow has loaded.

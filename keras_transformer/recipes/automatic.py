@@ -3,8 +3,8 @@
 The values follow docs/how-to/train-on-your-data.md. A resumed run keeps the values of
 its first start, because they are in its `config.yaml`.
 
-The size of the text is estimated without TensorFlow. The files are not checked. If one
-cannot be read, training reports why.
+The size of the text is estimated without TensorFlow. Files that cannot be read are
+reported by `check_files`, not here.
 """
 
 import math
@@ -15,7 +15,7 @@ from pydantic import BaseModel, NonNegativeInt
 
 from keras_transformer.errors import DataError, RecipeError
 from keras_transformer.pipelines.lines import opened_lines
-from keras_transformer.pipelines.sources.text_files import PAIR_LINES
+from keras_transformer.pipelines.sources.text_files import PAIR_LINES, TextFiles
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.untrusted import MAX_LOG_BYTES, read_json
 
@@ -288,6 +288,31 @@ def _choose(values, keys, recipe, report):
         if report is not None:
             report(f"  {key}: {'null' if value is None else value} ({reason})")
     return recipe
+
+
+def check_files(data) -> None:
+    """Checks files of text before TensorFlow is loaded, given a recipe's section `data`.
+
+    Line-aligned files must have equal numbers of lines. Of other files, the first pair
+    is read. Text that would have to be downloaded is not checked.
+
+    Raises:
+        DataError: If a file cannot be read or is no UTF-8 text, or if two files differ
+            in their numbers of lines.
+    """
+    if data.kind == "mixed":
+        for each in data.train:
+            check_files(each)
+        return
+    for split in ("train", "validation"):
+        files = getattr(data, split, None)
+        if files and data.kind in PAIR_LINES:
+            next(iter(PAIR_LINES[data.kind](files, data.source, data.target)))
+        elif hasattr(files, "source"):
+            alignments = getattr(files, "alignments", None)
+            pairs = TextFiles(files.source, files.target, alignments)
+            next(iter(pairs))
+            pairs.alignments()  # compares the numbers of lines
 
 
 class _Shard(BaseModel):

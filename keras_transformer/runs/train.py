@@ -16,6 +16,7 @@ from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.interop.peft import write_adapters
 from keras_transformer.pipelines.batching import check_budget
 from keras_transformer.recipes import dump_recipe, load_recipe
+from keras_transformer.recipes.automatic import check_files
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.build import build_training_model, regularization
 from keras_transformer.runs.corpora import (
@@ -103,8 +104,11 @@ def train(
     require_backend("training", "tensorflow", "jax")
     if isinstance(recipe, str | os.PathLike | dict):
         existing = None if restart else output
-        report = functools.partial(print, file=sys.stderr) if progress else None
-        recipe = load_recipe(recipe, run=existing, report=report)
+        chosen = []  # a line per setting
+        recipe = load_recipe(recipe, run=existing, report=chosen.append)
+        check_files(recipe.data)
+        if progress:
+            print(*chosen, sep="\n", end="\n" * bool(chosen), file=sys.stderr)
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:

@@ -57,7 +57,12 @@ TREES = "data={kind: trees, train: {trees: a.trees}, validation: {trees: v.trees
         ("phrases", [], "run", ["translate run", "export run saved_models/run"]),
     ],
 )
-def test_train_prints_the_next_commands(train, recipe, settings, run, commands):
+def test_train_prints_the_next_commands(
+    train, tmp_path, recipe, settings, run, commands
+):
+    for name in ("a", "v", "w"):
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.{language}").write_text("a\n")
     result = train(recipe, "--output", run, *(f"--set={each}" for each in settings))
     assert (result.exit_code, result.stdout) == (0, "steps: 7\n"), result.stderr
     lines = result.stderr.partition("next:\n")[2].splitlines()
@@ -104,6 +109,39 @@ def test_train_names_a_mistake(train, tmp_path, arguments, message):
     result = train(*arguments)
     assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("options", [["--output", "run"], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("files, train: {source: a, target: none}", "{}/none: no such file"),
+        (
+            "files, train: {source: a, target: b}",
+            "{0}/a and {0}/b must have the same number of lines. Received: 1 and 2.",
+        ),
+        (
+            "files, train: {source: a, target: a}, validation: {source: a, target: c}",
+            "{}/c: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8.",
+        ),
+        ("tsv, train: a, validation: none", "{}/none: no such file"),
+        (
+            "jsonl, train: d, source: s, target: t",
+            "{}/d:1: data.target=t must be a key of the object. Available: s.",
+        ),
+        ("mixed, train: [{kind: tsv, train: none}]", "{}/none: no such file"),
+    ],
+)
+def test_train_names_bad_text_before_anything_else(
+    train, tmp_path, options, data, message
+):
+    for name, text in {"a": "a\tb\n", "b": "a\nb\n", "d": '{"s": "a"}\n'}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "c").write_text("a\n", encoding="utf-16")
+    result = train("files", *options, "--set", f"data={{kind: {data}}}")
+    error = message.format(tmp_path)
+    assert (result.exit_code, result.stderr.rstrip()) == (2, f"error: {error}")
+    assert not (tmp_path / "run").exists()
 
 
 def test_train_without_a_recipe_lists_recipes(train):
