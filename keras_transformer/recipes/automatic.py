@@ -104,7 +104,7 @@ def _vocabulary_size(recipe, text, machine):
 def _batch_tokens(recipe, text, machine):
     size = _size_class(recipe).batch_tokens
     epoch_tokens = _epoch_tokens(recipe, text)
-    reason = f"for the size {recipe.model.size}"
+    reason = f"for {_size_label(recipe)}"
     # If batches of this size give fewer than ten updates per epoch, choose the largest
     # power of two that gives ten. Every sentence must fit into a batch.
     if epoch_tokens // 10 < size:
@@ -150,7 +150,9 @@ def _steps(recipe, text, machine):
     if recipe.training.initial_model:
         steps = min(max(_FINE_TUNING_EPOCHS * epoch, _FINE_TUNING_STEPS), steps)
     steps = round(steps, -2)
-    return steps, f"about {max(1, round(steps / epoch)):,} epochs"
+    training = recipe.training.model_copy(update={"steps": steps})
+    recipe = recipe.model_copy(update={"training": training})
+    return steps, f"about {describe_epochs(recipe, text)}"
 
 
 def _warmup_steps(recipe, text, machine):
@@ -165,8 +167,8 @@ def _learning_rate(recipe, text, machine):
         return None, "the schedule `noam` computes the rate"
     rate = _size_class(recipe).learning_rate
     if recipe.training.initial_model:
-        return rate / 10, f"a tenth of that of a new {recipe.model.size} model"
-    return rate, f"for the size {recipe.model.size}"
+        return rate / 10, f"a tenth of that of a new model of {_size_label(recipe)}"
+    return rate, f"for {_size_label(recipe)}"
 
 
 def _checkpoint_steps(recipe, text, machine):
@@ -191,6 +193,12 @@ def _mixed_precision(recipe, text, machine):
     return precision, f"compute capability {capability}"
 
 
+def _size_label(recipe):
+    """Returns the name of the size, or the width if other sizes differ from it."""
+    model = recipe.model
+    return f"the size {model.size}" if model.has_size else f"d_model {model.d_model}"
+
+
 def _size_class(recipe):
     """Returns the `SizeDefaults` for the width of the model."""
     width = recipe.model.d_model
@@ -201,6 +209,18 @@ def _epoch_tokens(recipe, text):
     train = getattr(recipe.data, "train", None)
     copies = 2 if getattr(train, "bidirectional", False) else 1
     return max(1, copies * text.bytes // TOKEN_BYTES)
+
+
+def describe_epochs(recipe, text) -> str:
+    """Estimates the number of epochs that a recipe trains on a text of a `TextSize`."""
+    epochs = 0
+    for stage in recipe.stages:
+        # An epoch in both directions has each pair twice.
+        copies = 2 if stage.text_options.bidirectional else 1
+        tokens = copies * text.bytes / token_bytes(recipe.tokenizer.vocabulary_size)
+        epochs += stage.settings.steps * stage.settings.batch_tokens / max(1, tokens)
+    shown = f"{epochs:,.0f}" if epochs >= 9.5 else f"{epochs:.1f}".removesuffix(".0")
+    return f"{shown} epoch{'' if shown == '1' else 's'}"
 
 
 def token_bytes(vocabulary_size) -> float:
@@ -285,13 +305,14 @@ def _choose(values, keys, recipe, report):
         value, reason = _CHOICES[key](recipe, text, machine)
         values[section][name] = value
         recipe = Recipe.model_validate(values)
-        if report is not None:
+        is_used = key != "training.validation_steps" or recipe.data.validation
+        if report is not None and is_used:
             report(f"  {key}: {'null' if value is None else value} ({reason})")
     return recipe
 
 
 def check_files(data) -> None:
-    """Checks files of text before TensorFlow is loaded, given a recipe's section `data`.
+    """Checks the text files of a recipe's section `data` without loading TensorFlow.
 
     Line-aligned files must have equal numbers of lines. Of other files, the first pair
     is read. Text that would have to be downloaded is not checked.

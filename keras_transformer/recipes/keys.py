@@ -7,6 +7,12 @@ from pydantic import BaseModel, ValidationError
 from keras_transformer.recipes.data_sections import CORPUS_KINDS, DATA_KINDS, data_kind
 from keras_transformer.recipes.schema import Recipe, StageSettings
 
+# Hints for keys that users set to null to switch something off.
+_NULL_HINTS = {
+    "training.validation_steps": ". To train without validation, set data.validation "
+    "to null"
+}
+
 
 def dotted_recipe_keys() -> list[str]:
     """Returns the dotted keys of all settings in recipes, for every kind of data.
@@ -131,7 +137,9 @@ def _describe(error, key, keys) -> str:
     expected = message.removeprefix("Input should be ")
     # Other messages are sentences, such as "List should have at least 1 item".
     start = f"{key}:" if expected == message else f"{key} must be"
-    return f"{start} {expected}. Received: {received!r}"
+    shown = "null" if received is None else repr(received)
+    hint = _NULL_HINTS.get(key, "") if received is None else ""
+    return f"{start} {expected}. Received: {shown}{hint}"
 
 
 def _location(loc):

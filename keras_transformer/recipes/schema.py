@@ -126,6 +126,14 @@ class ModelSettings(Section, ModelArguments):
             setattr(self, name, sizes[name])
         return self
 
+    @property
+    def has_size(self) -> bool:
+        """Whether the sizes, but perhaps not the dropout rates, are those of `size`."""
+        given = SIZES[self.size]
+        return all(
+            getattr(self, name) == given[name] for name in {*given} - {*DROPOUT_RATES}
+        )
+
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
         arguments = self.model_dump(exclude={*_SHORT_FORMS, "variations"})

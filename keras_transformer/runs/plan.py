@@ -20,6 +20,7 @@ from keras_transformer.pipelines.encoded_corpus import (
     new_dropped,
 )
 from keras_transformer.recipes.automatic import (
+    describe_epochs,
     measure_training_text,
     mixture_size,
     token_bytes,
@@ -65,7 +66,7 @@ def plan_training(recipe):
     """
     check_model(recipe)
     check_lengths(recipe)
-    settings, sizes, tokenizer = recipe.training, recipe.model, recipe.tokenizer
+    settings, tokenizer = recipe.training, recipe.tokenizer
     machine = find_machine()
     configure_threads(settings.parallel_parts, machine.cores)
     first = _FirstPairs()
@@ -116,10 +117,7 @@ def plan_training(recipe):
         "data": data,
         **first.describe_dropped(),
         "vocabulary": f"{vocabulary} subwords ({tokenizer.kind})",
-        "model": (
-            f"{parameters:,} parameters ({sizes.size}: {sizes.num_layers} layers, "
-            f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
-        ),
+        "model": f"{parameters:,} parameters ({_describe_sizes(recipe.model)})",
         "batch": _describe_batch(settings),
         "steps": _describe_steps(recipe, text),
         "memory": _describe_memory(recipe_memory(recipe, num_devices), machine),
@@ -247,6 +245,15 @@ def _tokens_per_second(model, recipe, text, has_gpu):
     return source.size / float(np.median(np.diff(times)))
 
 
+def _describe_sizes(model):
+    name = f"{model.size}: " if model.has_size else ""
+    layers, heads = (
+        f"{count} {noun}{'s' * (count > 1)}"
+        for count, noun in ((model.num_layers, "layer"), (model.num_heads, "head"))
+    )
+    return f"{name}{layers}, d_model {model.d_model}, d_ff {model.d_ff}, {heads}"
+
+
 def _describe_batch(settings):
     numbers = {
         "sequential": settings.gradient_accumulation_steps,
@@ -263,12 +270,7 @@ def _describe_steps(recipe, text):
         steps += f" (stages: {' + '.join(f'{s.settings.steps:,}' for s in stages)})"
     if not text or not text.bytes:
         return steps
-    epochs, size = 0, token_bytes(recipe.tokenizer.vocabulary_size)
-    for stage in stages:
-        # An epoch in both directions has each pair twice.
-        copies = 2 if stage.text_options.bidirectional else 1
-        epochs += _tokens(stage) * size / (copies * text.bytes)
-    return f"{steps}, about {max(1, round(epochs)):,} epochs"
+    return f"{steps}, about {describe_epochs(recipe, text)}"
 
 
 def _tokens(stage):

@@ -107,8 +107,9 @@ def train(
         chosen = []  # a line per setting
         recipe = load_recipe(recipe, run=existing, report=chosen.append)
         check_files(recipe.data)
-        if progress:
-            print(*chosen, sep="\n", end="\n" * bool(chosen), file=sys.stderr)
+        show = functools.partial(print, file=sys.stderr)
+        for line in chosen if progress else ():
+            show(line)
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:

@@ -105,12 +105,47 @@ def test_both_directions_double_the_text_of_an_epoch(load):
 
 def test_report_gives_a_reason_for_each_value(load):
     lines = []
-    load(29_000, LAPTOP, report=lines.append)
+    validation = "data.validation={source: v.en, target: v.de}"
+    load(29_000, LAPTOP, validation, report=lines.append)
     assert lines[0] == "settings for 29,000 pairs on 4 CPU core(s), 8.0 GiB of memory:"
     assert "  model.size: tiny (for up to 50,000 pairs)" in lines
     keys = [line.split(":")[0].strip() for line in lines[1:]]
     assert keys == list(automatic.AUTOMATIC_KEYS)
     assert all(line.endswith(")") for line in lines[1:])
+    assert "  training.learning_rate: 0.005 (for the size tiny)" in lines
+    lines.clear()
+    load(29_000, LAPTOP, "model.d_ff=512", report=lines.append)
+    assert "  training.learning_rate: 0.005 (for d_model 128)" in lines
+    # Without validation text, its interval has no effect.
+    assert not any("validation_steps" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs"),
+    [
+        # 1,000 pairs of 70 bytes are 17,500 tokens of 4 bytes.
+        (["steps=35", "batch_tokens=5000"], "10 epochs"),
+        (["steps=28", "batch_tokens=5000"], "8 epochs"),
+        (["steps=5", "batch_tokens=5000"], "1.4 epochs"),
+        (["steps=7", "batch_tokens=2500"], "1 epoch"),
+        (["steps=1", "batch_tokens=2500"], "0.1 epochs"),
+        (["steps=70000", "batch_tokens=2500"], "10,000 epochs"),
+        (["stages=[{steps: 3}, {steps: 4}]", "batch_tokens=5000"], "2 epochs"),
+    ],
+)
+def test_epochs_are_estimated_from_tokens(load, settings, epochs):
+    recipe = load(1_000, LAPTOP, *(f"training.{each}" for each in settings))
+    text = TextSize(1_000, 70_000, 100, 1_000)
+    assert automatic.describe_epochs(recipe, text) == epochs
+
+
+def test_null_validation_steps_are_refused_with_a_remedy(load):
+    message = (
+        r"training\.validation_steps must be a valid integer\. Received: null\. To "
+        r"train without validation, set data\.validation to null$"
+    )
+    with pytest.raises(RecipeError, match=message):
+        load(29_000, LAPTOP, "training.validation_steps=null")
 
 
 def test_given_values_are_kept_and_others_follow_them(load):

@@ -41,7 +41,7 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     # Three attention sublayers, two feed-forward networks, seven norms (two of them at
     # the ends of the stacks), and embeddings of 50 ids.
     parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
-    assert found["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
+    assert found["model"].startswith(f"{parameters:,} parameters (1 layer, d_model 8, ")
     speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))
     assert speed > 1
     assert re.match(r"about \d+ s, without validation", found["time"])
@@ -57,6 +57,26 @@ def slow_model(monkeypatch):
     monkeypatch.setattr(plan, "_training_model", lambda recipe: model)
     monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
     monkeypatch.setattr(plan, "configure_threads", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ([], "tiny: 4 layers, d_model 128, d_ff 256, 4 heads"),
+        (["model.dropout=0.2"], "tiny: 4 layers, d_model 128, d_ff 256, 4 heads"),
+        (["model.d_ff=512"], "4 layers, d_model 128, d_ff 512, 4 heads"),
+        (["model.num_heads=1"], "4 layers, d_model 128, d_ff 256, 1 head"),
+        (
+            ["model.positions=learned", "model.max_length=256"],
+            "tiny: 4 layers, d_model",
+        ),
+    ],
+)
+def test_plan_names_a_size_only_if_it_is_unchanged(recipe, slow_model, settings, sizes):
+    train = recipe.data.train
+    data = f"data.train={{source: {train.source}, target: {train.target}}}"
+    found = plan_training(load_recipe("files", [data, "model.size=tiny", *settings]))
+    assert found["model"].startswith(f"1 parameters ({sizes}")
 
 
 STAGES = "training.stages=[{{steps: 10{}}}, {{steps: 5, batch_tokens: 128{}}}]"
