@@ -127,7 +127,7 @@ def run_with_apache_beam(
         written = [FileSystems.join(output, name) for name in names]
         for path in written:
             if FileSystems.exists(path):
-                raise DataError(f"{path}: already exists. Choose another folder.")
+                raise DataError(f"{path}: already exists. Choose another folder")
         result = run_pipeline(lines, pipeline_options)
     counted = result.metrics().query(MetricsFilter().with_name(_TRUNCATED))["counters"]
     num_cut = sum(counter.result for counter in counted)

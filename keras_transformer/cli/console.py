@@ -147,6 +147,13 @@ def require_parent(path: pathlib.Path) -> None:
         raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
+def require_new(path: pathlib.Path) -> None:
+    """Requires that an output folder does not exist, and can."""
+    if path.exists():
+        raise UserError(f"{path}: already exists. Choose another folder")
+    require_folder_path(path)
+
+
 def require_folder_path(path: pathlib.Path) -> None:
     """Requires that neither an output folder's path nor a parent of it is a file."""
     for each in (path, *path.parents):
@@ -192,16 +199,23 @@ def quiet_libraries():
 def load_tensorflow() -> None:
     """Imports TensorFlow and checks --device. Takes seconds: do other checks first."""
     with quiet_libraries():
-        import tensorflow as tf
+        import tensorflow  # noqa: F401
 
         if settings.device in (None, "cpu"):
             return
+        import keras
+
+        from keras_transformer.machine import find_machine
+
         expected = settings.device.count(",") + 1
-        found = len(tf.config.list_physical_devices("GPU"))
+        found = len(find_machine().gpus)
     if found < expected:
+        is_jax = keras.config.backend() == "jax"
+        name = "JAX" if is_jax else "TensorFlow"
+        install = 'pip install "jax[cuda13]"' if is_jax else install_hint("gpu")
         raise UserError(
-            f"--device {settings.device}: TensorFlow finds {found} GPU(s). "
-            f"Check `nvidia-smi`, and install CUDA: {install_hint('gpu')}"
+            f"--device {settings.device}: {name} finds {found} GPU(s). "
+            f"Check `nvidia-smi`, and install CUDA: {install}"
         )
 
 

@@ -286,12 +286,12 @@ def import_(
     path: Annotated[
         str,
         Argument(
-            metavar="PATH",
+            metavar="MODEL",
             help="Folder of a Marian or Hugging Face model, or hf://OWNER/NAME.",
         ),
     ],
     output: Annotated[
-        pathlib.Path, Argument(metavar="OUTPUT", help="Folder to create.")
+        pathlib.Path, Argument(metavar="FOLDER", help="Folder to create.")
     ],
     engine: Annotated[
         Literal["marian", "huggingface"] | None,
@@ -317,8 +317,8 @@ def import_(
 ):
     """Import a Marian, OPUS-MT, M2M100, NLLB or mBART-50 model.
 
-    Commands such as translate, score, export and train --from accept OUTPUT like a run
-    folder.
+    Commands such as translate, score, export and train --from accept FOLDER like a run
+    folder. Models with .bin files need `pip install torch`.
 
     \b
     keras-transformer import opus-mt-en-de models/en-de
@@ -326,9 +326,7 @@ def import_(
     keras-transformer import nllb-200-distilled-600M models/nllb \\
       --source-language eng_Latn --target-language fra_Latn
     """
-    if output.exists():
-        raise UserError(f"{output}: already exists")
-    console.require_folder_path(output)
+    console.require_new(output)
     folder = _local_folder(path)
 
     console.load_tensorflow()
@@ -385,10 +383,12 @@ def _local_folder(path):
         folder = pathlib.Path(path)
         console.require_exists(folder)
         return folder
+    from keras_transformer.interop.arrays import require_torch
     from keras_transformer.saving.hub import download
 
     folder = download(path, _PATTERNS)
     if not any(folder.glob("*.safetensors")):
+        require_torch(path)  # before gigabytes are downloaded
         folder = download(path, _TORCH_PATTERNS)
     return folder
 
@@ -399,28 +399,29 @@ _NUM_SHOWN = 10
 def extend_vocabulary(
     model: options.WeightsModel,
     output: Annotated[
-        pathlib.Path, Option("--output", "-o", metavar="NEW", help="Folder to create.")
+        pathlib.Path,
+        Option("--output", "-o", metavar="FOLDER", help="Folder to create."),
     ],
     size: Annotated[
         int, Option(min=1, help="Maximum number of subwords to add per vocabulary.")
     ],
     source: Annotated[
         list[pathlib.Path],
-        Option("--source", "-s", metavar="F", help="New text in the source language."),
+        Option("--source", "-s", help="New text in the source language."),
     ] = (),
     target: Annotated[
         list[pathlib.Path],
-        Option("--target", "-t", metavar="F", help="New text in the target language."),
+        Option("--target", "-t", help="New text in the target language."),
     ] = (),
     text: Annotated[
-        list[pathlib.Path], Option(metavar="F", help="New text in either language.")
+        list[pathlib.Path], Option(help="New text in either language.")
     ] = (),
     allow_unsafe: options.AllowUnsafe = False,
 ):
     """Add subwords from new text to a model's vocabulary.
 
     Existing subwords keep their ids and weights. The weights of a new one start as the
-    mean of those of its parts, so train the new model with `train --from NEW`.
+    mean of those of its parts, so train the new model with `train --from FOLDER`.
 
     --source, --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the source's and --target the target's.
@@ -434,9 +435,7 @@ def extend_vocabulary(
     if not paths:
         raise UserError("give at least one of --source, --target and --text")
     console.require_exists(*paths)
-    if output.exists():
-        raise UserError(f"{output}: already exists")
-    console.require_folder_path(output)
+    console.require_new(output)
 
     if allow_unsafe:
         console.warn_unsafe(model)

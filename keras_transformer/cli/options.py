@@ -76,15 +76,16 @@ Model = Annotated[
     pathlib.Path,
     Argument(
         metavar="MODEL",
-        help="Run folder, .keras file, preset, SavedModel, packaged model, or "
-        "hf://OWNER/NAME.",
+        help="Folder of a run or an import, .keras file, preset, SavedModel, packaged "
+        "model, or hf://OWNER/NAME.",
     ),
 ]
 WeightsModel = Annotated[
     pathlib.Path,
     Argument(
         metavar="MODEL",
-        help="Run folder, .keras file, preset, packaged model, or hf://OWNER/NAME.",
+        help="Folder of a run or an import, .keras file, preset, packaged model, or "
+        "hf://OWNER/NAME.",
     ),
 ]
 RecipeName = Annotated[
@@ -128,7 +129,7 @@ Resume = Annotated[
     bool,
     Option(
         "--resume",
-        help="Write each 500 lines to OUTPUT.part; continue it if it exists.",
+        help="Write to OUTPUT.part every 500 lines, and continue it if it exists.",
     ),
 ]
 BeamSize = Annotated[

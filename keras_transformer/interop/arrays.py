@@ -3,13 +3,14 @@
 Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
+import importlib.util
 import json
 import zipfile
 
 import ml_dtypes
 import numpy as np
 
-from keras_transformer.errors import ModelError, install_hint
+from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import require_regular, shorten
 
 _MAX_BYTES = 8 << 30
@@ -149,17 +150,22 @@ def read_safetensors(path):
         raise ModelError(f"{path}: not a safetensors file: {shorten(error)}") from None
 
 
+def require_torch(name):
+    """Requires that torch is installed, which reads the `.bin` file of a model."""
+    if importlib.util.find_spec("torch") is None:
+        raise ModelError(
+            f"{name}: its weights are a .bin file, which torch reads. Run "
+            "`pip install torch`, or convert the file to safetensors"
+        )
+
+
 def read_torch(path):
     """Returns the arrays of a `pytorch_model.bin`, without running its code."""
     require_regular([path], ModelError)
     size = path.stat().st_size
-    try:
-        import torch
-    except ImportError:
-        raise ModelError(
-            f"{path}: reading .bin files requires torch. Run "
-            f"{install_hint('backends')}, or convert the file to safetensors"
-        ) from None
+    require_torch(path)
+    import torch
+
     try:
         is_zip = zipfile.is_zipfile(path)
         if is_zip:

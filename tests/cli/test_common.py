@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 from typer.testing import CliRunner
@@ -113,15 +114,28 @@ def test_common_options_reject_values(
     ("device", "found", "is_enough"),
     [("gpu", 0, False), ("gpu:0,1", 1, False), ("gpu:0,1", 2, True), ("cpu", 0, True)],
 )
-def test_device_must_be_found_by_tensorflow(monkeypatch, device, found, is_enough):
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_device_must_be_found_by_the_backend(
+    monkeypatch, backend, device, found, is_enough
+):
+    import keras
     import tensorflow as tf
 
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [None] * found)
+    gpu = types.SimpleNamespace(platform="gpu", compute_capability="9.0")
+    count = {"tensorflow": 0, "jax": 0, backend: found}
+    jax = types.SimpleNamespace(local_devices=lambda: [gpu] * count["jax"])
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    gpus = [gpu] * count["tensorflow"]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+    details = {"compute_capability": (9, 0)}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _: details)
     monkeypatch.setattr(console, "settings", console.Settings(device=device))
+    names = {"tensorflow": r"TensorFlow finds .*\[gpu\]", "jax": r"JAX finds .*cuda13"}
     with (
         contextlib.nullcontext()
         if is_enough
-        else pytest.raises(UserError, match="finds")
+        else pytest.raises(UserError, match=names[backend])
     ):
         console.load_tensorflow()
 

@@ -1,6 +1,9 @@
 """The command `import`, and other commands on the imported model."""
 
+import importlib.util
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -220,6 +223,27 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     assert not any(pattern.endswith((".py", "*")) for pattern in patterns)
     result = run("import", "hf://opus", tmp_path / "other", code=2)
     assert "must have the form hf://OWNER/NAME" in result.stderr
+
+
+def test_import_needs_torch_before_it_downloads_bin_files(tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, revision, allow_patterns):
+        asked.append(allow_patterns)
+        return str(tmp_path)
+
+    fake = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "torch" else find_spec(name, *rest),
+    )
+    result = run("import", "hf://facebook/nllb", tmp_path / "nllb", code=2)
+    assert "hf://facebook/nllb: its weights are a .bin file" in result.stderr
+    assert "`pip install torch`" in result.stderr
+    assert len(asked) == 1 and "pytorch_model.bin" not in asked[0]
 
 
 def test_import_reports_files_and_other_folders(tmp_path):
