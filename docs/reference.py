@@ -74,16 +74,8 @@ def parameter_row(names, text):
             continue
         pattern = next(each for each in RANGES if re.fullmatch(each, note))
         text = f"{text} {re.sub(pattern, RANGES[pattern], note)}".rstrip()
-    if not names.startswith("-"):
-        names = names.partition(" <")[0]  # The name of an argument implies its type.
-    names = re.sub(r"<list\[(.*)\]>", r"<\1>", names)
-    for old, new in TYPES.items():
-        names = re.sub(f"(?i)<{old}( range)?>", new, names)
     names = re.sub("<(.*)>", lambda match: f"{{{match[1].replace('|', ',')}}}", names)
     return [f"`{names}`", text + default]
-
-
-TYPES = {"int": "INTEGER", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
 
 
 def command_section(path, command, context, shared):
@@ -177,11 +169,12 @@ def yaml_comments(path):
 
 
 def field_comments(path):
-    """Returns the comments after the fields of classes, by class and field name."""
+    """Returns the comments after or above fields of classes, by class and field."""
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
     return {
         (node.name, each.target.id): lines[each.end_lineno - 1].partition("  # ")[2]
+        or lines[each.lineno - 2].partition("    # ")[2]
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef)
         for each in node.body
@@ -241,19 +234,22 @@ STAGE_KEYS = [
 ]
 
 
+# Types that a default value shows.
+SIMPLE_KINDS = ("boolean", "integer", "number", "string")
+
+
 def default_text(key, field):
-    """Returns the default of a key and, if it does not show the type, other values."""
+    """Returns the default of a key and other values that it may have."""
     kind = type_name(field.annotation)
     if field.is_required():
         return f"required: {kind}"
     if key.startswith("training.stages."):
         return f"as in `{STAGE_DEFAULTS[key.rpartition('.')[2]]}`"
     default = f"`{yaml_value(field.default)}`"
-    if kind in ("boolean", "integer", "number", "string") and field.default is not None:
-        return default
-    values = kind.split(", ")
-    others = [each for each in values if each != default]
-    return f"{default}; {', '.join(others)}"
+    others = ["`auto`"] if key in AUTOMATIC_KEYS and "`auto`" not in kind else []
+    if kind not in SIMPLE_KINDS or field.default is None:
+        others += [each for each in kind.split(", ") if each != default]
+    return "; ".join([default, ", ".join(others)]) if others else default
 
 
 def flattened(values, prefix=""):
@@ -383,15 +379,18 @@ def inner_section(annotation):
 def recipe_page():
     descriptions, paper = Descriptions(), paper_values()
     introduction = (
-        "A recipe is a YAML file with these sections. On the command line, "
+        "All settings of a training, for those who [write a "
+        "recipe](../how-to/train-on-your-data.md#write-a-recipe) or pass `--set`: most "
+        "need only `data`. A recipe is a YAML file with the sections below; "
         "`--set training.steps=500` sets the key `steps` of the section `training`. "
-        "[`files.yaml`](../../keras_transformer/recipes/files.yaml) is a template. "
-        "Unknown keys are errors. Where the paper states a value, the default is that "
-        "of its base model for English to German.\n\n"
-        f"These keys may be `auto`: {listing(AUTOMATIC_KEYS)}. `train` then chooses a "
-        "value that fits the text and the machine. All of them are `auto` in the "
-        "recipe `files`, and by default in recipes for text without a section `model`. "
-        "The kinds of data `tfds`, `phrases` and `trees` have no `auto`.\n"
+        "`keras-transformer init` writes a "
+        "[template](../../keras_transformer/recipes/files.yaml). Where the paper "
+        "states a value, the default is that of its base model for English to "
+        "German.\n\n"
+        "For a key that may be `auto`, `train` chooses a value that fits the text and "
+        "the machine. All such keys are `auto` in the recipe `files`, and by default "
+        "in recipes for text without a section `model`; the kinds of data `tfds`, "
+        "`phrases` and `trees` have no `auto`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}{data_text(descriptions)}"
     for name, field in schema.Recipe.model_fields.items():

@@ -150,7 +150,9 @@ def keras_transformer_command(
     """Train, evaluate, export and run Transformers that translate.
 
     \b
-    keras-transformer demo                     try everything in a few minutes
-    keras-transformer init my.yaml             write a recipe to edit
-    keras-transformer train                    list the recipes of the package
+    keras-transformer translate europarl_en_fr      translate with a packaged model
+    keras-transformer import hf://OWNER/NAME FOLDER  import a model to translate with
+    keras-transformer demo                          try everything in a few minutes
+    keras-transformer init my.yaml                  write a recipe to edit
+    keras-transformer train                         list the recipes of the package
     """

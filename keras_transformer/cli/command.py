@@ -4,10 +4,12 @@ import contextlib
 import errno
 import math
 import os
+import pathlib
 import re
 import shlex
 import sys
 import traceback
+import typing
 from typing import Annotated
 
 import typer
@@ -32,6 +34,8 @@ _FILE_ERRORS = {
 # Lines of an error in a `tf.function` that precede the reason.
 _LOCATION = re.compile(r"$|\s|Graph execution error:|Detected at node ")
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# Names of values in --help, by type, for options without `metavar`.
+_METAVARS = {pathlib.Path: "FILE", str: "TEXT", int: "N", float: "NUMBER"}
 
 _common_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -69,6 +73,13 @@ class Command(TyperCommand):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.params += COMMON_OPTIONS[:-1] if self.name in _LOCAL else COMMON_OPTIONS
+        for each in self.params:
+            _name_values(each)
+
+    def collect_usage_pieces(self, ctx):
+        # Typer writes required arguments in braces, which mean a choice elsewhere.
+        pieces = super().collect_usage_pieces(ctx)
+        return [each.replace("{", "").replace("}", "") for each in pieces]
 
     def parse_args(self, ctx, args):
         takes_input = any(each.name == "input_path" for each in self.params)
@@ -109,6 +120,18 @@ class Command(TyperCommand):
                 _discard_output()
             console.print_error(f"error: {with_flags(message, self)}")
             raise typer.Exit(getattr(error, "exit_code", _USER_ERROR)) from None
+
+
+def _name_values(parameter):
+    """Gives a parameter the name of its values in --help, and no type."""
+    if parameter.param_type_name == "argument":
+        parameter.display_type_rich = lambda ctx: None
+    kind, choices = parameter.type_descriptor, parameter.type_descriptor.choices
+    if parameter.metavar is None and choices:
+        parameter.metavar = f"<{'|'.join(choices)}>"
+    elif parameter.metavar is None:
+        (item, *_) = typing.get_args(kind.annotation) or (kind.annotation,)
+        parameter.metavar = _METAVARS.get(item)
 
 
 def _refuse_extra_argument(ctx):

@@ -33,7 +33,7 @@ Targets = Annotated[
 ]
 # A string, since a path would turn gs:// into gs:/.
 OutputFolder = Annotated[
-    str, Option("--output", "-o", metavar="DIR", help="Output folder.")
+    str, Option("--output", "-o", metavar="FOLDER", help="Output folder.")
 ]
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 PipelineOptions = Annotated[

@@ -455,7 +455,7 @@ def compare(
     systems: Annotated[
         list[pathlib.Path],
         Argument(
-            metavar="BASELINE SYSTEM...",
+            metavar="BASELINE SYSTEM",
             help="Translation files, or folders written by the `repeat` command.",
         ),
     ],

@@ -37,10 +37,10 @@ def filter(
     source: options.Source,
     target: options.Target,
     output_source: Annotated[
-        pathlib.Path, Option(metavar="F", help="File for the kept source lines.")
+        pathlib.Path, Option(help="File for the kept source lines.")
     ],
     output_target: Annotated[
-        pathlib.Path, Option(metavar="F", help="File for the kept target lines.")
+        pathlib.Path, Option(help="File for the kept target lines.")
     ],
     min_score: Annotated[
         float | None,

@@ -86,7 +86,7 @@ def repeat(
     recipe: options.RecipeName,
     output: Annotated[
         pathlib.Path,
-        Option("--output", "-o", metavar="DIR", help="Folder for runs and report."),
+        Option("--output", "-o", metavar="FOLDER", help="Folder for runs and report."),
     ],
     seeds: Annotated[
         str, Option(metavar="LIST", help="Seeds, separated by commas.")
@@ -139,7 +139,7 @@ def ablate(
     recipe: options.RecipeName,
     output: Annotated[
         pathlib.Path,
-        Option("--output", "-o", metavar="DIR", help="Folder for runs and tables."),
+        Option("--output", "-o", metavar="FOLDER", help="Folder for runs and tables."),
     ],
     rows: Annotated[
         str, Option(help="Rows of Table 3; a letter selects all rows of its group.")

@@ -275,7 +275,8 @@ def demo(
         pathlib.Path, Option("--output", "-o", metavar="RUN", help="Run folder.")
     ] = pathlib.Path("runs/demo"),
     saved_model: Annotated[
-        pathlib.Path, Option("--export", help="Folder for the SavedModel.")
+        pathlib.Path,
+        Option("--export", metavar="FOLDER", help="Folder for the SavedModel."),
     ] = pathlib.Path("saved_models/demo"),
     overrides: options.Overrides = (),
 ):

@@ -59,7 +59,7 @@ def translate(
     ] = None,
     prefix_file: Annotated[
         pathlib.Path | None,
-        Option(metavar="F", help="File with one prefix per input line."),
+        Option(help="File with one prefix per input line."),
     ] = None,
     forbid: Annotated[
         list[str],
@@ -67,12 +67,11 @@ def translate(
     ] = (),
     forbid_file: Annotated[
         pathlib.Path | None,
-        Option(metavar="F", help="File with one forbidden phrase per line."),
+        Option(help="File with one forbidden phrase per line."),
     ] = None,
     glossary: Annotated[
         pathlib.Path | None,
         Option(
-            metavar="F",
             help="File of terms: source phrase, tab, and target phrases separated by "
             "|, of which outputs must contain one.",
         ),
