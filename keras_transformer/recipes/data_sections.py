@@ -269,7 +269,8 @@ class TreesData(Section):
     train: WeightedTreePaths  # training trees
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
-    linearization: Literal["joined", "numbers", "tags", "XX"] = "tags"  # form of a word
+    # how the target writes a word: as its tag, a number, or XX
+    linearization: Literal["joined", "numbers", "tags", "XX"] = "tags"
     max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
 
 

@@ -96,9 +96,9 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    size: str = "base"  # name in keras_transformer.SIZES: defaults of other keys
+    size: str = "base"  # name in kt.SIZES, which sets the other defaults
     start: Literal["learned", "zeros"] | None = None  # start vector; null: learned
-    timescales: Literal[TIMESCALES] | None = None  # of sinusoids; null: paper
+    timescales: Literal[TIMESCALES] | None = None  # sinusoid frequencies; null: paper
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -204,7 +204,7 @@ _NULLABLE = ("consistency", "learning_rate")
 class ConsistencySettings(Section):
     """R-Drop or SimCut: two passes over each batch (see `training.Consistency`)."""
 
-    kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
+    kind: Literal["rdrop", "simcut"] = "simcut"  # divergence to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
     cutoff: Fraction = 0.05  # fraction of embeddings that simcut zeroes out
 
@@ -301,7 +301,6 @@ _MEASUREMENTS = {
 class EarlyStopping(Section):
     """Condition for stopping before `steps`."""
 
-    metric: BestMetric | None = None  # must equal best_metric if both are given
     patience: PositiveInt = 5  # validations without improvement
 
 
@@ -335,7 +334,8 @@ class TrainingSettings(Section):
     max_consecutive_skips: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16", "bfloat16_matmul"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
-    checkpoint_minutes: PositiveFloat | None = None  # minutes apart; null: 10
+    # minutes between checkpoints; null: 10, unless checkpoint_steps is set
+    checkpoint_minutes: PositiveFloat | None = None
     checkpoint_steps: PositiveInt | None = None
     keep_checkpoints: PositiveInt = 5
     average_checkpoints: PositiveInt = 5
@@ -356,12 +356,6 @@ class TrainingSettings(Section):
         return self.initial_model and self.initial_model.replace(
             "{seed}", str(self.seed)
         )
-
-    @property
-    def given_metric(self) -> str | None:
-        """`best_metric` or, if it is not set, `early_stopping.metric`."""
-        stopping = self.early_stopping
-        return self.best_metric or (stopping.metric if stopping else None)
 
     @model_validator(mode="before")
     @classmethod
@@ -537,25 +531,18 @@ class Recipe(Section):
 
     def _check_metric(self):
         training, kind = self.training, self.data.kind
-        metric = training.given_metric
+        metric = training.best_metric
         for name in ("early_stopping", "best_metric"):
             is_given = getattr(training, name) is not None
             if is_given and getattr(self.data, "validation", True) is None:
                 raise ValueError(f"training.{name} requires data.validation")
-        stopping = training.early_stopping and training.early_stopping.metric
-        if stopping not in (None, metric):
-            raise ValueError(
-                "training.early_stopping.metric and best_metric must be equal if both "
-                f"are set. Received: {stopping} and {metric}"
-            )
         if metric in (("bleu", "chrf") if kind == "trees" else ("f1",)):
             raise ValueError(
                 f"validation metric {metric} is not available with data.kind: {kind}"
             )
         needed = _MEASUREMENTS.get(metric)
         if needed and not getattr(training, needed):
-            key = "best_metric" if training.best_metric else "early_stopping.metric"
-            raise ValueError(f"training.{key}: {metric} requires {needed}: true")
+            raise ValueError(f"training.best_metric: {metric} requires {needed}: true")
 
     def _check_kind(self):
         kind, tokenizer = self.data.kind, self.tokenizer
@@ -670,4 +657,4 @@ class Recipe(Section):
         metric = "f1" if self.data.kind == "trees" else "bleu"
         is_measured = getattr(self.training, _MEASUREMENTS[metric])
         default = metric if is_measured else "perplexity"
-        return self.training.given_metric or default
+        return self.training.best_metric or default

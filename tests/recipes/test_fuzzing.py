@@ -35,7 +35,7 @@ tokenizer.bpe_dropout model.size model model.d_model model.activation
 model.score_mode model.max_length
 training.steps training.seed training.early_stopping training a.b.c . << __class__
 training.checkpoint_minutes training.checkpoint_steps training.average_checkpoints
-training.early_stopping.metric decoding.beam_size evaluation.tokenize
+training.early_stopping.patience decoding.beam_size evaluation.tokenize
 decoding.length_penalty data.train.source.x
 """)
 KEYS += [""]

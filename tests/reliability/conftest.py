@@ -23,7 +23,8 @@ SETTINGS = [
     "training.average_checkpoints=2",
     "training.validation_steps=4",
     "training.validation_sentences=3",
-    "training.early_stopping={metric: perplexity, patience: 50}",
+    "training.best_metric=perplexity",
+    "training.early_stopping={patience: 50}",
     "decoding.extra_length=3",
 ]
 # Changes for a run without decoding, whose simpler step is traced in a few seconds.
