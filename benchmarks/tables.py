@@ -348,7 +348,7 @@ def main():
         for path in sorted(RESULTS.glob("*.json"))
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
-    texts["summary"] = summary.table_of(results)
+    texts |= summary.tables_of(results)
     texts |= csv_tables()
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)

@@ -1,7 +1,9 @@
 """Warnings about translations that are probably bad.
 
 A translation has a warning if a part of the text or of the translation was cut off, if
-it repeats words that its text does not repeat, or if its probability is low.
+it repeats words that its text does not repeat, or if its probability is low. Others
+come from `Translator` (divided or untranslated text, required phrases), `spans`
+(changed spans and figures), `glossary` and `markup`.
 """
 
 import re
