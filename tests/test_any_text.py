@@ -13,13 +13,12 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from commands import run_command
 from fuzzing import ANY_TEXT, NASTY, encodable, is_text
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from process_memory import peak_bytes, reset_peak
-from typer.testing import CliRunner
 
-from keras_transformer.cli.app import app
 from keras_transformer.errors import DataError
 from keras_transformer.opening import open_model
 from keras_transformer.pipelines import (
@@ -170,9 +169,7 @@ def test_signatures_match_translator_on_any_bytes(
 
 
 def translate(model, content, *options):
-    result = CliRunner().invoke(app, ["translate", str(model), *options], input=content)
-    assert result.exit_code == 0, result.output[-2000:]
-    return result
+    return run_command("translate", model, *options, stdin=content, code=0)
 
 
 def is_utf8(line):

@@ -5,10 +5,8 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from typer.testing import CliRunner
 
 from keras_transformer import opening as models
-from keras_transformer.cli.app import app
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
 
@@ -108,18 +106,3 @@ def model_path(tmp_path, translator):
     path.mkdir()
     (path / "model.keras").touch()
     return str(path)
-
-
-@pytest.fixture(scope="session")
-def run_command():
-    """Function that runs a command in this process and returns typer's result.
-
-    It fails if the exit code is not `code`, if that is given.
-    """
-
-    def run(*arguments, stdin=None, code=None):
-        result = CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)
-        assert code in (None, result.exit_code), (result.output, result.exception)
-        return result
-
-    return run

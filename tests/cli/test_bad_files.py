@@ -5,6 +5,7 @@ import os
 import pathlib
 
 import pytest
+from commands import error_of, run_command
 
 RECIPE = """\
 data: {{train: {{source: [{source}], target: [{target}]}}}}
@@ -57,12 +58,10 @@ BAD = {
 }
 
 
-def assert_one_line_error(result, name, reason):
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), lines
-    assert name in lines[0] and "Traceback" not in lines[0]
-    assert any(each in lines[0] for each in reason.split("|")), lines[0]
+def assert_names(result, name, reason):
+    error = error_of(result)
+    assert name in error and "Traceback" not in error
+    assert any(each in error for each in reason.split("|")), error
 
 
 def skip_without(name):
@@ -73,40 +72,40 @@ def skip_without(name):
 @pytest.mark.fault("F13", "train, score and evaluate report both counts")
 @pytest.mark.fault("F20", "train, score and evaluate name the file, exit code 2")
 @pytest.mark.parametrize("name", BAD)
-def test_commands_name_a_bad_parallel_file(files, run_command, model_path, name):
+def test_commands_name_a_bad_parallel_file(files, model_path, name):
     skip_without(name)
     good, bad = files / "good", files / name
     recipe = files / "recipe.yaml"
     recipe.write_text(RECIPE.format(source=good, target=bad))
     result = run_command("train", recipe, "-o", files / "new" / "run")
-    assert_one_line_error(result, name, BAD[name])
+    assert_names(result, name, BAD[name])
     # A failed start leaves no folder.
     assert not (files / "new").exists()
     result = run_command("score", model_path, "-s", good, "-t", bad)
-    assert_one_line_error(result, name, BAD[name])
+    assert_names(result, name, BAD[name])
     result = run_command("evaluate", model_path, "-s", good, "-r", bad)
-    assert_one_line_error(result, name, BAD[name])
+    assert_names(result, name, BAD[name])
 
 
 @pytest.mark.fault("F20", "translate names the file; the output file is not written")
 @pytest.mark.parametrize(
     "name", [name for name in BAD if name not in ("short", "empty")]
 )
-def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
+def test_translate_names_a_bad_input_file(files, model_path, name):
     skip_without(name)
     output = files / "output"
     result = run_command("translate", model_path, "-i", files / name, "-o", output)
-    assert_one_line_error(result, name, BAD[name])
+    assert_names(result, name, BAD[name])
     assert not output.exists()
 
 
 @pytest.mark.fault("F16", "score reports file, line and byte; train drops the line")
-def test_score_names_the_invalid_byte(files, run_command, model_path):
+def test_score_names_the_invalid_byte(files, model_path):
     result = run_command(
         "score", model_path, "-s", files / "good", "-t", files / "latin"
     )
     place = "latin:2: not UTF-8 (byte 0xef at position 3"
-    assert_one_line_error(result, place, "not UTF-8")
+    assert_names(result, place, "not UTF-8")
 
 
 @pytest.mark.timeout(60)
@@ -120,13 +119,11 @@ def test_score_names_the_invalid_byte(files, run_command, model_path):
         ("missing", "no such file"),
     ],
 )
-def test_export_names_a_bad_file_of_scores(
-    files, run_command, model_path, name, reason
-):
+def test_export_names_a_bad_file_of_scores(files, model_path, name, reason):
     os.mkfifo(files / "pipe")
     (files / "huge").write_bytes(b" " * 2**20 + b"{}")
     command = ("export", model_path, files / "new", "--score-file", files / name)
-    assert_one_line_error(run_command(*command), name, reason)
+    assert_names(run_command(*command), name, reason)
     assert not (files / "new").exists()
 
 
@@ -140,9 +137,7 @@ def test_export_names_a_bad_file_of_scores(
         ("evaluate", ["--source", "--reference"]),
     ],
 )
-def test_an_output_must_not_be_an_input(
-    run_command, model_path, tmp_path, command, inputs
-):
+def test_an_output_must_not_be_an_input(model_path, tmp_path, command, inputs):
     """The output is named by another path, and the last input would be replaced."""
     paths = [tmp_path / f"{number}.txt" for number in range(len(inputs))]
     for path in paths:

@@ -9,6 +9,7 @@ import sys
 import types
 
 import pytest
+from commands import error_of, run_command
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def called(monkeypatch, tmp_path):
     return calls
 
 
-def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
+def test_corpus_prepare_passes_its_options(called, tmp_path):
     (tmp_path / "model" / "tokenizer").mkdir()
     options = [
         *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
@@ -70,7 +71,7 @@ def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
     ]
 
 
-def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path):
+def test_corpus_translate_uses_the_newest_version(called, tmp_path):
     options = ["-s", "a", "-o", "out", "--pipeline-option", "x=1"]
     run_command("corpus", "translate", tmp_path / "model", *options)
     version = tmp_path / "model" / "3"
@@ -82,11 +83,11 @@ def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path)
     ]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model.keras").touch()
-    result = run_command("corpus", "translate", tmp_path / "run", *options, code=2)
-    assert "run: not a SavedModel" in result.stderr
+    result = run_command("corpus", "translate", tmp_path / "run", *options)
+    assert "run: not a SavedModel" in error_of(result)
 
 
-def test_corpus_score_passes_allow_unsafe(run_command, called, tmp_path):
+def test_corpus_score_passes_allow_unsafe(called, tmp_path):
     model = tmp_path / "model"
     files = ["-s", "a", "-o", "out", "-t", "b"]
     result = run_command("corpus", "score", model, *files, "--allow-unsafe")
@@ -112,11 +113,9 @@ def test_corpus_score_passes_allow_unsafe(run_command, called, tmp_path):
     ],
 )
 def test_corpus_rejects_invalid_arguments(
-    run_command, tmp_path, monkeypatch, model, options, message
+    tmp_path, monkeypatch, model, options, message
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     files = ["-s", "a", "-t", "b", "-o", "out"]
-    result = run_command(
-        "corpus", "prepare", tmp_path / model, *files, *options, code=2
-    )
-    assert message in result.stderr.splitlines()[-1]
+    result = run_command("corpus", "prepare", tmp_path / model, *files, *options)
+    assert message in error_of(result)

@@ -18,6 +18,7 @@ import numpy as np
 import prepared
 import pytest
 import tensorflow as tf
+from commands import error_of, run_command
 
 import keras_transformer
 from keras_transformer.cli import console
@@ -82,10 +83,10 @@ def test_argument_errors_need_no_tensorflow():
 @pytest.mark.parametrize(
     "arguments", [("demo",), ("ablate", "phrases", "--output", "x")]
 )
-def test_other_commands_refuse_a_cluster(run_command, monkeypatch, arguments):
+def test_other_commands_refuse_a_cluster(monkeypatch, arguments):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    result = run_command(*arguments, code=2)
-    assert f"TF_CONFIG is set, but {arguments[0]} does not" in result.stderr
+    error = error_of(run_command(*arguments))
+    assert f"TF_CONFIG is set, but {arguments[0]} does not" in error
 
 
 # Runs `translate` with a model that returns its input after some seconds.
@@ -191,13 +192,12 @@ def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
         "ablate phrases --output {file}",
     ],
 )
-def test_output_folders_must_not_be_files(run_command, model_path, command):
+def test_output_folders_must_not_be_files(model_path, command):
     file = f"{model_path}/model.keras"
     for path, prefix in ((file, ""), (f"{file}/inner", f"{file}/inner: ")):
         words = command.format(model=model_path, file=path).split()
-        result = run_command(*words)
         message = f"error: {prefix}{file}: must be a folder, not a file\n"
-        assert (result.exit_code, result.stderr) == (2, message)
+        assert error_of(run_command(*words)) == message
 
 
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
@@ -237,7 +237,7 @@ def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
     ],
 )
 def test_exhausted_memory_is_an_error_in_one_line(
-    run_command, model_path, translator, tmp_path, monkeypatch, exhaust
+    model_path, translator, tmp_path, monkeypatch, exhaust
 ):
     def compute_attention(*arguments):
         exhaust()
@@ -253,7 +253,7 @@ def test_exhausted_memory_is_an_error_in_one_line(
 
 
 def test_too_many_open_files_are_not_reported_as_exhausted_memory(
-    run_command, model_path, monkeypatch
+    model_path, monkeypatch
 ):
     def require_exists(*paths):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -284,7 +284,7 @@ def test_file_names_may_contain_any_bytes(tmp_path):
     assert b"caf\xe9.png" in os.listdir(os.fsencode(tmp_path))
 
 
-def test_recipe_file_names_must_be_utf8(run_command, tmp_path):
-    result = run_command("init", tmp_path / "caf\udce9.yaml", code=2)
-    assert result.stderr.endswith(r"caf\udce9.yaml: must be UTF-8" "\n")
-    assert result.stderr.count("\n") == 1 and not [*tmp_path.iterdir()]
+def test_recipe_file_names_must_be_utf8(tmp_path):
+    error = error_of(run_command("init", tmp_path / "caf\udce9.yaml"))
+    assert error.endswith(r"caf\udce9.yaml: must be UTF-8" "\n")
+    assert not [*tmp_path.iterdir()]

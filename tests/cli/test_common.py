@@ -11,6 +11,7 @@ import sys
 import types
 
 import pytest
+from commands import run_command
 from typer.testing import CliRunner
 
 from keras_transformer.cli import console
@@ -23,7 +24,7 @@ COMMAND = [sys.executable, "-m", "keras_transformer"]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_help_shows_an_example_and_the_common_options(run_command, name):
+def test_help_shows_an_example_and_the_common_options(name):
     text = run_command(*name.split(), "--help").stdout
     assert f"  keras-transformer {name} " in text.replace("\n", " \n")
     assert "  -q, --quiet  " in text
@@ -32,7 +33,7 @@ def test_help_shows_an_example_and_the_common_options(run_command, name):
     assert run_command(*name.split(), "-h").stdout == text
 
 
-def test_messages_of_commands_and_of_the_package(run_command, monkeypatch):
+def test_messages_of_commands_and_of_the_package(monkeypatch):
     logger = logging.getLogger("keras_transformer.any")
 
     def recipes():
@@ -60,7 +61,7 @@ def test_messages_of_commands_and_of_the_package(run_command, monkeypatch):
     assert not logging.getLogger("keras_transformer").handlers
 
 
-def test_verbose_prints_the_traceback_of_an_error(run_command):
+def test_verbose_prints_the_traceback_of_an_error():
     result = run_command("info", "nowhere", "--verbose", code=2)
     assert result.stderr.startswith("Traceback")
     assert "\nerror: nowhere: no such file or folder" in result.stderr
@@ -80,9 +81,7 @@ def test_verbose_prints_the_traceback_of_an_error(run_command):
         ("gpu:1,0", "GPU-a,GPU-b", "GPU-b,GPU-a"),
     ],
 )
-def test_device_selects_visible_gpus(
-    run_command, monkeypatch, device, visible, expected
-):
+def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -101,9 +100,7 @@ def test_device_selects_visible_gpus(
         (["--device", "gpu:0"], "-1", "CUDA_VISIBLE_DEVICES=-1 makes only 0 GPU"),
     ],
 )
-def test_common_options_reject_values(
-    run_command, monkeypatch, arguments, visible, message
-):
+def test_common_options_reject_values(monkeypatch, arguments, visible, message):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     result = run_command("train", *arguments, code=2)
@@ -140,7 +137,7 @@ def test_device_must_be_found_by_the_backend(
         console.load_tensorflow()
 
 
-def test_version_names_the_libraries(run_command, monkeypatch, tmp_path):
+def test_version_names_the_libraries(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     lines = run_command("--version").stdout.splitlines()
     version = importlib.metadata.version
@@ -155,7 +152,7 @@ def test_version_names_the_libraries(run_command, monkeypatch, tmp_path):
     assert "backend tensorflow" in run_command("--version").stdout
 
 
-def test_short_help_of_commands_is_complete(run_command, monkeypatch):
+def test_short_help_of_commands_is_complete(monkeypatch):
     """With 80 columns, each command has one line."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from commands import error_of, run_command
 
 WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "im", "Haus"]
 
@@ -38,7 +39,7 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def compare(files, run_command):
+def compare(files):
     def run(*arguments):
         systems = [files / name for name in "abc"]
         return run_command("compare", "-r", files / "ref", *systems, *arguments)
@@ -111,9 +112,7 @@ def test_compare_prints_a_line_per_system(compare, files):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_compare_finds_no_difference_between_equal_scores(
-    files, run_command, tmp_path, test
-):
+def test_compare_finds_no_difference_between_equal_scores(files, tmp_path, test):
     lines = (files / "a").read_text("utf-8").splitlines()
     # The two texts differ only in their first lines, which share no word with the
     # reference, so their scores are equal.
@@ -129,7 +128,7 @@ def test_compare_finds_no_difference_between_equal_scores(
     assert [each["p_value"] for each in found["systems"]] == [None, 1.0, 1.0]
 
 
-def test_compare_warns_of_few_sentences(run_command, tmp_path):
+def test_compare_warns_of_few_sentences(tmp_path):
     # Three sentences have eight swaps, of which two give the observed difference, so
     # that an exact test could not find any difference significant.
     command = ["compare", "-r", tmp_path / "ref", tmp_path / "a", tmp_path / "b"]
@@ -161,8 +160,7 @@ def test_compare_warns_of_few_sentences(run_command, tmp_path):
         ),
     ],
 )
-def test_compare_reports_mistakes(files, run_command, tmp_path, arguments, message):
+def test_compare_reports_mistakes(files, tmp_path, arguments, message):
     (tmp_path / "short").write_text("x\n")
     words = arguments.format(files=files, folder=tmp_path).split()
-    result = run_command("compare", "-r", files / "ref", *words, code=2)
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert message in error_of(run_command("compare", "-r", files / "ref", *words))

@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from commands import error_of, run_command
 
-from keras_transformer.cli.app import app
 from keras_transformer.evaluation import bleu
 from keras_transformer.recipes import dump_recipe, load_recipe
 
@@ -34,8 +33,7 @@ def compare_folders(tmp_path, settings, other_settings, *options):
     for folder, each in zip(folders, (settings, other_settings), strict=True):
         shutil.rmtree(folder, ignore_errors=True)
         write_report_of_two_seeds(folder, *each)
-    command = ["compare", *map(str, folders), "--samples=9", *options]
-    return CliRunner().invoke(app, command)
+    return run_command("compare", *folders, "--samples=9", *options)
 
 
 def test_compare_scores_folders_with_the_settings_of_their_recipe(tmp_path):
@@ -70,7 +68,7 @@ def test_compare_prints_the_signature_of_sacrebleu(tmp_path):
         shutil.copy(folder / "test.txt", tmp_path / "copy")
         command = ["compare", "-r", folder / "references.txt", folder / "test.txt"]
         command += [tmp_path / "copy", "--samples=9", "--tokenize=char", "--lowercase"]
-        expected = CliRunner().invoke(app, [*map(str, command), *options])
+        expected = run_command(*command, *options)
         assert found.exit_code == expected.exit_code == 0
         head, _, seeds = found.stdout.splitlines()[0].rpartition("  mean over ")
         assert head == expected.stdout.splitlines()[0]
@@ -87,11 +85,11 @@ def test_compare_refuses_folders_with_different_settings(tmp_path):
     ):
         settings = [[f"evaluation.{key}={value}"] for value in values]
         found = compare_folders(tmp_path, *settings)
-        assert found.exit_code == 2
-        assert found.stderr.startswith(f"error: {tmp_path}/a and {tmp_path}/b: ")
+        error = error_of(found)
+        assert error.startswith(f"error: {tmp_path}/a and {tmp_path}/b: ")
         shown = " and ".join(json.dumps(yaml.safe_load(value)) for value in values)
         message = f"evaluation.{key}, {shown}. Choose one with {choice}\n"
-        assert found.stderr.endswith(message)
+        assert error.endswith(message)
         found = compare_folders(tmp_path, *settings, option)
         assert found.exit_code == 0, found.output
 
@@ -99,12 +97,10 @@ def test_compare_refuses_folders_with_different_settings(tmp_path):
 def test_compare_needs_the_recipe_unless_options_replace_it(tmp_path):
     assert compare_folders(tmp_path, [], []).exit_code == 0
     (tmp_path / "b" / "config.yaml").unlink()
-    command = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--samples=9"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2
-    assert f"{tmp_path}/b/config.yaml: no such file" in found.stderr
-    found = CliRunner().invoke(app, [*command, "--tokenize=13a", "--lowercase"])
-    assert found.exit_code == 0, found.output
+    command = ["compare", tmp_path / "a", tmp_path / "b", "--samples=9"]
+    error = error_of(run_command(*command))
+    assert f"{tmp_path}/b/config.yaml: no such file" in error
+    run_command(*command, "--tokenize=13a", "--lowercase", code=0)
 
 
 @pytest.mark.timeout(60)
@@ -126,11 +122,8 @@ def test_compare_names_a_damaged_file(tmp_path, name, damage, reason):
     folders = tmp_path / "a", tmp_path / "b"
     for folder in folders:
         write_report_of_two_seeds(folder)
-    command = ["compare", *map(str, folders), "--samples=9"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 0, found.output
+    command = ["compare", *folders, "--samples=9"]
+    run_command(*command, code=0)
     damage(folders[1] / "seed-1" / name)
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2, found.exception
-    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
-    assert re.search(reason.format(name=re.escape(f"seed-1/{name}")), found.stderr)
+    error = error_of(run_command(*command))
+    assert re.search(reason.format(name=re.escape(f"seed-1/{name}")), error)

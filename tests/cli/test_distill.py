@@ -1,6 +1,7 @@
 """The command `distill` from end to end."""
 
 import pytest
+from commands import run_command
 
 from keras_transformer.evaluation.pair_filter import PairFilter
 
@@ -22,7 +23,7 @@ SETTINGS = {
     ],
 )
 def test_distill_finds_errors_before_it_translates(
-    tiny_model_file, run_command, tmp_path, override, message
+    tiny_model_file, tmp_path, override, message
 ):
     source, run = tmp_path / "source", tmp_path / "run"
     source.write_text("der Hund\n")
@@ -35,9 +36,7 @@ def test_distill_finds_errors_before_it_translates(
 
 
 @pytest.mark.slow  # It compiles a search and a training step.
-def test_distill_continues_each_phase(
-    tiny_model_file, run_command, tmp_path, monkeypatch
-):
+def test_distill_continues_each_phase(tiny_model_file, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 

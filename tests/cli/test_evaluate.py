@@ -13,6 +13,7 @@ import sys
 import urllib.error
 
 import pytest
+from commands import error_of, run_command
 
 from keras_transformer import evaluation
 from keras_transformer.cli import console
@@ -32,7 +33,7 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def evaluate(run_command, model_path, files):
+def evaluate(model_path, files):
     return lambda *options: run_command("evaluate", model_path, *files, *options)
 
 
@@ -85,14 +86,13 @@ def test_evaluate_uses_the_settings_of_the_run(
     assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
-def test_evaluate_scores_the_test_set_of_the_recipe(run_command, model_path, files):
+def test_evaluate_scores_the_test_set_of_the_recipe(model_path, files):
     config = pathlib.Path(model_path, "config.yaml")
     for recipe in ("", "data: {train: [{source: a, target: b}]}"):
         if recipe:
             config.write_text(recipe)
-        result = run_command("evaluate", model_path, "--test-split")
-        assert result.exit_code == 2
-        assert "recipe with text in data.test" in result.stderr
+        error = error_of(run_command("evaluate", model_path, "--test-split"))
+        assert "recipe with text in data.test" in error
     config.write_text(
         "data: {train: {source: a, target: b}, "
         f"test: {{source: {files[1]}, target: {files[3]}}}}}\n"
@@ -100,8 +100,8 @@ def test_evaluate_scores_the_test_set_of_the_recipe(run_command, model_path, fil
     expected = run_command("evaluate", model_path, *files).stdout
     assert run_command("evaluate", model_path, "--test-split").stdout == expected
     for options in (["--test-split", *files], []):
-        result = run_command("evaluate", model_path, *options)
-        assert result.exit_code == 2 and "--test-split" in result.stderr
+        error = error_of(run_command("evaluate", model_path, *options))
+        assert "--test-split" in error
 
 
 def test_evaluate_accepts_several_references(evaluate, tmp_path):
@@ -112,9 +112,8 @@ def test_evaluate_accepts_several_references(evaluate, tmp_path):
     found = evaluate(*other).stdout
     assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
     for metric in ("perplexity", "f1"):
-        result = evaluate(*other, "--metric", metric)
-        assert result.exit_code == 2
-        assert "--metric perplexity and f1: need a single --reference" in result.stderr
+        error = error_of(evaluate(*other, "--metric", metric))
+        assert "--metric perplexity and f1: need a single --reference" in error
 
 
 @pytest.mark.parametrize(
@@ -166,9 +165,8 @@ def test_evaluate_reports_mistakes_before_it_opens_the_model(
 def test_evaluate_checks_the_tokenizer_only_for_bleu(evaluate, model_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     install = 'first run pip install "keras-transformer-seq2seq[ja]"\n'
-    result = evaluate("--tokenize", "ja-mecab")
-    assert result.exit_code == 2
-    assert result.stderr == f"error: --tokenize ja-mecab: {install}"
+    error = error_of(evaluate("--tokenize", "ja-mecab"))
+    assert error == f"error: --tokenize ja-mecab: {install}"
     pathlib.Path(model_path, "config.yaml").write_text(
         "data: {train: {source: a, target: b}}\nevaluation: {tokenize: ja-mecab}\n"
     )
@@ -183,12 +181,11 @@ def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(evaluate, monkey
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr("sacrebleu.metrics.BLEU.__init__", download)
-    result = evaluate("--tokenize", "flores200")
-    assert result.exit_code == 2
-    assert "error: --tokenize flores200: <urlopen error no network>" in result.stderr
+    error = error_of(evaluate("--tokenize", "flores200"))
+    assert "error: --tokenize flores200: <urlopen error no network>" in error
 
 
-def test_score_prints_log_probabilities(run_command, model_path, files):
+def test_score_prints_log_probabilities(model_path, files):
     command = ["score", model_path, "--source", files[1], "--target", files[3]]
     result = run_command(*command, code=0)
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]

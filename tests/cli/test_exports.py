@@ -1,11 +1,12 @@
 """Options of `export`, and what commands refuse to do with a SavedModel."""
 
 import pytest
+from commands import error_of, run_command
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
 
 
-def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
+def test_visualize_draws_the_mean_attention(tiny_export, tmp_path):
     arguments = ["visualize", tiny_export, "--source", "der Hund läuft"]
     output = tmp_path / "att"
     result = run_command(*arguments, "--target", "ein Hund", "--output", output, code=0)
@@ -36,12 +37,10 @@ def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
     ],
 )
 def test_commands_reject_options_that_a_saved_model_lacks(
-    tiny_export, run_command, name, options, message
+    tiny_export, name, options, message
 ):
     options = [option.format(tiny_export) for option in options]
-    result = run_command(name, tiny_export, *options, stdin="x\n")
-    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert message in error_of(run_command(name, tiny_export, *options, stdin="x\n"))
 
 
 # Options of `export` that do not suit the format.
@@ -59,10 +58,8 @@ def test_commands_reject_options_that_a_saved_model_lacks(
     ],
 )
 def test_export_rejects_options_of_other_formats(
-    tiny_model_file, run_command, tmp_path, options, message
+    tiny_model_file, tmp_path, options, message
 ):
-    result = run_command(
-        "export", tiny_model_file, tmp_path / "x", *options.split(), code=2
-    )
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    command = "export", tiny_model_file, tmp_path / "x", *options.split()
+    assert message in error_of(run_command(*command))
     assert not (tmp_path / "x").exists()

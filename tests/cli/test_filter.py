@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from commands import run_command
 
 from keras_transformer import opening as models
 from keras_transformer.decoding.scoring import PairScore
@@ -43,7 +44,7 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def run_filter(files, tiny_model_file, run_command):
+def run_filter(files, tiny_model_file):
     def run(*arguments):
         return run_command(
             *["filter", tiny_model_file, "-s", files / "source"],
@@ -153,9 +154,7 @@ def test_filter_syncs_both_outputs_before_it_renames_one(
     assert kept(files) == GOOD
 
 
-def test_default_limit_drops_what_training_drops(
-    tiny_model, tiny_model_file, run_command, tmp_path
-):
+def test_default_limit_drops_what_training_drops(tiny_model, tiny_model_file, tmp_path):
     """The limit of a recipe, `data.max_length`, also counts the end id."""
     _, tokenizer = tiny_model
     pairs = [("Hund " * n, "der Hund") for n in range(1, 9)]
@@ -352,7 +351,7 @@ def test_filter_rejects_invalid_arguments(
     assert not (files / "out.s").exists()
 
 
-def test_interrupted_scores_are_continued(tiny_model_file, run_command, tmp_path):
+def test_interrupted_scores_are_continued(tiny_model_file, tmp_path):
     """An output that ends inside line 4 of 6 is completed, byte for byte."""
     for name in ("a", "b"):
         (tmp_path / name).write_text("der Hund\nein Hund\ndie Katze\n" * 2)

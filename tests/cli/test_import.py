@@ -8,13 +8,12 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from commands import error_of, run_command
 from model_cards import card_tables
 from toolkit_models import SETTINGS, npz, random_arrays, write_huggingface, write_marian
-from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import opening
-from keras_transformer.cli.app import app
 from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.opening import open_model
 from keras_transformer.saving.names import packaged_models
@@ -23,11 +22,8 @@ from keras_transformer.saving.names import packaged_models
 LINES = ["ab cd", "f a", ">>fra<< e"]
 
 
-def run(*words, code=0, text=None):
-    """Runs a command with `text` as standard input; it must exit with `code`."""
-    result = CliRunner().invoke(app, list(map(str, words)), input=text)
-    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
-    return result
+def run(*words, text=None):
+    return run_command(*words, stdin=text, code=0)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +169,8 @@ def test_imported_folder_lacks_text_and_subwords(
     imported, tmp_path, monkeypatch, command, message
 ):
     monkeypatch.chdir(tmp_path)
-    assert message in run(*command.replace("{}", str(imported)).split(), code=2).stderr
+    words = command.replace("{}", str(imported)).split()
+    assert message in error_of(run_command(*words))
 
 
 def test_import_options_apply_to_a_huggingface_folder(tmp_path):
@@ -184,20 +181,17 @@ def test_import_options_apply_to_a_huggingface_folder(tmp_path):
     assert (tokenizer.language, tokenizer.normalization) == ("fra", "opus")
     card = (tmp_path / "model" / "MODEL_CARD.md").read_text()
     assert "Marian with these weights" in card and "apache-2.0" in card
-    result = run("import", folder, tmp_path / "model", code=2)
-    assert "already exists" in result.stderr
-    result = run(
-        *("import", folder, tmp_path / "other", "--target-language", "deu"), code=2
-    )
-    assert "no target language 'deu'" in result.stderr
+    error = error_of(run_command("import", folder, tmp_path / "model"))
+    assert "already exists" in error
+    command = "import", folder, tmp_path / "other", "--target-language", "deu"
+    assert "no target language 'deu'" in error_of(run_command(*command))
     assert not (tmp_path / "other").exists()
 
 
 def test_failed_import_leaves_no_files(tmp_path):
     source = write_marian(tmp_path / "marian", random_arrays())
     (source / "model.npz").write_bytes(npz(random_arrays())[:-99])
-    result = run("import", source, tmp_path / "model", code=2)
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    error_of(run_command("import", source, tmp_path / "model"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
 
 
@@ -221,8 +215,8 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     assert name == "Helsinki-NLP/opus-mt-en-de"
     assert "model.safetensors" in patterns and "pytorch_model.bin" not in patterns
     assert not any(pattern.endswith((".py", "*")) for pattern in patterns)
-    result = run("import", "hf://opus", tmp_path / "other", code=2)
-    assert "must have the form hf://OWNER/NAME" in result.stderr
+    error = error_of(run_command("import", "hf://opus", tmp_path / "other"))
+    assert "must have the form hf://OWNER/NAME" in error
 
 
 def test_import_needs_torch_before_it_downloads_bin_files(tmp_path, monkeypatch):
@@ -257,5 +251,5 @@ def test_import_reports_files_and_other_folders(tmp_path):
         (converted, "config.json: cannot be imported", "need no import"),
         (tmp_path / "gone", "no such file or folder"),
     ):
-        result = run("import", path, tmp_path / "x", code=2)
-        assert all(each in " ".join(result.stderr.split()) for each in messages)
+        error = error_of(run_command("import", path, tmp_path / "x"))
+        assert all(each in error for each in messages)

@@ -1,6 +1,7 @@
 """Options of a model and of its search reach the model in every command."""
 
 import pytest
+from commands import error_of, run_command
 
 from keras_transformer import export as exports
 
@@ -16,7 +17,7 @@ SEARCHING = [name for name in ARGUMENTS if name != "score"]
 
 
 @pytest.fixture
-def run(run_command, model_path, monkeypatch, tmp_path):
+def run(model_path, monkeypatch, tmp_path):
     """Function that runs a command on the stand-in for a model."""
 
     def run(name, *options):
@@ -76,7 +77,6 @@ def test_ensemble_has_all_models_in_the_given_order(run, translator, tmp_path, n
         ("coverage_penalty", "must have the form dotted.key=value"),
     ],
 )
-def test_settings_of_decoding_are_checked(run_command, model_path, setting, message):
-    result = run_command("translate", model_path, "--decoding", setting, code=2)
-    assert result.stderr.startswith("error: --decoding") and message in result.stderr
-    assert result.stderr.count("\n") == 1
+def test_settings_of_decoding_are_checked(model_path, setting, message):
+    error = error_of(run_command("translate", model_path, "--decoding", setting))
+    assert error.startswith("error: --decoding") and message in error

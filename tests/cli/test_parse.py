@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from commands import run_command
 
 from keras_transformer.cli.evaluate import score_parses
 from keras_transformer.opening import ModelError, open_model
@@ -51,7 +52,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, run_command):
+def trained(folder):
     """Folder of a run that has memorized all toy trees."""
     settings = [
         f"data.train.trees={folder / 'toy.trees'}",
@@ -83,7 +84,7 @@ def trained(folder, run_command):
 
 
 def test_parse_prints_the_trees_of_a_trained_model(
-    trained, folder, run_command, tmp_path, parallel_counts
+    trained, folder, tmp_path, parallel_counts
 ):
     """`evaluate` and `parse` reproduce the training trees exactly."""
     toy = folder / "toy.trees"
@@ -128,7 +129,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert best[-1] > 90
 
 
-def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_path):
+def test_evaluate_compares_source_and_trees(trained, folder, tmp_path):
     toy, source = folder / "toy.trees", tmp_path / "source"
     arguments = ["evaluate", trained, *PARTS, "--metric", "f1", "--reference", toy]
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
@@ -143,7 +144,7 @@ def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_pa
         assert result.stdout.count("\n") == (2 if code == 0 else 0)
 
 
-def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
+def test_parse_returns_a_tree_for_any_words(trained, tmp_path):
     lines = ["the", "(a) b\u00a0c )(", "dog " * 70, "\t", "é \u2028 x", "gene eats ."]
     path = tmp_path / "in"
     path.write_text("\n".join(lines) + "\n")
@@ -164,7 +165,7 @@ def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
     ]
 
 
-def test_parse_splits_words_of_raw_text(trained, run_command):
+def test_parse_splits_words_of_raw_text(trained):
     pytest.importorskip("nltk", reason="nltk, of the extra [dev], is missing")
     raw = "The gene (near the cat) can't eat."
     result = run_command("parse", trained, *PARTS, "--split-words", stdin=raw)
@@ -173,9 +174,7 @@ def test_parse_splits_words_of_raw_text(trained, run_command):
     assert " ".join(parse_tree(tree).words) == expected
 
 
-def test_train_rejects_new_symbols_for_an_old_vocabulary(
-    trained, folder, run_command, tmp_path
-):
+def test_train_rejects_new_symbols_for_an_old_vocabulary(trained, folder, tmp_path):
     (tmp_path / "new.trees").write_text("(S (NP (NN dog)))\n(S (QP (CD two)))\n")
     shutil.copytree(trained, tmp_path / "run")
     result = run_command(
@@ -189,9 +188,7 @@ def test_train_rejects_new_symbols_for_an_old_vocabulary(
     ) in result.stderr
 
 
-def test_parsing_errors_are_one_line(
-    trained, folder, run_command, tmp_path, monkeypatch
-):
+def test_parsing_errors_are_one_line(trained, folder, tmp_path, monkeypatch):
     monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
     (tmp_path / "broken.trees").write_text("(S (NN a))\n(S (NN b)\n")
     (tmp_path / "empty.trees").write_text("\n")

@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 from benchmark_scripts import load_script
+from commands import run_command
 
 import keras_transformer as kt
 from keras_transformer.saving.names import packaged_models
@@ -56,7 +57,7 @@ def test_packaged_model_has_its_recipes_sizes(name, monkeypatch):
     assert {key: config[key] for key in keys if key in config}.items() <= keys.items()
 
 
-def test_models_command_lists_packaged_models(run_command):
+def test_models_command_lists_packaged_models():
     result = run_command("models", code=0)
     names = [line.split()[0] for line in result.stdout.splitlines()]
     assert names == list(packaged_models())

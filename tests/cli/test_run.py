@@ -13,6 +13,7 @@ import numpy as np
 import prepared
 import pytest
 import tiny_export
+from commands import error_of, run_command
 from phrases_run import SMALL
 from waiting import newest_step, wait_until
 
@@ -44,7 +45,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, phrases_run, run_command):
+def trained(folder, phrases_run):
     """Paths of one model: a run folder, its `.keras` file and its export."""
     run = shutil.copytree(phrases_run[0], folder / "run")
     # After eight steps, the model gives all texts the same translation. With noise in
@@ -61,7 +62,7 @@ def trained(folder, phrases_run, run_command):
     return run, run / "model.keras", folder / "saved" / "mine"
 
 
-def test_run_file_and_export_give_the_same_translations(folder, trained, run_command):
+def test_run_file_and_export_give_the_same_translations(folder, trained):
     test = ["--source", folder / "test.source", "--reference", folder / "test.target"]
     reports, texts = [], []
     for number, path in enumerate(trained):
@@ -81,7 +82,7 @@ def test_run_file_and_export_give_the_same_translations(folder, trained, run_com
     assert len(set(texts[0])) > 5
 
 
-def test_model_card_describes_the_run(folder, trained, run_command, export_only):
+def test_model_card_describes_the_run(folder, trained, export_only):
     export_only("encode")
     results = [
         {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"},
@@ -108,13 +109,13 @@ def test_model_card_describes_the_run(folder, trained, run_command, export_only)
     assert card.endswith("## License\n\nCC0-1.0\n")
     assert "| beam_size | " in card and "patience" not in card
     (folder / "scores.json").write_text("{}")
-    result = run_command(*command, "--score-file", folder / "scores.json", code=2)
-    assert "not an output of `evaluate --json`" in result.stderr
+    result = run_command(*command, "--score-file", folder / "scores.json")
+    assert "not an output of `evaluate --json`" in error_of(result)
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
 @pytest.mark.fault("F19", "one output line, with a warning")
-def test_translate_gives_equal_lines_for_run_and_export(folder, trained, run_command):
+def test_translate_gives_equal_lines_for_run_and_export(folder, trained):
     lines = (folder / "test.source").read_text(encoding="utf-8").split("\n")[:-1]
     source = "\n".join([*lines, " ".join(["Hund"] * 10_000), ""])
     result = run_command("translate", trained[0], "--scores", stdin=source)
@@ -130,7 +131,7 @@ def test_translate_gives_equal_lines_for_run_and_export(folder, trained, run_com
     assert warning.startswith("line 19: ")
 
 
-def test_perplexity_matches_the_training_batches(folder, trained, run_command):
+def test_perplexity_matches_the_training_batches(folder, trained):
     files = [folder / "test.source", folder / "test.target"]
     # Omits the blank line and the empty string after the last line break.
     sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)
@@ -155,7 +156,7 @@ def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     assert math.exp(-sum(log_probs) / num_tokens) == pytest.approx(expected, rel=1e-4)
 
 
-def test_average_writes_another_file(folder, trained, run_command):
+def test_average_writes_another_file(folder, trained):
     """tests/runs/test_train.py checks the mean."""
     output = folder / "average.keras"
     result = run_command(
@@ -166,9 +167,7 @@ def test_average_writes_another_file(folder, trained, run_command):
     assert result.stdout == f"{output}\n" and output.is_file()
 
 
-def test_open_model_reads_the_checkpoint_of_an_unfinished_run(
-    folder, trained, run_command
-):
+def test_open_model_reads_the_checkpoint_of_an_unfinished_run(folder, trained):
     run = folder / "unfinished"
     shutil.copytree(trained[0], run)
     (run / "model.keras").unlink()
@@ -177,25 +176,21 @@ def test_open_model_reads_the_checkpoint_of_an_unfinished_run(
     for mine, expected in zip(open_model(run).model.weights, last.weights, strict=True):
         np.testing.assert_array_equal(mine.numpy(), expected.numpy())
     shutil.rmtree(run / "checkpoints")
-    result = run_command("translate", run, stdin="x\n", code=2)
-    assert result.stderr == (
+    assert error_of(run_command("translate", run, stdin="x\n")) == (
         f"error: {run}: this run has no model yet: neither model.keras nor a "
         "checkpoint\n"
     )
-    result = run_command("average", run)
-    assert (result.exit_code, "no readable checkpoint" in result.stderr) == (2, True)
+    assert "no readable checkpoint" in error_of(run_command("average", run))
 
 
 @pytest.mark.fault("F21", "translate: an error with both shapes")
-def test_translate_names_checkpoints_of_another_shape(folder, trained, run_command):
+def test_translate_names_checkpoints_of_another_shape(folder, trained):
     run = folder / "other_shape"
     shutil.copytree(trained[0], run)
     (run / "model.keras").unlink()
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("d_ff: 24", "d_ff: 23"))
-    result = run_command("translate", run, stdin="x\n", code=2)
-    assert result.stderr.count("\n") == 1
-    assert "(16, 24)" in result.stderr
+    assert "(16, 24)" in error_of(run_command("translate", run, stdin="x\n"))
 
 
 @pytest.mark.fault("F21", "translate: an error with both sizes")

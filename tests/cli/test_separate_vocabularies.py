@@ -10,6 +10,7 @@ import paper_in_numpy
 import pytest
 import tensorflow as tf
 import tiny_export
+from commands import run_command
 from phrases_run import small_recipe
 
 import keras_transformer as kt
@@ -240,7 +241,7 @@ def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
         prepare(separate_recipe(data), "outside")
 
 
-def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_path):
+def test_each_vocabulary_grows_by_its_text(translator, run, tmp_path):
     model, tokenizer = translator.model, translator.tokenizer
     new = ["Żaba quakt", "eine Żaba quakt"] * 5
     larger, grown = extend_vocabulary(model, tokenizer, [], 9, new)

@@ -6,6 +6,7 @@ import shutil
 import types
 
 import pytest
+from commands import error_of, run_command
 
 from keras_transformer import export as exports
 from keras_transformer import serving
@@ -38,14 +39,11 @@ def folder(tmp_path):
         ([".", "--languages", "en,xx"], "must be two codes, such as en,de"),
     ],
 )
-def test_serve_rejects_invalid_arguments(
-    folder, run_command, monkeypatch, arguments, message
-):
+def test_serve_rejects_invalid_arguments(folder, monkeypatch, arguments, message):
     monkeypatch.chdir(folder)
     (folder / "run").mkdir()
     (folder / "run" / "model.keras").touch()
-    result = run_command("serve", *arguments, "--port", 0, code=2)
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert message in error_of(run_command("serve", *arguments, "--port", 0))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ def test_serve_rejects_invalid_arguments(
     [(".", "phrases"), ("hf://me/opus-7.b", "opus-7.b"), ("hf://me/x@v1", "x")],
 )
 def test_served_preset_has_the_name_of_its_folder_or_repository(
-    run_command, monkeypatch, tmp_path, model, name
+    monkeypatch, tmp_path, model, name
 ):
     """A folder downloaded from the Hub is named after the commit."""
     downloaded = tmp_path / "snapshots" / COMMIT
@@ -71,9 +69,7 @@ def test_served_preset_has_the_name_of_its_folder_or_repository(
     )
 
 
-def test_serve_exports_a_preset_and_removes_the_export(
-    run_command, monkeypatch, export_only
-):
+def test_serve_exports_a_preset_and_removes_the_export(monkeypatch, export_only):
     export_only("encode")
     folders = []
 
@@ -87,29 +83,27 @@ def test_serve_exports_a_preset_and_removes_the_export(
     assert folders[0].name == "phrases" and not folders[0].parent.exists()
 
 
-def test_serve_reports_an_occupied_port_first(folder, run_command, monkeypatch):
+def test_serve_reports_an_occupied_port_first(folder, monkeypatch):
     def never(*_):
         raise AssertionError("the model is loaded before the port is tried")
 
     monkeypatch.setattr(serving, "ServedModel", never)
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        result = run_command("serve", folder, "--port", port)
-    assert result.exit_code == 2
-    assert result.stderr == f"error: 127.0.0.1:{port}: Address already in use\n"
+        error = error_of(run_command("serve", folder, "--port", port))
+    assert error == f"error: 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_serve_names_the_missing_extra(folder, run_command, monkeypatch):
+def test_serve_names_the_missing_extra(folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    result = run_command("serve", folder, code=2)
-    assert result.stderr == (
+    assert error_of(run_command("serve", folder)) == (
         "error: fastapi is not installed: "
         'pip install "keras-transformer-seq2seq[serve]"\n'
     )
 
 
 @pytest.fixture
-def serve(run_command, monkeypatch, folder):
+def serve(monkeypatch, folder):
     """Function that runs `serve` and returns the arguments that reach the server.
 
     The result maps `listen`, `ServedModel` and `serve` to their arguments. Stand-ins

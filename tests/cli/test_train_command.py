@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+from commands import run_command
 
 from keras_transformer.cli import console
 from keras_transformer.runs import plan
@@ -16,7 +17,7 @@ def trained():
 
 
 @pytest.fixture
-def train(run_command, monkeypatch, tmp_path, trained):
+def train(monkeypatch, tmp_path, trained):
     """Function that runs `train` in an empty folder, without any training."""
 
     def run(recipe, folder, **options):

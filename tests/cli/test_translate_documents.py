@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+from commands import error_of, run_command
 
 from keras_transformer.documents import Document
 
@@ -16,7 +17,7 @@ def page(tmp_path):
     return path
 
 
-def test_documents_are_translated(page, tmp_path, model_path, run_command):
+def test_documents_are_translated(page, tmp_path, model_path):
     page.write_text(page.read_text() + "<p>a text of 21 letters!")
     output = tmp_path / "b.html"
     result = run_command(
@@ -31,23 +32,20 @@ def test_documents_are_translated(page, tmp_path, model_path, run_command):
     result = run_command("translate", model_path, "--input", page, code=0)
     assert result.stdout == output.read_text()
     page.write_text("<p>a text\n<p>a <keep>text")
-    result = run_command("translate", model_path, "--input", page, code=2)
-    assert result.stderr.startswith(f"error: {page}:2: <keep> and </keep> must")
+    error = error_of(run_command("translate", model_path, "--input", page))
+    assert error.startswith(f"error: {page}:2: <keep> and </keep> must")
 
 
-def test_documents_are_written_in_their_own_format(
-    page, tmp_path, model_path, run_command
-):
+def test_documents_are_written_in_their_own_format(page, tmp_path, model_path):
     command = "translate", model_path, "--input", page, "--output"
-    result = run_command(*command, tmp_path / "b.srt", code=2)
-    assert result.stderr.startswith(
+    assert error_of(run_command(*command, tmp_path / "b.srt")).startswith(
         f"error: --output {tmp_path / 'b.srt'}: must be .html, as the document is"
     )
     run_command(*command, tmp_path / "b.xhtml", code=0)
 
 
 def test_interrupted_documents_are_continued(
-    page, tmp_path, model_path, run_command, translator, monkeypatch
+    page, tmp_path, model_path, translator, monkeypatch
 ):
     module = importlib.import_module("keras_transformer.cli.translate")
     monkeypatch.setattr(module, "CHUNK_SIZE", 10)
@@ -81,10 +79,10 @@ def test_interrupted_documents_are_continued(
         ("a.html", ["--sampling"], "--sampling: cannot be used with .html"),
     ],
 )
-def test_unusable_documents(page, name, options, message, model_path, run_command):
+def test_unusable_documents(page, name, options, message, model_path):
     path = page.rename(page.with_name(name))
     output = page.with_name("out")
     arguments = "--input", path, "--output", output, *options
-    result = run_command("translate", model_path, *arguments, code=2)
-    assert result.stderr.strip().endswith(message) and result.stderr.count("\n") == 1
+    error = error_of(run_command("translate", model_path, *arguments))
+    assert error.strip().endswith(message)
     assert not output.exists()

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tiny_export
+from commands import error_of, run_command
 
 import keras_transformer as kt
 from keras_transformer import opening as models
@@ -48,7 +49,7 @@ def folders(tmp_path_factory, tiny_model):
 
 
 @pytest.fixture
-def translate(run_command, folders):
+def translate(folders):
     """Function that translates `SOURCES` with the first model."""
     stdin = "".join(f"{line}\n" for line in SOURCES)
     return lambda *options: run_command("translate", folders[0], *options, stdin=stdin)
@@ -79,14 +80,12 @@ def test_search_options_give_the_results_of_the_library(translate, folders):
 
 
 def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
-    result = translate("--ensemble", folders[2])
-    assert result.exit_code == 2
-    assert result.stderr == (
+    assert error_of(translate("--ensemble", folders[2])) == (
         f"error: {folders[2] / 'model.keras'}: must have the same vocabulary as "
         f"{folders[0] / 'model.keras'}, like all models of an ensemble\n"
     )
-    result = translate("--ensemble", folders[1], "--alignments")
-    assert result.exit_code == 2 and "an ensemble cannot align words" in result.stderr
+    error = error_of(translate("--ensemble", folders[1], "--alignments"))
+    assert "an ensemble cannot align words" in error
     opened = kt.open_model(folders[0], ensemble=[folders[1]])
     (pair,) = opened.score([SOURCES[0]], ["ein Hund"])
     singles = [kt.open_model(folder) for folder in folders[:2]]
@@ -151,12 +150,11 @@ def test_wrong_choices_are_one_line(translate, tmp_path, monkeypatch, options, m
     monkeypatch.chdir(tmp_path)
     for name, text in {"x": "a\tb\n", "bad": "a\tb\n\tc\n"}.items():
         (tmp_path / (name if name == "x" else f"{name}.tsv")).write_text(text)
-    result = translate("--output", "out", *options)
-    assert result.exit_code == 2 and message in result.stderr
-    assert result.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert message in error_of(translate("--output", "out", *options))
+    assert not (tmp_path / "out").exists()
 
 
-def test_spans_stay_unless_protection_is_off(run_command, folders):
+def test_spans_stay_unless_protection_is_off(folders):
     line = "der <b>Hund</b> https://x.org läuft <keep>A&B</keep>"
     found = {
         kinds: lines(
@@ -181,7 +179,6 @@ def test_spans_stay_unless_protection_is_off(run_command, folders):
         result.exit_code == 2
         and "--protect': tag: must be one or more of code" in result.stderr
     )
-    result = run_command("translate", folders[0], stdin=f"\n{line} <keep>")
-    assert result.exit_code == 2 and result.stdout == ""
+    error = error_of(run_command("translate", folders[0], stdin=f"\n{line} <keep>"))
     expected = "error: standard input:2: <keep> and </keep> must surround"
-    assert result.stderr.startswith(expected)
+    assert error.startswith(expected)

@@ -6,6 +6,7 @@ checks.
 
 import malicious_files
 import pytest
+from commands import error_of, run_command
 from malicious_graphs import write_unsafe_export
 
 from keras_transformer import serving
@@ -63,7 +64,7 @@ def marker(folder):
 
 
 @pytest.fixture
-def run(run_command, monkeypatch, tmp_path):
+def run(monkeypatch, tmp_path):
     """Function that runs a command in a folder that contains only the file `text`."""
 
     def run(name, model, *options):
@@ -84,11 +85,9 @@ REASONS = {
 
 def assert_refused(result, kind):
     """Asserts that a command failed with one line on standard error, the refusal."""
-    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: ") and ": refused: " in line
-    assert REASONS[kind] in line
-    assert "if you trust the file, pass --allow-unsafe" in line
+    error = error_of(result)
+    assert ": refused: " in error and REASONS[kind] in error
+    assert "if you trust the file, pass --allow-unsafe" in error
 
 
 def assert_warned(result, *paths):
@@ -127,9 +126,7 @@ def test_unsafe_member_of_an_ensemble_needs_allow_unsafe(
 
 
 @pytest.mark.parametrize("option", ["--from={}", "--set=training.initial_model={}"])
-def test_training_from_an_unsafe_file_is_refused(
-    run_command, tmp_path, unsafe, marker, option
-):
+def test_training_from_an_unsafe_file_is_refused(tmp_path, unsafe, marker, option):
     """The option --from reads the model's settings before the training starts."""
     command = ["train", "phrases", "--output", tmp_path / "run"]
     command.append(option.format(unsafe["file"]))
@@ -148,10 +145,10 @@ def test_presets_are_checked_despite_allow_unsafe(run):
     assert "not checked" not in result.stderr
 
 
-def test_info_of_an_unsafe_model_runs_no_code(run_command, unsafe, marker):
+def test_info_of_an_unsafe_model_runs_no_code(unsafe, marker):
     assert run_command("info", unsafe["export"]).exit_code == 0
-    result = run_command("info", unsafe["file"], code=2)
-    assert result.stderr.startswith(f"error: {unsafe['file']}: refused: ")
+    error = error_of(run_command("info", unsafe["file"]))
+    assert error.startswith(f"error: {unsafe['file']}: refused: ")
     # The command has no option --allow-unsafe.
-    assert "--allow-unsafe" not in result.stderr
+    assert "--allow-unsafe" not in error
     assert not marker.exists()

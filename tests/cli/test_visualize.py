@@ -1,6 +1,7 @@
 """Pictures and pages of `visualize`, for a model of two layers and three heads."""
 
 import pytest
+from commands import error_of, run_command
 from matplotlib.figure import Figure
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
@@ -9,7 +10,7 @@ LONG = " ".join(["Hund"] * 400)
 
 
 @pytest.fixture
-def draw(run_command, tiny_model_file, tmp_path, monkeypatch):
+def draw(tiny_model_file, tmp_path, monkeypatch):
     """Function that runs `visualize` and returns the figure that it writes."""
     figures, real = [], Figure.savefig
 
@@ -56,12 +57,11 @@ def test_picture_shows_the_chosen_attention(draw, tmp_path, options, titles, tex
     ],
 )
 def test_visualize_refuses_what_the_model_lacks(
-    run_command, tiny_model_file, tmp_path, option, value, message
+    tiny_model_file, tmp_path, option, value, message
 ):
     options = {"--source": SOURCE, "--target": TARGET, "--output": tmp_path / "out"}
     words = [each for pair in (options | {option: value}).items() for each in pair]
-    result = run_command("visualize", tiny_model_file, *words, code=2)
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert message in error_of(run_command("visualize", tiny_model_file, *words))
     assert [*tmp_path.iterdir()] == []
 
 
@@ -82,18 +82,16 @@ def test_visualize_refuses_what_the_model_lacks(
     ],
 )
 def test_visualize_names_the_mistake(
-    run_command, model_path, translator, tmp_path, monkeypatch, arguments, message
+    model_path, translator, tmp_path, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
     translator.translate = lambda lines, protect: ["" for _ in lines]
-    result = run_command("visualize", model_path, *arguments)
-    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    error = error_of(run_command("visualize", model_path, *arguments))
+    assert error == f"error: {message}\n"
 
 
 @pytest.mark.parametrize("name", ["att.png", "att.html"])
-def test_visualize_accepts_a_name_with_a_suffix(
-    run_command, tiny_model_file, tmp_path, name
-):
+def test_visualize_accepts_a_name_with_a_suffix(tiny_model_file, tmp_path, name):
     options = ["--source", SOURCE, "--target", TARGET, "--output", tmp_path / name]
     result = run_command("visualize", tiny_model_file, *options, code=0)
     assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tiny_export
+from commands import error_of, run_command
 
 import keras_transformer as kt
 from keras_transformer import pipelines
@@ -94,7 +95,7 @@ def test_update_rejects_fixed_vocabularies(tiny_model):
         extend_vocabulary(model, pieces, NEW, 9)
 
 
-def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_path):
+def test_update_vocabulary_writes_the_larger_model(tiny_model, tmp_path):
     model, tokenizer = tiny_model
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)
@@ -111,7 +112,7 @@ def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_
         "tokenizer",
     ]
     assert open_model(output).tokenizer.vocabulary_size == 315
-    again = run_command(*command, *texts, "--output", output, code=2)
-    assert "grown: already exists" in again.stderr
-    nothing = run_command(*command, "--output", tmp_path / "x", code=2)
-    assert "at least one of --source" in nothing.stderr
+    again = run_command(*command, *texts, "--output", output)
+    assert "grown: already exists" in error_of(again)
+    nothing = run_command(*command, "--output", tmp_path / "x")
+    assert "at least one of --source" in error_of(nothing)

@@ -10,12 +10,11 @@ import statistics
 import sys
 
 import pytest
+from commands import error_of, run_command
 from phrases_run import small_recipe
-from typer.testing import CliRunner
 
 from keras_transformer import machine
 from keras_transformer.cli import console
-from keras_transformer.cli.app import app
 from keras_transformer.errors import DataError, RecipeError, RunError
 from keras_transformer.evaluation import bleu
 from keras_transformer.opening import open_model
@@ -133,10 +132,10 @@ def test_repeat_prints_the_chosen_settings(tmp_path, monkeypatch, run_instead):
     run_instead("exit 1")
     text = tmp_path / "text"
     text.write_text("a\n")
-    command = ["repeat", "files", "-o", str(tmp_path / "seeds")]
+    command = ["repeat", "files", "-o", tmp_path / "seeds"]
     for split in ("train", "test"):
         command += ["--set", f"data.{split}={{source: {text}, target: {text}}}"]
-    found = CliRunner().invoke(app, command)
+    found = run_command(*command)
     assert "settings for 1 pairs on " in found.stderr
     assert "training.mixed_precision: bfloat16 (" in found.stderr
 
@@ -165,8 +164,8 @@ def test_mistakes_are_reported_before_the_training(
     (tmp_path / "c").write_text("\n\n")
     if arguments[0] == "files":
         arguments = [*arguments, "--set=data.train={source: a, target: a}"]
-    found = CliRunner().invoke(app, ["repeat", *arguments, "-o", "new/seeds"])
-    assert found.exit_code == 2 and message in found.output
+    found = run_command("repeat", *arguments, "-o", "new/seeds", code=2)
+    assert message in found.output
     assert {each.name for each in tmp_path.iterdir()} == {"a", "c"}
 
 
@@ -283,12 +282,11 @@ class TestFinishedSeeds:
             for seed in (1, 2):
                 self.write(folder / f"seed-{seed}")
             repeat(recipe, [1, 2], folder)
-        command = ["compare", *map(str, folders), "--samples=9"]
-        assert CliRunner().invoke(app, command).exit_code == 0
+        command = ["compare", *folders, "--samples=9"]
+        run_command(*command, code=0)
         # The number of lines is unchanged.
         path = folders[1] / "seed-2" / "references.txt"
         path.write_text("eins\ndrei\n")
-        found = CliRunner().invoke(app, command)
         first = folders[1] / "seed-1" / "references.txt"
-        assert found.exit_code == 2
-        assert f"{first} and {path}: must be equal" in found.stderr
+        error = error_of(run_command(*command))
+        assert f"{first} and {path}: must be equal" in error
