@@ -1,5 +1,6 @@
 """Forbidden phrases as a finite automaton over token ids."""
 
+import functools
 import itertools
 import unicodedata
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ ROOT, AFTER_BOUNDARY, BEFORE_BOUNDARY = range(3)
 FORBIDDEN, UNCHANGED = -1, -2
 # Maximum number of edges of a state. A state with more has a row of its own.
 MAX_EDGES = 32
-# How the names of characters begin in scripts without spaces between words.
+# Scripts without spaces between words (see `script_of`).
 _UNSPACED = {"THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 # Suffix of a phrase that allows its last word to continue.
 _CONTINUES = "*"
@@ -460,8 +461,14 @@ def is_in_word(character):
         return bool(character)
     is_mark = unicodedata.category(character).startswith("M")  # as in Hindi
     is_word = unicodedata.east_asian_width(character) in "WF"
-    is_word |= unicodedata.name(character, "").partition(" ")[0] in _UNSPACED
+    is_word |= script_of(character) in _UNSPACED
     return (character.isalnum() or is_mark) and not is_word
+
+
+@functools.cache
+def script_of(character):
+    """Returns the word with which the name of a letter begins, such as LATIN."""
+    return unicodedata.name(character, "").partition(" ")[0]
 
 
 def _text_boundaries():

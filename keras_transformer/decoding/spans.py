@@ -14,6 +14,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from keras_transformer.decoding.forbidden import script_of
 from keras_transformer.decoding.warnings import add_warning
 from keras_transformer.errors import ModelError
 
@@ -108,7 +109,7 @@ def _rare_patterns(text, known):
         # Emoji and dingbats do not belong to the words and figures beside them.
         if (kind == "S" and not _DINGBAT.match(character)) or character in _SIGNS:
             signs += re.escape(character)
-        elif kind in "LMN" and _script(character) not in _scripts(known):
+        elif kind in "LMN" and script_of(character) not in _scripts(known):
             letters += re.escape(character)
     if letters:
         # Without the assertions, each letter of a long word would be a start to try.
@@ -123,12 +124,7 @@ def _rare_patterns(text, known):
 def _scripts(characters):
     """Returns the scripts of the letters and digits among characters."""
     kinds = ((unicodedata.category(each)[0], each) for each in characters)
-    return {_script(each) for kind, each in kinds if kind in "LN"} | _NO_SCRIPTS
-
-
-def _script(character):
-    """Returns the word with which Unicode's names of a script's letters begin."""
-    return unicodedata.name(character, "").partition(" ")[0]
+    return {script_of(each) for kind, each in kinds if kind in "LN"} | _NO_SCRIPTS
 
 
 def pattern_at(source, start, end):

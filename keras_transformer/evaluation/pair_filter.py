@@ -1,6 +1,5 @@
 """Filter for noisy parallel corpora, by rules and by a model's score."""
 
-import functools
 import hashlib
 import math
 import re
@@ -10,6 +9,7 @@ from collections import Counter
 import numpy as np
 
 from keras_transformer.decoding.batches import encode_texts
+from keras_transformer.decoding.forbidden import script_of
 
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
 FILTER_REASONS = {
@@ -63,7 +63,7 @@ class PairFilter:
         """Learns which scripts and words each side has, from a sample of the pairs."""
         self._scripts, counts = [], []
         for texts in zip(*pairs, strict=True):
-            scripts = Counter(map(_script, filter(str.isalpha, "".join(texts))))
+            scripts = Counter(map(script_of, filter(str.isalpha, "".join(texts))))
             total = sum(scripts.values())
             self._scripts.append(
                 {s for s in scripts if scripts[s] >= _MIN_SHARE * total}
@@ -176,7 +176,7 @@ class PairFilter:
         for text, scripts in zip((source, target), self._scripts, strict=True):
             if max(text) < "\u0250" and "LATIN" in scripts:  # most texts
                 continue
-            letters = [*map(_script, filter(str.isalpha, text))]
+            letters = [*map(script_of, filter(str.isalpha, text))]
             if sum(map(scripts.__contains__, letters)) < _MIN_KNOWN * len(letters):
                 return "script"
         ratios = [
@@ -208,9 +208,3 @@ def _words(text):
 
 def _digits(text):
     return Counter(unicodedata.digit(each) for each in re.findall(r"\d", text))
-
-
-@functools.cache
-def _script(letter):
-    """Returns the script of a letter, such as LATIN."""
-    return unicodedata.name(letter, "").partition(" ")[0]

@@ -62,9 +62,9 @@ def check_saved_model(path):
     from tensorflow.core.protobuf import saved_model_pb2
 
     file = path / "saved_model.pb"
-    model = saved_model_pb2.SavedModel()
     try:
-        model.ParseFromString(read_bytes(file, MAX_BYTES, ModelError))
+        content = read_bytes(file, MAX_BYTES, ModelError)
+        model = saved_model_pb2.SavedModel.FromString(content)
     except (DecodeError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None
     if not model.meta_graphs:

@@ -25,8 +25,7 @@ def simplify_saved_model(path):
     `fingerprint.pb` is removed, because it would no longer match.
     """
     file = path / "saved_model.pb"
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString(file.read_bytes())
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta_graph in model.meta_graphs:
         for function in meta_graph.graph_def.library.function:
             simplify_function(function)

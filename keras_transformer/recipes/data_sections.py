@@ -116,17 +116,25 @@ class FilesData(Section):
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
-class TsvData(Section):
-    """Files that contain one pair per line, in tab-separated columns."""
+class _FilesOfPairs(Section):
+    """Files that contain both sides, which `source` and `target` name."""
 
-    kind: Literal["tsv"]
+    kind: str
     train: Paths  # file or list of files, plain or compressed
     validation: Paths | None = None  # files for validation and early stopping
     test: Paths | None = None  # files that training does not read
-    source: Column = 1  # number of the column, or its name in line 1
-    target: Column = 2  # number of the column, or its name in line 1
+    source: Text
+    target: Text
     max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
     noise: NoiseSettings | None = None  # noisy copies of training pairs
+
+
+class TsvData(_FilesOfPairs):
+    """Files that contain one pair per line, in tab-separated columns."""
+
+    kind: Literal["tsv"]
+    source: Column = 1  # number of the column, or its name in line 1
+    target: Column = 2  # number of the column, or its name in line 1
 
 
 class CsvData(TsvData):
@@ -135,30 +143,20 @@ class CsvData(TsvData):
     kind: Literal["csv"]
 
 
-class JsonlData(Section):
+class JsonlData(_FilesOfPairs):
     """Files that contain one pair per line, as a JSON object."""
 
     kind: Literal["jsonl"]
-    train: Paths  # file or list of files, plain or compressed
-    validation: Paths | None = None  # files for validation and early stopping
-    test: Paths | None = None  # files that training does not read
     source: Text = "source"  # key of the source text, such as translation.en
     target: Text = "target"  # key of the target text, such as translation.de
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
-    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
-class TmxData(Section):
+class TmxData(_FilesOfPairs):
     """Translation memories in TMX."""
 
     kind: Literal["tmx"]
-    train: Paths  # file or list of files, plain or compressed
-    validation: Paths | None = None  # files for validation and early stopping
-    test: Paths | None = None  # files that training does not read
     source: Text  # code of the source language, such as en
     target: Text  # code of the target language, such as de
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
-    noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
 # The name of a dataset on the Hub is kept.

@@ -122,7 +122,7 @@ def _columns_of_instances(fields, inputs):
     if not any(named):
         if len(inputs) > 1:
             raise invalid(
-                f"Each instance must be an object with the keys: {_names(inputs)}"
+                f"Each instance must be an object with the keys: {', '.join(inputs)}"
             )
         return {next(iter(inputs)): instances}
     if not all(named):
@@ -136,7 +136,8 @@ def _columns_of_inputs(fields, inputs):
     columns = fields["inputs"]
     if not isinstance(columns, dict) or _is_bytes(columns):
         if len(inputs) > 1:
-            raise invalid(f"'inputs' must be an object with the keys: {_names(inputs)}")
+            keys = ", ".join(inputs)
+            raise invalid(f"'inputs' must be an object with the keys: {keys}")
         columns = {next(iter(inputs)): columns}
     _check_names(columns, inputs)
     for name in inputs:
@@ -230,10 +231,6 @@ def _describe(value):
         return shown if len(shown) <= 40 else f"{shown[:37]}..."
     names = {str: "a string", list: "a list"}
     return names.get(type(value), "an object")
-
-
-def _names(inputs):
-    return ", ".join(inputs)
 
 
 def _row_json(row):

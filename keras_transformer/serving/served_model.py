@@ -213,6 +213,5 @@ def _definition(path):
     """Returns the `MetaGraphDef` of a SavedModel: its graph and its signatures."""
     from tensorflow.core.protobuf import saved_model_pb2
 
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString((path / "saved_model.pb").read_bytes())
-    return model.meta_graphs[0]
+    content = (path / "saved_model.pb").read_bytes()
+    return saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
