@@ -200,7 +200,7 @@ _ACTIVATIONS = {
 
 
 @functools.cache
-def splitter(normalization="nmt_nfkc"):
+def splitter(normalization="nmt_nfkc", **options):
     """Returns the content of a SentencePiece model of a few letters."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -209,6 +209,7 @@ def splitter(normalization="nmt_nfkc"):
         vocab_size=13,
         normalization_rule_name=normalization,
         minloglevel=2,
+        **options,
     )
     return model.getvalue()
 

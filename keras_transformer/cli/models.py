@@ -276,6 +276,7 @@ _PATTERNS = (
     "sentencepiece.bpe.model",
     "tokenizer.json",
     "special_tokens_map.json",
+    "text.json",
     "README.md",
 )
 # Files to download if the repository has no safetensors.

@@ -47,7 +47,9 @@ _WIDE_END = f"([。！？｡]+[\"'”’」』）]*)({_SPACE}*)"
 _ABBREVIATION = (
     r"(^|[^\p{L}\p{M}\p{N}])((?:\p{L}\.)*\p{L}|\p{N}{1,2}"
     "|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs|Mme|Mlle|bzw|ca|sog|geb|cf|vgl|approx|Mio|Mrd)"
-    r"|Capt|Col|Gen|Gov|Hon|Lt|Maj|MM|Rep|Rev|Sen|Sgt)\."
+    r"|Capt|Col|Gen|Gov|Hon|Lt|Maj|MM|Rep|Rev|Sen|Sgt"
+    # Spanish and Portuguese, Italian, Dutch, Polish, Russian.
+    r"|(?i:Sra?|Srta|Dra|Sig|Dott|dhr|mevr|drs|ul|inż|tzw|ул|гг|тов))\."
 )
 # Periods of these do not end a sentence before a number.
 _BEFORE_NUMBER = (
@@ -93,6 +95,11 @@ SCRIPTS = (
 _MAX_INNER = 0.2
 # Share of the letters from which on a script belongs to the training text.
 _MIN_SHARE = 0.001
+# Maximum number of scripts of a vocabulary that are taken for all of its model. Models
+# of many languages have few subwords in some of their scripts.
+_MAX_SCRIPTS = 4
+# Minimum share of the subwords with capitals among those with letters that have case.
+_MIN_CASED = 0.03
 # A line of digits without letters, and the share of a training text's lines from which
 # on a model learns how to write them.
 _NUMBERS = r"\P{L}*\p{Nd}\P{L}*"
@@ -304,6 +311,8 @@ def _usual_case(lines, words):
     """
     num_capitals = _length(_replace(lines, r"\P{Lu}+", ""))
     is_upper = num_capitals >= _MIN_CAPITALS
+    # Chinese text with an English name is not in capitals.
+    is_upper &= 2 * num_capitals > _length(_replace(lines, r"\P{L}+", ""))
     is_upper &= _replace(lines, r"\p{Ll}", "") == lines
     begins_upper = tf.strings.regex_full_match(lines, _BEGINS_UPPER)
     cases = tf.where(begins_upper, _CAPITALIZED, _AS_TRANSLATED)
@@ -330,8 +339,11 @@ def _usual_words(lines, words):
 
 
 def _capitalize(texts):
-    """Converts the first letter of each text to a capital."""
-    first = _replace(texts, r"(?s)^(\P{L}*\p{L}).*", r"\1")
+    """Converts the first letter of each text to a capital.
+
+    In Georgian, which has capitals, too, no sentence begins with one.
+    """
+    first = _replace(texts, r"(?s)^(\P{L}*[^\P{L}\p{Georgian}])?.*", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(first), tf.strings.length(texts))
     return tf.strings.join([tf.strings.upper(first, "utf-8"), rest])
 
@@ -380,8 +392,7 @@ def measure_text(sources, targets):
         if word != word.lower()
         and count >= max(_MIN_PLACES, _MIN_PLACES_SHARE * places[word.lower()])
     ]
-    counts = _count_scripts("".join(sources))
-    scripts = [s for s in SCRIPTS if counts[s] > _MIN_SHARE * sum(counts.values())]
+    scripts = _find_scripts("".join(sources))
     sources, targets = (
         tf.constant([text.encode("utf-8", "replace") for text in texts])
         for texts in (sources, targets)
@@ -400,6 +411,27 @@ def measure_text(sources, targets):
         "words": sorted(words[:_MAX_WORDS]),
         "numbers": bool(np.mean(has_numbers) > _MIN_NUMBERS),
     }
+
+
+def measure_pieces(sources, targets):
+    """Measures the subwords of a model without training text, two lists of str.
+
+    Returns a dict of `capitals` and `scripts` for `TextSettings`.
+    """
+    is_cased = []
+    for pieces in (sources, targets):
+        cased = [piece for piece in pieces if piece.lower() != piece.upper()]
+        num_upper = sum(piece != piece.lower() for piece in cased)
+        is_cased.append(num_upper > _MIN_CASED * len(cased))
+    scripts = _find_scripts("".join(sources))
+    scripts = scripts if len(scripts) <= _MAX_SCRIPTS else []
+    return {"capitals": all(is_cased), "scripts": scripts}
+
+
+def _find_scripts(text):
+    """Returns the `SCRIPTS` of a text of which it has more than a few letters."""
+    counts = _count_scripts(text)
+    return [s for s in SCRIPTS if counts[s] > _MIN_SHARE * sum(counts.values())]
 
 
 def _mark_sentences(lines):

@@ -13,6 +13,7 @@ from keras_transformer.saving.info import (
     Score,
     Training,
     flatten_setting,
+    flatten_text,
     markdown_table,
     read_summary,
 )
@@ -102,6 +103,8 @@ def describe_model(
     )
     info.describe_model(model.get_config())
     info.vocabulary.kind = tokenizer.kind
+    if getattr(tokenizer, "text", None) is not None:
+        info.text = flatten_text(tokenizer.text.model_dump())
     parts = [_table(title, rows.items()) for title, rows in sections.items() if rows]
     rows = [(name, f"{score:.2f}", how) for name, score, how in measured]
     head = ("metric", "score", "measurement")

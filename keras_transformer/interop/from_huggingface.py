@@ -203,6 +203,7 @@ def import_huggingface(
         raise ModelError(f"{path}: Marian models have no source language")
     config = imported.check_settings(path, _Config, stored)
     tokenizer = _tokenizer(folder, config, language, normalization)
+    tokenizer.text = imported.read_text_settings(folder, tokenizer)
     arrays = _read_arrays(folder)
     arguments = _arguments(path, arrays, config, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays)
@@ -252,6 +253,7 @@ def _import_fairseq(folder, stored, source_language, target_language):
         target_language,
         generation.search.forced_bos_token_id,
     )
+    tokenizer.text = imported.read_text_settings(folder, tokenizer)
     changes = {
         "timescales": "paper" if is_mbart else "tensor2tensor",
         "first_position": 0 if is_mbart else config.pad_token_id + 1,

@@ -171,6 +171,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
     vocabularies = _read_vocabularies(folder, decoder_file, decoder.vocabs, sizes)
     _check_vocabularies(arrays, vocabularies, sizes)
     tokenizer = _read_tokenizer(folder, vocabularies, language, normalization)
+    tokenizer.text = imported.read_text_settings(folder, tokenizer)
     arguments = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays, len(set(tied)))
     _set_weights(model, arrays, settings, vocabularies)

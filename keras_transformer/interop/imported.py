@@ -7,7 +7,8 @@ from pydantic import Field, ValidationError
 
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
-from keras_transformer.untrusted import validation_message
+from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
+from keras_transformer.untrusted import read_json, validation_message
 
 # Engines whose results an imported model can reproduce: Marian, and Hugging Face's
 # library transformers. They compute slightly different results with the same weights.
@@ -84,6 +85,30 @@ def model_arguments(path, tokenizer, engine, depths, changes, **settings):
         "pad_id": tokenizer.pad_id,
         "output_size": tokenizer.target.num_outputs,
     }
+
+
+def read_text_settings(folder, tokenizer):
+    """Returns the `TextSettings` of an imported model.
+
+    They are those in the folder, if this package has written it. Otherwise, they follow
+    from the vocabulary, and from how toolkits train: on one sentence per line.
+    """
+    from keras_transformer.decoding.text import measure_pieces
+    from keras_transformer.pipelines.tokenizers.base import TEXT
+    from keras_transformer.pipelines.tokenizers.normalization import TextSettings
+
+    if (folder / TEXT).is_file():
+        return read_json(folder / TEXT, TextSettings, error=ModelError)
+    spaced, clean = tokenizer.tokenize(["\t a\u00a0\u3000b ", "a b"]).to_list()
+    pieces = [
+        # A vocabulary can be that of both sides.
+        each.pieces() if each.model is None else sentencepiece_pieces(each.model)
+        for each in (tokenizer, tokenizer.target)
+    ]
+    # Most SentencePiece models normalize white space themselves.
+    return TextSettings(
+        normalization=spaced != clean, sentences=True, **measure_pieces(*pieces)
+    )
 
 
 def search_settings(beam_size, length_penalty):

@@ -1,10 +1,19 @@
 """Checks that another library can run a model, and notes on what differs there."""
 
 import collections
+import io
+import pathlib
+import tempfile
+import unicodedata
+
+import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from keras_transformer.errors import ExportError
+from keras_transformer.export.card import describe_translator
 from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
 from keras_transformer.numerics.activations import activation_name
+from keras_transformer.pipelines.tokenizers.base import TEXT
 
 # Logit bias of ids that the model does not predict.
 EXCLUDED_BIAS = -1e9
@@ -86,6 +95,60 @@ def supported_activation(model, activations, library):
             f"Received: {name!r}"
         )
     return activations[name]
+
+
+def describe(translator, scores, license):
+    """Returns the files that describe a model, and `text.json`, which imports read."""
+    texts = describe_translator(translator, scores, license)
+    text = translator.tokenizer.text
+    return texts if text is None else {**texts, TEXT: text.model_dump_json()}
+
+
+def splitter_model(tokenizer):
+    """Returns the content of a SentencePiece model that normalizes text, too."""
+    if tokenizer.model is None or not (tokenizer.text and tokenizer.text.normalization):
+        return tokenizer.model
+    proto = ModelProto.FromString(tokenizer.model)
+    proto.normalizer_spec.remove_extra_whitespaces = True
+    if not proto.normalizer_spec.precompiled_charsmap:
+        table = _normalization_table(tokenizer.normalized)
+        proto.normalizer_spec.precompiled_charsmap = table
+    return proto.SerializeToString()
+
+
+def _normalization_table(normalize):
+    """Returns SentencePiece's table of what a function does to each character.
+
+    That includes decomposed characters.
+    """
+    texts = set()
+    for code in (*range(1, 0xD800), *range(0xE000, 0x30000)):
+        full = unicodedata.normalize("NFD", chr(code))
+        partial = unicodedata.normalize("NFC", full[:-1]) + full[-1:]
+        texts.update((chr(code), full, partial))
+    texts = sorted(texts)
+    # Digits around a character keep white space, and are not composed with it.
+    found = normalize([f"1{text}1" for text in texts]).numpy()
+    rules = [
+        "\t".join(" ".join(f"{ord(each):X}" for each in part) for part in (text, new))
+        for text, new in zip(
+            texts, (each.decode()[1:-1] for each in found), strict=True
+        )
+        if text != new
+    ]
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "rules.tsv")
+        path.write_text("\n".join(rules))
+        sentencepiece.SentencePieceTrainer.train(  # only it compiles tables
+            sentence_iterator=iter("a"),
+            model_writer=model,
+            model_type="char",
+            vocab_size=5,
+            normalization_rule_tsv=str(path),
+            minloglevel=2,
+        )
+    return ModelProto.FromString(model.getvalue()).normalizer_spec.precompiled_charsmap
 
 
 def find_repeated(pieces):

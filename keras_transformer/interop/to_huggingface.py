@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_transformer.errors import ExportError
-from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
 from keras_transformer.interop import array_names, supported, weights
 from keras_transformer.interop.fairseq_tokenizers import MODEL
@@ -103,8 +102,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             code=tokenizer.target_language,
         )
         notes += f"\n{_DIFFERENCES}{_list_differences(translator)}"
-        models = {MODEL: tokenizer.model}
-        texts = describe_translator(translator, scores, license)
+        models = {MODEL: supported.splitter_model(tokenizer)}
+        texts = supported.describe(translator, scores, license)
         return _write(folder, tensors, files, models, texts, notes, dtype)
     supported.check_translator(
         translator, folder, "transformers", _VARIATIONS, _ACTIVATIONS
@@ -135,8 +134,11 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     }
     if _is_separate(model):
         files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
-    models = {"source.spm": tokenizer.source.model, "target.spm": target.model}
-    texts = describe_translator(translator, scores, license)
+    models = {
+        f"{side}.spm": supported.splitter_model(each)
+        for side, each in (("source", tokenizer.source), ("target", target))
+    }
+    texts = supported.describe(translator, scores, license)
     notes = _notes(translator)
     return _write(folder, tensors, files, models, texts, notes, dtype)
 

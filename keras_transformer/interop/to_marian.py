@@ -12,7 +12,6 @@ import numpy as np
 import yaml
 
 from keras_transformer.errors import ExportError
-from keras_transformer.export.card import describe_translator
 from keras_transformer.files import replace_folder
 from keras_transformer.interop import array_names, supported, weights
 from keras_transformer.interop.vocabularies import format_vocabulary
@@ -88,7 +87,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
     texts = {
         **dict(zip(names, map(format_vocabulary, pieces.values()), strict=True)),
         _DECODER: _yaml(decoder),
-        **describe_translator(translator, scores, license),
+        **supported.describe(translator, scores, license),
     }
     texts[CARD] += f"\n{_notes(translator)}"
     with replace_folder(folder, must_be_new=True) as temporary:
@@ -96,7 +95,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")
         for side, tokenizer in sides.items():
-            splitter = tokenizer.source.model
+            splitter = supported.splitter_model(tokenizer.source)
             if splitter is not None:
                 (temporary / f"{side}.spm").write_bytes(splitter)
     return folder

@@ -87,6 +87,7 @@ class ModelInfo(BaseModel):
         parameters: Number of parameters, or `None` if unknown.
         architecture: Arguments of `Transformer`.
         vocabulary: Kind and size of the vocabulary.
+        text: `TextSettings`, with the number of `words`, or empty if there are none.
         written: Date and Keras version of a file or preset, or the package versions
             with which an export was written.
         training: Progress and settings of the training.
@@ -105,6 +106,7 @@ class ModelInfo(BaseModel):
     parameters: int | None = None
     architecture: _Settings = {}
     vocabulary: VocabularyInfo = VocabularyInfo()
+    text: _Settings = {}
     written: str | None = None
     training: Training = Training()
     data: _Settings = {}
@@ -173,6 +175,10 @@ def model_info(path):
             info.decoding = _flatten_section(task.search)
     elif source.kind != "export":
         _describe_run(source, info)
+    # Of two vocabularies, the source's has the settings.
+    for folder in () if source.kind == "export" else (".", "source"):
+        if (file := source.tokenizer / folder / names.TEXT).is_file():
+            info.text = flatten_text(read_json(file, _Settings, error=ModelError))
     return info.model_dump()
 
 
@@ -217,6 +223,11 @@ def _describe_weights(source, info):
         info.parameters = stored.num_parameters
         info.written = stored.metadata.origin()
     info.describe_model(stored.settings)
+
+
+def flatten_text(settings):
+    """Returns the mapping of `TextSettings` with the number of its words."""
+    return {**settings, "words": len(settings.get("words", []))}
 
 
 def _flatten_section(section):

@@ -25,6 +25,7 @@ ADAPTERS = "adapters"
 METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
+TEXT = "text.json"  # the text settings of a vocabulary
 CURVES = "curves.png"
 # Files that describe a preset, an export or an imported model: for people, and the same
 # facts for `info`.

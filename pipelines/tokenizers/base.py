@@ -49,6 +49,7 @@ class Tokenizer(tf.Module):
     end_id = 3
     num_outputs: int | None = None
     text: TextSettings | None = None
+    _normalize = staticmethod(normalize)  # if `text.normalization` is true
 
     def __new__(cls, *args, **kwargs):
         tokenizer = super().__new__(cls)
@@ -181,10 +182,10 @@ class Tokenizer(tf.Module):
         newer = {name for name in ("words", "numbers") if not getattr(self.text, name)}
         return self.text.model_dump_json(exclude=newer).encode()
 
-    def _normalized(self, strings):
+    def normalized(self, strings):
         """Normalizes a string tensor `[batch]` if the settings require it."""
         is_normalized = self.text is not None and self.text.normalization
-        return normalize(strings) if is_normalized else strings
+        return self._normalize(strings) if is_normalized else strings
 
     def _join(self, ids):
         """Joins ids without special ids: RaggedTensor int32 to string `[batch]`.

@@ -116,7 +116,7 @@ class BytePairTokenizer(SentencePieceVocabulary):
         self._dropout = None
 
     def tokenize(self, strings):
-        return self._split(escape_tensor(self._normalized(strings)))
+        return self._split(escape_tensor(self.normalized(strings)))
 
     @functools.cached_property
     def split_language_prefix(self):

@@ -93,7 +93,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
 
     def tokenize(self, strings):
         # SentencePiece prepends a space to each nonempty text.
-        strings = escape_tensor(self._normalized(strings))
+        strings = escape_tensor(self.normalized(strings))
         strings = tf.where(strings == "", strings, tf.strings.join([" ", strings]))
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values

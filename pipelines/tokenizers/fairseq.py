@@ -25,6 +25,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     check_sentencepiece_model,
     spelled_bytes,
 )
+from keras_transformer.pipelines.tokenizers.normalization import clean
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 # `>>fra_Latn<<` selects the target language, `>>deu_Latn fra_Latn<<` both languages.
@@ -72,6 +73,7 @@ class FairseqTokenizer(Tokenizer):
     file_name = "tokenizer.fairseq"
     _max_bytes = 4 * MAX_MODEL_BYTES
     pad_id, end_id, unknown_id, start_id = 1, 2, 3, 2
+    _normalize = staticmethod(clean)
 
     def __init__(
         self,
@@ -130,14 +132,19 @@ class FairseqTokenizer(Tokenizer):
 
     @property
     def target(self):
+        self._target.text = self.text
         return self._target
+
+    def _text_content(self):
+        # The other settings do not change ids.
+        return b"clean" * (self.text is not None and self.text.normalization)
 
     def tokenize(self, strings):
         source, _, texts = self._languages_of(strings)
         return self._tokenize(source, texts)
 
     def _tokenize(self, languages, texts):
-        pieces = self._splitter(texts)
+        pieces = self._splitter(self.normalized(texts))
         ids = pieces.with_flat_values(tf.gather(self._ids, pieces.flat_values))
         return tf.concat([languages[:, None], ids], axis=1)
 

@@ -25,6 +25,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     check_sentencepiece_model,
     spelled_bytes,
 )
+from keras_transformer.pipelines.tokenizers.normalization import clean
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 # Characters that Python's `str.strip` removes.
@@ -80,6 +81,8 @@ class MarianSide(Tokenizer):
     """
 
     kind = "marian"
+    # Characters keep the form with which the model was trained.
+    _normalize = staticmethod(clean)
 
     def __init__(self, pieces, model, num_pieces, normalization, reserved):
         super().__init__()
@@ -133,10 +136,10 @@ class MarianSide(Tokenizer):
         self._surfaces = tf.constant(self.piece_bytes())
 
     def tokenize(self, strings):
-        return self._lookup(self._split(self._normalize(strings)))
+        return self._lookup(self._split(self.normalized(strings)))
 
-    def _normalize(self, strings):
-        strings = tf.convert_to_tensor(strings, tf.string)
+    def normalized(self, strings):
+        strings = tf.convert_to_tensor(super().normalized(strings), tf.string)
         for pattern, replacement in NORMALIZATIONS.get(self.normalization, ()):
             strings = tf.strings.regex_replace(strings, pattern, replacement)
         return strings
@@ -172,6 +175,8 @@ class MarianSide(Tokenizer):
         fields = self._fields()
         if self.normalization is not None:
             fields.setdefault("normalization", self.normalization)
+        if self.text is not None and self.text.normalization:
+            fields["clean"] = True
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def _fields(self):
@@ -225,10 +230,11 @@ class MarianTokenizer(MarianSide):
 
     @property
     def target(self):
+        self._target.text = self.text
         return self._target
 
     def tokenize(self, strings):
-        strings = self._normalize(strings)
+        strings = self.normalized(strings)
         if self.language is not None:
             prefix, texts = self.split_language_prefix(strings)
             prefix = tf.where(prefix == "", f">>{self.language}<< ", prefix)

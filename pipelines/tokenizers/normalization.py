@@ -44,16 +44,20 @@ class TextSettings(BaseModel):
     numbers: bool = False
 
 
-def normalize(strings):
-    """Normalizes texts, a string tensor `[batch]`.
+def clean(strings):
+    """Removes what is invisible from texts, a string tensor `[batch]`.
 
     A run of white space becomes one space. Outer white space, control characters and
-    characters without width are removed. Characters are composed (Unicode's NFC).
+    characters without width are removed.
     """
     strings = tf.convert_to_tensor(strings, tf.string)
     strings = tf.strings.regex_replace(strings, _INVISIBLE, "")
-    strings = tf.strings.regex_replace(strings, _SPACES, " ")
-    strings = tf.strings.strip(strings)
+    return tf.strings.strip(tf.strings.regex_replace(strings, _SPACES, " "))
+
+
+def normalize(strings):
+    """Cleans texts, a string tensor `[batch]`, and composes characters (NFC)."""
+    strings = clean(strings)
     return compose(strings) if tf.executing_eagerly() else _compose_in_graph(strings)
 
 

@@ -100,7 +100,7 @@ class WordPieceTokenizer(Tokenizer):
         self._surfaces = tf.constant(surfaces)
 
     def tokenize(self, strings):
-        words = self._split(self._normalized(strings))
+        words = self._split(self.normalized(strings))
         return self._pieces.tokenize(words).merge_dims(1, 2)
 
     def pieces(self) -> list[str]:

@@ -17,6 +17,7 @@ from keras_transformer.decoding.text import (
     TextOptions,
     detect_script,
     join_segments,
+    measure_pieces,
     measure_text,
     merge_equal_texts,
     segment,
@@ -230,6 +231,8 @@ def round_trip(texts, **options):
         ("Dr. Hill met J. R. Smith at 3.14 p.m. on Dec. 5, 2012.", "He left."),
         ("Am 3. Oktober kam ca. 5 Mio. Gäste bzw. Dr. Meier.", "Das war z. B. neu."),
         ("Il a dit : « Oui. »", "Elle est partie.", "M. Petit aussi."),
+        ("La Sra. Díaz vive en la ul. Długa.", "Il Sig. Rossi è qui.", "E tu?"),
+        ("Дом на ул. Ленина.", "Я сказал им.", "Он ушёл."),
         ("See https://a.org/b.html?c=De.", "Then e.g. go."),
         ("He said “Stop.”", "‘Why?’", "No. 5 is here."),
         ("one two.", "three."),
@@ -309,6 +312,7 @@ CASES = {
     "NATO": ("NATO", "Elle est là"),
     "(‘She is": ("(‘She is", "Elle est là"),
     "ÉCOLE ΣΟΦΊΑ": ("École σοφία", "ELLE EST LÀ"),
+    "我喜欢 NVIDIA 的显卡。": ("我喜欢 NVIDIA 的显卡。", "elle est là"),
 }
 
 
@@ -324,6 +328,12 @@ def test_translations_follow_the_case():
         tuple(map(bytes.decode, each)) for each in zip(written, joined, strict=True)
     ]
     assert both == [*CASES.values()]
+    # Georgian sentences begin with no capital.
+    gaps = found._replace(ids=found.ids[:2], cases=found.cases[:2])._asdict()
+    gaps |= {name: gaps[name][:2] for name in ("text_index", "gaps", "truncated")}
+    lists = tf.fill([2, 1], "ის აქ არის"), tf.zeros([2, 1]), tf.ones(2, tf.int32)
+    joined = join_segments(type(found)(**gaps), *lists)[0].numpy()[:, 0]
+    assert [each.decode() for each in joined] == ["ᲘᲡ ᲐᲥ ᲐᲠᲘᲡ", "ის აქ არის"]
     # Words that usually have capitals get them.
     options = TextOptions(case=True, words=("I", "NATO", "École"))
     lines = ["i'm at the école i.", "I am at the école.", "NATO, I", "NATO-ÉCOLE", ""]
@@ -336,6 +346,23 @@ def test_translations_follow_the_case():
         characters, tf.constant(["Abc Def."]), 5, options=TextOptions(case=True)
     )
     assert found.cases.numpy().tolist() == [1, 0]
+
+
+def test_settings_of_a_vocabulary():
+    english = ["▁The", "▁the", "▁dog", "ing", "▁Rome", ">>fra<<", "▁", "3", "。"]
+    chinese = ["▁狗", "我们", "▁NBA", "。", "的"]
+    french = ["▁Le", "▁le", "▁Ω", "é"]
+    assert measure_pieces(english, french) == {"capitals": True, "scripts": ["Latin"]}
+    assert measure_pieces(chinese, english) == {
+        "capitals": True,
+        "scripts": ["Latin", "Han"],
+    }
+    lowered = [piece.lower() for piece in english]
+    assert not measure_pieces(lowered, english)["capitals"]
+    assert not measure_pieces(english, lowered)["capitals"]
+    # A vocabulary of many scripts hardly has subwords of some.
+    many = [*english, "дом", "σοφία", "סלאם", "سلام"]
+    assert measure_pieces(many, english) == {"capitals": True, "scripts": []}
 
 
 def test_measured_settings():

@@ -77,7 +77,8 @@ def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, na
         assert vocabulary == {piece: str(n) for n, piece in enumerate(pieces)}
     # These vocabularies are lists of words, so there are no SentencePiece models.
     assert {path.name for path in folder.iterdir()} == {
-        *("model.npz", "decoder.yml", "MODEL_CARD.md", "summary.json", *files),
+        *("model.npz", "decoder.yml", "MODEL_CARD.md", "summary.json", "text.json"),
+        *files,
     }
 
 
