@@ -232,7 +232,7 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", help="shipped recipe or YAML file")
+    parser.add_argument("recipe", help="packaged recipe or YAML file")
     parser.add_argument(
         "--output", type=pathlib.Path, required=True, help="folder for all files"
     )

@@ -77,9 +77,9 @@ def test_installed_package_runs_without_the_source_folder(site_packages):
     code = (
         f"{WITHOUT_KERAS}; sys.path.insert(0, sys.argv[1]); "
         "from importlib.util import find_spec; "
-        "from keras_transformer.recipes import shipped_recipes; "
+        "from keras_transformer.recipes import packaged_recipes; "
         "print(find_spec('keras_transformer.pipelines').origin); "
-        "print(*shipped_recipes())"
+        "print(*packaged_recipes())"
     )
     result = subprocess.run(
         [sys.executable, "-c", code, str(site_packages)],
@@ -90,5 +90,5 @@ def test_installed_package_runs_without_the_source_folder(site_packages):
     )
     file, recipes = result.stdout.splitlines()
     assert pathlib.Path(file).is_relative_to(site_packages)
-    shipped = (ROOT / "keras_transformer" / "recipes").glob("*.yaml")
-    assert set(recipes.split()) == {path.stem for path in shipped}
+    packaged = (ROOT / "keras_transformer" / "recipes").glob("*.yaml")
+    assert set(recipes.split()) == {path.stem for path in packaged}

@@ -9,12 +9,12 @@ from typer import Argument, Option
 
 
 def complete_recipe_names(incomplete: str):
-    """Completes a recipe's name: shipped recipes with descriptions, and YAML files."""
-    from keras_transformer.recipes import shipped_recipes
+    """Completes a recipe's name: packaged recipes with descriptions, and YAML files."""
+    from keras_transformer.recipes import packaged_recipes
 
     folder = pathlib.Path(incomplete).parent if "/" in incomplete else pathlib.Path()
     files = [str(path) for path in sorted(folder.glob("*.yaml"))]
-    return [*shipped_recipes().items(), *files]
+    return [*packaged_recipes().items(), *files]
 
 
 def complete_recipe_keys(incomplete: str):
@@ -93,7 +93,7 @@ RecipeName = Annotated[
     Argument(
         metavar="RECIPE",
         autocompletion=complete_recipe_names,
-        help="Name of a shipped recipe or a YAML file.",
+        help="Name of a packaged recipe or a YAML file.",
     ),
 ]
 Overrides = Annotated[

@@ -24,7 +24,7 @@ def train(
         Argument(
             metavar="RECIPE",
             autocompletion=options.complete_recipe_names,
-            help="Name of a shipped recipe, or a YAML file. Without it, the command "
+            help="Name of a packaged recipe, or a YAML file. Without it, the command "
             "lists the recipes.",
         ),
     ] = None,
@@ -71,13 +71,13 @@ def train(
     keras-transformer train files --from runs/mine --output runs/finer \\
       --set data.train.source=new.en --set data.train.target=new.de
     """
-    from keras_transformer.recipes import shipped_recipes
+    from keras_transformer.recipes import packaged_recipes
 
     if recipe is None:
         given = (output, initial_model, *overrides)
         if any(given) or restart or allow_changes or dry_run:
             raise UserError("give the name or the file of a RECIPE")
-        descriptions = shipped_recipes()
+        descriptions = packaged_recipes()
         width = max(map(len, descriptions))
         for name, description in descriptions.items():
             typer.echo(f"{name:{width}}  {description}")
@@ -221,7 +221,7 @@ def init(
         Option(
             metavar="NAME",
             autocompletion=options.complete_recipe_names,
-            help="Name of the shipped recipe to copy.",
+            help="Name of the packaged recipe to copy.",
         ),
     ] = "files",
     source: Annotated[

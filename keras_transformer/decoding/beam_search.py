@@ -94,7 +94,7 @@ def beam_search(
             must contain (see `decoding.required`), or `None`. A hypothesis that lacks
             one does not end. At the maximum length, those that contain the most count.
         word_edges: bool `[2, vocabulary]`, whether each token begins, and ends, within
-            a word. A required phrase counts only where no word goes on after it. If
+            a word. A required phrase counts only at the end of a word. If
             `None`, it counts everywhere.
         first_ids: int32 `[batch]`, the first token of each sentence's hypotheses, with
             log-probability 0 whatever the model assigns to it, as the target language

@@ -172,9 +172,9 @@ def _change_case(text, change):
 def find_unmet(phrases, text):
     """Returns the phrases that a text does not contain as often as they are given.
 
-    A phrase is a list of alternatives, after which no word goes on. As in the search,
-    it may be the end of a word. The case of letters is ignored, because it follows the
-    source.
+    A phrase is a list of alternatives, each of which must end where a word ends but, as
+    in the search, may begin inside the word. The case of letters is ignored, because it
+    follows the source.
     """
     unmet = []
     for phrase, times in Counter(map(tuple, phrases)).items():

@@ -5,8 +5,8 @@ from keras_transformer.recipes.keys import changed_keys, dotted_recipe_keys
 from keras_transformer.recipes.load import (
     dump_recipe,
     load_recipe,
+    packaged_recipes,
     recipe_template,
-    shipped_recipes,
 )
 from keras_transformer.recipes.schema import Recipe
 
@@ -17,6 +17,6 @@ __all__ = [
     "dotted_recipe_keys",
     "dump_recipe",
     "load_recipe",
+    "packaged_recipes",
     "recipe_template",
-    "shipped_recipes",
 ]

@@ -20,7 +20,7 @@ from keras_transformer.untrusted import read_text
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Sections whose missing keys are taken from the run's recipe, or else from the shipped
+# Sections whose missing keys are taken from the run's recipe, or else from the packaged
 # recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Maps a dotted key to its alternative in the same section. Setting the key removes the
@@ -39,8 +39,8 @@ _SET_FILES = """ \\
 
 
 @functools.cache
-def shipped_recipes() -> dict[str, str]:
-    """Returns the name and one-line description of each shipped recipe."""
+def packaged_recipes() -> dict[str, str]:
+    """Returns the name and one-line description of each packaged recipe."""
     described = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         first_line = path.read_text(encoding="utf-8").split("\n", 1)[0]
@@ -49,10 +49,10 @@ def shipped_recipes() -> dict[str, str]:
 
 
 def recipe_template(name, path, train=None) -> str:
-    """Returns the text of a shipped recipe, as a starting point for your own.
+    """Returns the text of a packaged recipe, as a starting point for your own.
 
     Args:
-        name: Name of the shipped recipe.
+        name: Name of the packaged recipe.
         path: Path of the new file. It replaces the recipe's name in the example
             command.
         train: Mapping with the training files `source` and `target`. If `None`,
@@ -62,10 +62,10 @@ def recipe_template(name, path, train=None) -> str:
         RecipeError: If there is no such recipe, or `train` is given but the recipe
             already names its training text.
     """
-    if name not in shipped_recipes():
+    if name not in packaged_recipes():
         raise RecipeError(
-            f"{name}: no shipped recipe of that name. Shipped: "
-            f"{', '.join(shipped_recipes())}"
+            f"{name}: no packaged recipe of that name. Packaged: "
+            f"{', '.join(packaged_recipes())}"
         )
     text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     command = "keras-transformer train"
@@ -96,11 +96,12 @@ def load_recipe(
 
     If `data.kind` is one of `TEXT_KINDS` and the recipe has no section `model`, keys
     missing from `tokenizer`, `model` and `training` are taken from the recipe stored in
-    `run`, or else from the shipped recipe `files`. Keys that are `auto` get values that
-    fit the text and the machine. GPUs are found only if TensorFlow has been imported.
+    `run`, or else from the packaged recipe `files`. Keys that are `auto` get values
+    that fit the text and the machine. GPUs are found only if TensorFlow has been
+    imported.
 
     Args:
-        name_or_path: The name of a shipped recipe, the path of a YAML file, or a dict
+        name_or_path: The name of a packaged recipe, the path of a YAML file, or a dict
             of a recipe's sections.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
@@ -161,13 +162,13 @@ def _read(name_or_path):
     if isinstance(name_or_path, dict):
         return "recipe", copy.deepcopy(name_or_path)
     label = str(name_or_path)
-    is_shipped = label in shipped_recipes()
-    path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
+    is_packaged = label in packaged_recipes()
+    path = _FOLDER / f"{label}.yaml" if is_packaged else pathlib.Path(name_or_path)
     if not path.exists():
-        names = list(shipped_recipes())
+        names = list(packaged_recipes())
         raise RecipeError(
-            f"{label}: no such file, and no shipped recipe of that name"
-            f"{name_hint(label, names) or '.'} Shipped: {', '.join(names)}"
+            f"{label}: no such file, and no packaged recipe of that name"
+            f"{name_hint(label, names) or '.'} Packaged: {', '.join(names)}"
         )
     text = read_text(path, _MAX_BYTES, RecipeError)
     try:
@@ -206,7 +207,7 @@ def _has_begun(folder):
 def _add_template(values: dict, stored) -> None:
     """If `data.kind` is one of `TEXT_KINDS`, adds missing keys from a stored recipe.
 
-    If `stored` is `None`, the keys are taken from the shipped recipe `files`.
+    If `stored` is `None`, the keys are taken from the packaged recipe `files`.
     """
     data = values.get("data")
     if not isinstance(data, dict) or data_kind(data) not in TEXT_KINDS:

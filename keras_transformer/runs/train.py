@@ -67,7 +67,7 @@ def train(
     access to `output`, but only the first worker writes to it.
 
     Args:
-        recipe: A `Recipe`, the name of a shipped recipe, the path of a YAML file, or a
+        recipe: A `Recipe`, the name of a packaged recipe, the path of a YAML file, or a
             dict of a recipe's sections.
         output: The run folder, which is created if it does not exist.
         progress: Whether to show progress on standard error.

@@ -77,9 +77,15 @@ def _concatenate(arrays):
 class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
-    Only requests with equal keys share a batch, if `can_merge(key)`. It has at most
-    `max_batch_size(key)` rows. `run(key, columns)` returns a dict of arrays with the
-    rows as leading axis. `observe(key, rows, seconds)` is called after each batch.
+    Args:
+        run: Function of a key and a dict of columns that returns a dict of arrays with
+            the rows as leading axis.
+        can_merge: Function of a key that returns whether requests with this key share
+            a batch.
+        max_batch_size: Function of a key that returns the maximum number of rows of a
+            batch.
+        limits: Has `queue_size`, `max_wait` and `max_values`.
+        observe: Called with key, number of rows and seconds after each batch.
     """
 
     def __init__(self, run, can_merge, max_batch_size, limits, observe):

@@ -115,11 +115,19 @@ def phrases(
 ) -> PhraseSplits:
     """Draws phrases in two languages. Equal arguments give equal phrases.
 
-    Locales are named like `en`, `pt_BR` or `zh-Hant`. All three lists together have
-    `size` phrases with digits, of which `validation` and `test` have `held_out` each.
     `train` also has names of countries, languages and currencies, without digits. Where
     CLDR uses no-break or thin spaces, the source has plain spaces, as people type. The
     target keeps the spaces of CLDR.
+
+    Args:
+        source_locale: Source language, as a locale such as `en`, `pt_BR` or `zh-Hant`.
+        target_locale: Target language.
+        size: Number of phrases with digits in all three lists together.
+        seed: Seed of the phrases.
+        held_out: Number of phrases in each of `validation` and `test`.
+
+    Raises:
+        DataError: If a locale is unknown, or `size` is at most twice `held_out`.
     """
     source = parse_locale("source_locale", source_locale)
     target = parse_locale("target_locale", target_locale)

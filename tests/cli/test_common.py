@@ -48,7 +48,7 @@ def test_messages_of_commands_and_of_the_package(monkeypatch):
         console.warn("another warning")
         raise UserError("set `allow_changes`, `initial_model` or `another`")
 
-    monkeypatch.setattr("keras_transformer.recipes.shipped_recipes", recipes)
+    monkeypatch.setattr("keras_transformer.recipes.packaged_recipes", recipes)
     lines = run_command("train").stderr.splitlines()
     assert lines[:2] == ["a status", r"warning: config.yaml: a\x1b warning"]
     assert lines[2:4] == ["error: an error", "Traceback (most recent call last):"]

@@ -5,7 +5,7 @@ import os
 import pytest
 from commands import error_of, run_command
 
-from keras_transformer.recipes import load_recipe, shipped_recipes
+from keras_transformer.recipes import load_recipe, packaged_recipes
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def test_init_writes_a_commented_recipe_for_two_files(folder):
     assert recipe.data.train.target == [os.path.abspath("train.de")]
     text = (folder / "my.yaml").read_text()
     assert "#   keras-transformer train my.yaml --output runs/mine\n" in text
-    shipped = load_recipe("files", ["data.train={source: a, target: b}"])
-    assert recipe.model_dump(exclude={"data"}) == shipped.model_dump(exclude={"data"})
+    packaged = load_recipe("files", ["data.train={source: a, target: b}"])
+    assert recipe.model_dump(exclude={"data"}) == packaged.model_dump(exclude={"data"})
     assert text.count("#") > 40
 
 
@@ -36,8 +36,8 @@ def test_init_without_files_names_the_key_to_edit(folder):
     assert result.stderr.startswith("edit data.train, then: keras-transformer train ")
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_init_copies_every_shipped_recipe(folder, name):
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_init_copies_every_packaged_recipe(folder, name):
     assert run_command("init", "copy.yaml", "--recipe", name).exit_code == 0
     own = name in ("files", "student")  # for texts of the user
     files = ["data.train={source: a, target: b}"] if own else []
@@ -57,7 +57,7 @@ def test_init_copies_every_shipped_recipe(folder, name):
         (["a.yaml", "--source", "b"], "--source and --target: give both or neither"),
         (
             ["a.yaml", "--recipe", "wmt"],
-            "wmt: no shipped recipe of that name. Shipped: ",
+            "wmt: no packaged recipe of that name. Packaged: ",
         ),
         (
             ["a.yaml", "--recipe", "phrases", "-s", "b", "-t", "c"],

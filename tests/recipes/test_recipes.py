@@ -10,7 +10,7 @@ import yaml
 from keras_transformer import Transformer
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes import dump_recipe, load_recipe, shipped_recipes
+from keras_transformer.recipes import dump_recipe, load_recipe, packaged_recipes
 from keras_transformer.recipes.schema import DecodingSettings, ModelSettings
 
 RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
@@ -47,16 +47,16 @@ def recipe_error(recipe, *overrides):
     return message
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_load_recipe_accepts_packaged_recipes(name, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
     own_files = (
         ["data.train={source: a, target: b}"] if name in ("files", "student") else []
     )
     recipe = load_recipe(name, own_files)
     assert recipe.training.steps > 0
-    # `shipped_recipes` maps each name to a description.
-    assert len(shipped_recipes()[name]) > 20
+    # `packaged_recipes` maps each name to a description.
+    assert len(packaged_recipes()[name]) > 20
     # The size of heads follows from changed widths.
     changes = ["model.d_model=96", "model.num_heads=3"]
     model = load_recipe(name, [*own_files, *changes]).model
@@ -489,7 +489,7 @@ def test_load_recipe_names_the_key_of_an_error(recipe_path, overrides, message):
     assert message in recipe_error(recipe_path, *overrides)
 
 
-def test_load_recipe_lists_shipped_recipes_for_an_unknown_name(tmp_path):
+def test_load_recipe_lists_packaged_recipes_for_an_unknown_name(tmp_path):
     message = recipe_error("multi30k_en_dee")
     assert "did you mean multi30k_en_de?" in message
     assert "data.train.source must be given" in recipe_error("files")

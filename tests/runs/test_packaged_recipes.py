@@ -1,4 +1,4 @@
-"""Every shipped recipe yields a batch in an installation without extras.
+"""Every packaged recipe yields a batch in an installation without extras.
 
 Run as a script, this file prints a line of JSON per recipe: its name, and the shape of
 the first batch of source ids or an error. Optional packages cannot be imported.
@@ -26,7 +26,7 @@ VOCABULARY_SIZES = {"craft_parsing": 420, "phrases": 380}
 
 
 @pytest.mark.slow  # It builds two datasets and learns a vocabulary per recipe.
-def test_shipped_recipes_yield_a_batch(tmp_path):
+def test_packaged_recipes_yield_a_batch(tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, tmp_path], capture_output=True, text=True
     )
@@ -125,9 +125,9 @@ def main(folder):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.modules.update(dict.fromkeys(OPTIONAL))  # importing them fails
     build_tfds(folder / "tfds")
-    from keras_transformer.recipes import shipped_recipes
+    from keras_transformer.recipes import packaged_recipes
 
-    for name in shipped_recipes():
+    for name in packaged_recipes():
         try:
             result = first_batch(name, folder)
         except Exception as error:
