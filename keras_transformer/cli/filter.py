@@ -75,9 +75,8 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    Rules first remove pairs that are repeated, or whose sides are empty, too long, not
-    UTF-8, identical, of very different lengths, in a wrong script or language, or
-    differ in numbers or tags. The model scores the others. The scores are written to
+    Rules first remove pairs that are unlikely to be translations, and report how many.
+    The model scores the others. The scores are written to
     OUTPUT_SOURCE.scores, which the same command continues, also with another limit.
 
     \b
