@@ -1,4 +1,4 @@
-"""The command line, with commands in the order in which users need them."""
+"""The command line, whose commands are imported when they are used."""
 
 import importlib
 import json
@@ -13,31 +13,42 @@ from typer.core import TyperCommand, TyperGroup
 
 import keras_transformer
 
-# First line of each command's docstring.
-COMMANDS = {
-    "demo": "Train, evaluate and export a model in a few minutes.",
-    "init": "Write a commented recipe to edit.",
-    "train": "Train a model or resume an interrupted run.",
-    "plot": "Draw the training curves of runs.",
-    "evaluate": "Translate a test set and score it with sacreBLEU.",
-    "translate": "Translate text line by line, or a document.",
-    "score": "Print the natural log-probability of given translations.",
-    "average": "Average the last checkpoints of a run into one model.",
-    "export": "Export a model as a SavedModel or in another format.",
-    "info": "Describe a model: size, training, scores and files.",
-    "models": "List the packaged models.",
-    "compare": "Test whether systems differ significantly.",
-    "filter": "Remove improbable pairs from a noisy parallel corpus.",
-    "distill": "Train a fast model on the translations of a larger one.",
-    "extend-vocabulary": "Add subwords from new text to a model's vocabulary.",
-    "serve": "Serve a model over HTTP, with TF-Serving's REST API.",
-    "parse": "Print the bracketed constituency tree of each line.",
-    "visualize": "Draw a model's attention as a picture and a web page.",
-    "repeat": "Train a recipe with several seeds and report the spread.",
-    "ablate": "Train the model variations of the paper's Table 3.",
-    "import": "Import a Marian, OPUS-MT, M2M100, NLLB or mBART-50 model.",
-    "corpus": "Prepare, translate or score a corpus with Apache Beam.",
+# Commands in the order in which users need them, with the first line of each docstring.
+GROUPS = {
+    "Use a model": {
+        "translate": "Translate text line by line, or a document.",
+        "import": "Import a Marian, OPUS-MT, M2M100, NLLB or mBART-50 model.",
+        "models": "List the packaged models.",
+        "info": "Describe a model: size, training, scores and files.",
+    },
+    "Train": {
+        "demo": "Train, evaluate and export a model in a few minutes.",
+        "init": "Write a commented recipe to edit.",
+        "train": "Train a model or resume an interrupted run.",
+        "plot": "Draw the training curves of runs.",
+        "average": "Average the last checkpoints of a run into one model.",
+        "distill": "Train a fast model on the translations of a larger one.",
+        "extend-vocabulary": "Add subwords from new text to a model's vocabulary.",
+        "repeat": "Train a recipe with several seeds and report the spread.",
+        "ablate": "Train the model variations of the paper's Table 3.",
+    },
+    "Measure": {
+        "evaluate": "Translate a test set and score it with sacreBLEU.",
+        "score": "Print the natural log-probability of given translations.",
+        "compare": "Test whether systems differ significantly.",
+        "visualize": "Draw a model's attention as a picture and a web page.",
+    },
+    "Deploy": {
+        "export": "Export a model as a SavedModel or in another format.",
+        "serve": "Serve a model over HTTP, with TF-Serving's REST API.",
+    },
+    "Text and trees": {
+        "filter": "Remove improbable pairs from a noisy parallel corpus.",
+        "corpus": "Prepare, translate or score a corpus with Apache Beam.",
+        "parse": "Print the bracketed constituency tree of each line.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Modules of the commands that have no module of their own name.
 _MODULES = {
     **dict.fromkeys(("demo", "init"), "train"),
@@ -58,6 +69,11 @@ class Commands(TyperGroup):
         super().__init__(*args, **kwargs)
         for name, text in COMMANDS.items():
             self.add_command(TyperCommand(name, short_help=text))
+
+    def format_commands(self, ctx, formatter):
+        for name, commands in GROUPS.items():
+            with formatter.section(name):
+                formatter.write_dl(list(commands.items()))
 
     def resolve_command(self, ctx, args):
         if args[0] in COMMANDS:
@@ -150,9 +166,9 @@ def keras_transformer_command(
     """Train, evaluate, export and run Transformers that translate.
 
     \b
-    keras-transformer translate europarl_en_fr      translate with a packaged model
-    keras-transformer import hf://OWNER/NAME FOLDER  import a model to translate with
-    keras-transformer demo                          try everything in a few minutes
-    keras-transformer init my.yaml                  write a recipe to edit
-    keras-transformer train                         list the recipes of the package
+    keras-transformer translate europarl_en_fr       use a packaged model
+    keras-transformer import hf://OWNER/NAME FOLDER  import a model
+    keras-transformer demo                           try everything in minutes
+    keras-transformer init my.yaml                   write a recipe to edit
+    keras-transformer train                          list the packaged recipes
     """
