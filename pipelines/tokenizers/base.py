@@ -8,7 +8,7 @@ import pathlib
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
-from keras_transformer.files import replace_file
+from keras_transformer.files import replace_file, replace_text
 from keras_transformer.pipelines.tokenizers.normalization import (
     TextSettings,
     normalize,
@@ -151,8 +151,7 @@ class Tokenizer(tf.Module):
         with replace_file(os.path.join(folder, self.file_name)) as temporary:
             temporary.write_bytes(self._content)
         if self.text is not None:
-            with replace_file(os.path.join(folder, TEXT)) as temporary:
-                temporary.write_text(self.text.model_dump_json(), encoding="utf-8")
+            replace_text(os.path.join(folder, TEXT), self.text.model_dump_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
@@ -217,6 +216,14 @@ class Tokenizer(tf.Module):
             nrows=ids.nrows(),
             validate=False,
         )
+
+
+def lookup_table(mapping, default, key_type=tf.string, value_type=tf.int32):
+    """Creates a table of the values of keys, with `default` for all other keys."""
+    initializer = tf.lookup.KeyValueTensorInitializer(
+        [*mapping], [*mapping.values()], key_type, value_type
+    )
+    return tf.lookup.StaticHashTable(initializer, default)
 
 
 def well_formed(strings):

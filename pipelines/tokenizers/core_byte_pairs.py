@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import lookup_table
 from keras_transformer.pipelines.tokenizers.byte_pairs import (
     BytePairTokenizer,
     SentencePieceVocabulary,
@@ -86,8 +87,8 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         scores = [-model.pieces[number].score for number in numbers]
         ranks = np.full(self.vocabulary_size, _NO_RANK)
         ranks[numbers] = np.unique(scores, return_inverse=True)[1]
-        self._characters = _table(characters)
-        self._merges = _table(merges)
+        self._characters = lookup_table(characters, _NO_ID, tf.int64)
+        self._merges = lookup_table(merges, _NO_ID, tf.int64)
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant(byte_ids(pieces), tf.int32)
 
@@ -163,11 +164,3 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         return tf.RaggedTensor.from_value_rowids(
             found, tf.gather(rows, symbols), num_rows, validate=False
         )
-
-
-def _table(mapping):
-    """Creates a table from int64 keys to int32 ids, with -1 for all other keys."""
-    keys = tf.constant(list(mapping), tf.int64)
-    values = tf.constant(list(mapping.values()), tf.int32)
-    initializer = tf.lookup.KeyValueTensorInitializer(keys, values)
-    return tf.lookup.StaticHashTable(initializer, _NO_ID)

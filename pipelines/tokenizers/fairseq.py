@@ -16,9 +16,9 @@ import tensorflow as tf
 from pydantic import BaseModel, ConfigDict
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import Tokenizer, lookup_table
 from keras_transformer.pipelines.tokenizers.byte_pairs import SentencePieceSplitter
-from keras_transformer.pipelines.tokenizers.marian import SPACES
+from keras_transformer.pipelines.tokenizers.marian import strip
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
     SPACE_MARK,
@@ -105,12 +105,7 @@ class FairseqTokenizer(Tokenizer):
         # Ids of the model by those of SentencePiece.
         found = [numbers.get(each.piece, self.unknown_id) for each in checked.pieces]
         self._ids = tf.constant(found, tf.int32)
-        self._codes = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(
-                tf.constant([*languages]), tf.constant([*languages.values()], tf.int32)
-            ),
-            default_value=-1,
-        )
+        self._codes = lookup_table(languages, -1)
         spelled = {each.piece: spelled_bytes(each) for each in checked.pieces}
         self._bytes = tuple(
             b""
@@ -206,9 +201,7 @@ class FairseqTokenizer(Tokenizer):
         return source, target, tf.where(is_known, texts, strings)
 
     def _join(self, ids):
-        return tf.strings.regex_replace(
-            super()._join(ids), f"^{SPACES}+|{SPACES}+$", ""
-        )
+        return strip(super()._join(ids))
 
     def pieces(self) -> list[str]:
         names = {**{n: f">>{code}<<" for code, n in self.languages.items()}}

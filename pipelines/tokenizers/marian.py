@@ -17,7 +17,7 @@ import tensorflow_text
 from pydantic import BaseModel, ConfigDict
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import Tokenizer, lookup_table
 from keras_transformer.pipelines.tokenizers.byte_pairs import SentencePieceSplitter
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
@@ -29,7 +29,7 @@ from keras_transformer.pipelines.tokenizers.normalization import clean
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 # Characters that Python's `str.strip` removes.
-SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
+_SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
 # Same replacements as in the preprocessing script of OPUS-MT, which turns even a
 # full-width 1 into a quotation mark.
 _OPUS_REPLACEMENTS = {
@@ -114,16 +114,12 @@ class MarianSide(Tokenizer):
         # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
         try:
-            keys = [piece.encode() for piece in numbers]
+            ids = {piece.encode(): number for piece, number in numbers.items()}
         except UnicodeEncodeError:
             raise DataError(
                 "the vocabulary contains a piece that is not valid text."
             ) from None
-        ids = tf.constant(list(numbers.values()), tf.int32)
-        self._numbers = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(keys), ids),
-            default_value=self.unknown_id,
-        )
+        self._numbers = lookup_table(ids, self.unknown_id)
         self._bytes = {}
         if model is not None:
             checked = check_sentencepiece_model(model)
@@ -157,7 +153,7 @@ class MarianSide(Tokenizer):
         strings = super()._join(ids)
         if self.model is None:
             return strings
-        return tf.strings.regex_replace(strings, f"^{SPACES}+|{SPACES}+$", "")
+        return strip(strings)
 
     def pieces(self) -> list[str]:
         return [*self._pieces, *self._added_pieces]
@@ -291,6 +287,11 @@ class MarianTokenizer(MarianSide):
             raise DataError("not a Marian tokenizer.") from None
         sides = (source.pieces, model), (target.pieces or source.pieces, other)
         return cls(*sides, file.normalization, file.language, file.prefixes)
+
+
+def strip(strings):
+    """Removes spaces around the texts of a string tensor, as `str.strip` does."""
+    return tf.strings.regex_replace(strings, f"^{_SPACES}+|{_SPACES}+$", "")
 
 
 def _decode(model: str | None) -> bytes | None:

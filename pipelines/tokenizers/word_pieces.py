@@ -20,7 +20,11 @@ from tensorflow_text.tools.wordpiece_vocab import (
 )
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.base import SPECIAL_PIECES, Tokenizer
+from keras_transformer.pipelines.tokenizers.base import (
+    SPECIAL_PIECES,
+    Tokenizer,
+    lookup_table,
+)
 from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_PIECE_LENGTH,
     SPACE_MARK,
@@ -80,12 +84,8 @@ class WordPieceTokenizer(Tokenizer):
         self._content = json.dumps(fields, ensure_ascii=False, indent=0).encode()
         alphabet = {p for p in distinct if len(p) == 1 and SUFFIX + p in distinct}
         self._split = WordSplitter(alphabet, split_digits)
-        table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(
-                tf.constant(vocabulary), tf.range(len(vocabulary), dtype=tf.int64)
-            ),
-            default_value=self.unknown_id,
-        )
+        numbers = {piece: number for number, piece in enumerate(vocabulary)}
+        table = lookup_table(numbers, self.unknown_id, value_type=tf.int64)
         self._pieces = tensorflow_text.WordpieceTokenizer(
             table,
             suffix_indicator=SUFFIX,
@@ -136,8 +136,10 @@ class WordSplitter(tf.Module):
     def __init__(self, alphabet: set[str], split_digits: bool):
         super().__init__()
         known = sorted(alphabet - {" ", SPACE_MARK} - _BYTE_OF_PIECE.keys())
-        self._known = _string_table([" ", *known], [SPACE_MARK, *known])
-        self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
+        symbols = {" ": SPACE_MARK, **{each: each for each in known}}
+        self._known = lookup_table(symbols, "", value_type=tf.string)
+        pieces = {byte: piece for piece, byte in _BYTE_OF_PIECE.items()}
+        self._bytes = lookup_table(pieces, "", value_type=tf.string)
         bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
         letters, lone_digits = r"\p{L}\p{M}\p{N}", ""
         if split_digits:
@@ -165,13 +167,6 @@ class WordSplitter(tf.Module):
         texts = tf.strings.reduce_join(characters.with_flat_values(symbols), axis=1)
         texts = tf.where(texts == "", texts, tf.strings.join([SPACE_MARK, texts]))
         return tensorflow_text.regex_split(texts, self._word, self._word)
-
-
-def _string_table(keys: list, values: list[str]) -> tf.lookup.StaticHashTable:
-    return tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values)),
-        default_value="",
-    )
 
 
 def _surface(piece: str) -> bytes:

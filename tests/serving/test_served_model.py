@@ -184,9 +184,10 @@ def test_served_model_finds_its_version_and_name(tiny_export, tmp_path, monkeypa
 
 def test_served_model_follows_the_newest_version(tiny_export, tmp_path):
     folder = tmp_path / "mine"
+    model = None
     for version in ("1", "2"):
         shutil.copytree(tiny_export, folder / version)
-        model = ServedModel(folder) if version == "1" else model.reload()
+        model = ServedModel(folder) if model is None else model.reload()
         assert (model.version, model.find_replacement()) == (int(version), None)
     shutil.rmtree(folder / "2")
     assert model.find_replacement() is not None
