@@ -298,6 +298,11 @@ CASES = {
         ["<keep>&a;</keep> b"],
         "<target>&a; b</target>",
     ),
+    "unknown.html": (
+        "<p>a <blink>word</blink> <o:p>b</o:p> word</p><center>word</center>word",
+        ["a <blink>word</blink> <o:p>b</o:p> word", "word", "word"],
+        "<p>a <blink>Wort</blink> <o:p>b</o:p> Wort</p><center>Wort</center>Wort",
+    ),
     "prefix.xlf": (
         '<x:xliff xmlns:x="x"><x:trans-unit id="1"><x:source><x:ph>word</x:ph> word'
         "</x:source></x:trans-unit></x:xliff>",
@@ -520,6 +525,20 @@ def mark(side, number=1):
             '(<g id="2">C</g> <g id="0">A</g><g id="1">B</g> <g id="3">D</g>',
             mark("Start") + run("(C ", BOLD) + run("A", '<w:rPr><w:i/></w:rPr>')
             + run("B ") + mark("End") + run("D"),
+        ),
+        (
+            '<w:ins w:id="1">' + run("a ") + '</w:ins><w:del w:id="2"><w:r><w:delText>x'
+            "</w:delText></w:r></w:del><w:moveTo>" + link(1, "b") + "</w:moveTo>",
+            '<g id="0">a </g><g id="1">b</g>',
+            '<g id="1">B</g> <g id="0">A</g>',
+            link(1, "B") + run(" A"),
+        ),
+        (
+            '<w:ins w:id="1">' + run("a") + run("", "", "<w:tab/>") + run("b")
+            + "</w:ins>" + run("c"),
+            "a",
+            "A",
+            None,
         ),
         (
             "<w:hyperlink>" + run("", "", "<w:drawing/>") + run("a") + "</w:hyperlink>"

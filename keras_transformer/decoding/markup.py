@@ -35,6 +35,9 @@ _TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?: *>>[\w -]+<< *)?")
 _NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
+# Words in angle brackets, unless they are an element that ends or needs no end.
+_WORDS = re.compile(r"<([A-Za-z]\w*)(?:\s+\w+)+\s*>")
+_ENDLESS = {"dd", "dt", "li", "option", "p", "td", "th", "tr"}
 # The rest of a link of Markdown, after its text.
 _LINK_END = (
     r"\](?:\(\s*(?:<[^>]*>|(?:[^()\s]|\([^()]*\))*)"
@@ -217,7 +220,7 @@ def _parse(raw, syntax, has_tags, spans_of):
 
 def _assemble(events, syntax, spans_of):
     """Builds the `_Marked` text of a list of `_Event`s."""
-    text, lead, kept, breaks, bare = "", "", [], [], ""
+    text, lead, kept, breaks, raw = "", "", [], [], ""
     root, problem, recent = _Element(0, ""), "", []
     stack, has_empty = [(None, root)], False
     written = []  # in Markdown, how each character is written
@@ -249,7 +252,7 @@ def _assemble(events, syntax, spans_of):
                     lead += part[: len(part) - len(part.lstrip())]
                 if not text or (text[-1:].isspace() and part[:1] == " "):
                     part = part.lstrip()
-                bare += re.sub(_ENTITY, "", event.raw)
+                raw += event.raw
                 if syntax == "markdown":
                     is_form = len(event.text) == 1 < len(event.raw)
                     written += [event.raw] if is_form else event.text
@@ -281,7 +284,12 @@ def _assemble(events, syntax, spans_of):
     if syntax == "markdown":
         forms = _markdown_forms(written)
     else:
-        forms = {each: _ENTITIES[each] for each in _ENTITIES if each not in bare}
+        forms = {}
+        for each, entity in _ENTITIES.items():
+            found = re.findall(f"{_ENTITY}|{each}", raw)
+            found = [form for form in found if html.unescape(form) == each]
+            # Characters that are also written without entities stay, one by one.
+            forms[each] = found if each in found else entity
     is_beside = any(each.closing is None for each in recent)
     trail = "" if is_beside else text[len(text.rstrip()) :].replace("\n", "")
     text = text.rstrip()
@@ -483,6 +491,7 @@ class TagParser(HTMLParser):
         super().__init__(convert_charrefs=False)
         self._lines = [0, *(match.end() for match in re.finditer("\n", raw))]
         self.found = []
+        self._closed = {*re.findall(r"</(\w+)", raw.lower())} | _VOID | _ENDLESS
         self.feed(raw)
         self.close()
 
@@ -492,7 +501,9 @@ class TagParser(HTMLParser):
         self.found.append((start, kind, name, dict(attributes)))
 
     def parse_starttag(self, i):
-        if _NO_TAG.match(self.rawdata, i):
+        words = _WORDS.match(self.rawdata, i)
+        is_text = words and words[1].lower() not in self._closed
+        if is_text or _NO_TAG.match(self.rawdata, i):
             self.handle_data("<")
             return i + 1
         return super().parse_starttag(i)

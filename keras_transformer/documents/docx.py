@@ -34,9 +34,12 @@ _DOCX_PART = re.compile(
     rf"(?P<run><w:r(?:\s{ATTRIBUTES})?>(?P<format><w:rPr/>|<w:rPr>"
     r"(?:<w:rPrChange\b.*?</w:rPrChange>|(?!</w:rPr>).)*</w:rPr>)?)"
     rf"|(?P<text>(?P<tag><w:t(?:\s{ATTRIBUTES})?>)(?P<content>[^<]*)</w:t>)"
-    r"|(?P<end></w:r>)|(?P<skipped><w:(?:proofErr|lastRenderedPageBreak)\b[^>]*>|<w:t/>)"
+    r"|(?P<end></w:r>)|(?P<skipped><w:(?:proofErr|lastRenderedPageBreak)\b[^>]*>|<w:t/>"
+    r"|<w:(?P<gone>del|moveFrom)\b[^>]*(?<!/)>.*?</w:(?P=gone)>)"
     r"|(?P<mark><w:(?P<kind>bookmark|commentRange)(?P<side>Start|End)\b[^>]*>)"
     rf"|(?P<link><w:hyperlink\b{ATTRIBUTES}>)|(?P<link_end></w:hyperlink>)"
+    r"|(?P<insertion><w:(?:ins|moveTo)\b[^>]*(?<!/)>)"
+    r"|(?P<insertion_end></w:(?:ins|moveTo)>)"
     r"|(?P<other><[^>]*>)",
     re.DOTALL,
 )
@@ -63,20 +66,23 @@ def find_docx_texts(text, path):
 
 
 def _docx_texts(text, parts):
-    """Yields the `Text`s of parts without other ones. No link begins or ends in one."""
-    begin, link = 0, None
+    """Yields the `Text`s of parts without other ones.
+
+    No link or insertion begins or ends in one. If a text is translated, its insertions
+    are accepted, and what was deleted between its words is gone.
+    """
+    begin, opened = 0, []
     for index, part in enumerate(parts):
-        if part.kind == "link":
-            link = index
-        elif part.kind == "link_end" and link is None:
+        if part.kind in ("link", "insertion"):
+            opened.append(index)
+        elif part.kind in ("link_end", "insertion_end") and opened:
+            opened.pop()
+        elif part.kind in ("link_end", "insertion_end"):
             yield from _runs_text(text, parts[begin:index])
             begin = index + 1
-        elif part.kind == "link_end":
-            link = None
-    if link is not None:
-        yield from _runs_text(text, parts[begin:link])
-        begin = link + 1
-    yield from _runs_text(text, parts[begin:])
+    for index in (*opened, len(parts)):
+        yield from _runs_text(text, parts[begin:index])
+        begin = index + 1
 
 
 class _Runs(NamedTuple):

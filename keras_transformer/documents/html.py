@@ -6,10 +6,15 @@ import re
 from keras_transformer.documents.texts import Text, wrapped_text
 from keras_transformer.errors import DataError
 
-# All other elements of HTML divide texts.
-_INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|keep|label|"
-    r"mark|q|rp|rt|ruby|s|samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr|\w+-.*"
+# Elements that divide texts, as does what is no element. Browsers show others inline.
+_BLOCK = re.compile(
+    "|address|area|article|aside|audio|base|blockquote|body|br|button|canvas|caption|"
+    "center|col|colgroup|datalist|dd|details|dialog|dir|div|dl|dt|embed|fieldset|"
+    "figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hgroup|hr|html|"
+    "iframe|input|legend|li|link|listing|main|map|math|menu|meta|meter|nav|noframes|"
+    "noscript|object|ol|optgroup|option|output|p|param|picture|plaintext|pre|progress|"
+    "script|search|section|select|slot|source|style|summary|svg|table|tbody|td|template|"
+    "textarea|tfoot|th|thead|title|tr|track|ul|video|xmp"
 )
 _UNTRANSLATED = {"script", "style", "pre", "textarea", "template", "svg", "math"}
 
@@ -32,7 +37,7 @@ def find_html_texts(text, path, has_attributes=False):
                 kept = kept or name
             elif has_attributes and name and not kept:
                 tags.append((start, end))
-            if _INLINE.fullmatch(name):
+            if not _BLOCK.fullmatch(name):
                 num_kept += (name == kept) * {"open": 1, "close": -1}.get(kind, 0)
                 kept = kept if num_kept else None
                 continue

@@ -151,6 +151,9 @@ MARKED = {
             "<p>four <i><b>three</b> two</i> one</p>"
         ),
         "one two<br>three four": "two one<br>four three",
+        "AT&amp;T, R&#38;D, Q&A": "Q&amp;A R&#38;D, AT&T,",
+        "one <y and z> two": "two z> and <y one",
+        "one <p hidden>two": None,
         "x &amp; y <a href='?a=1&amp;b=2' title=\"T\">one two</a> &lt; &eacute;": (
             "é &lt; <a href='?a=1&amp;b=2' title=\"T\">two one</a> y &amp; x"
         ),
@@ -194,6 +197,7 @@ MARKED = {
         "a & b <b>c d</b> e": "e <b>d c</b> b & a",
         "x < y and\ta<b  c": "c  and\ta<b y < x",
         "if a<b then <i>x</i>": "<i>x</i> then a<b if",
+        "<b hidden>x</b> <y and z>": "z> and <y <b hidden>x</b>",
         "x {n, plural, =0 {} one {# {y} z} other {# z}} y": (
             "y {n, plural, =0 {} one {# {y} z} other {# z}} x"
         ),
