@@ -491,6 +491,13 @@ def mark(side, number=1):
     return f'<w:bookmark{side} w:id="{number}"/>'
 
 
+def field(text):
+    kinds = ("begin", "separate", "end")
+    begin, middle, end = (run("", BOLD, f'<w:fldChar w:type="{x}"/>') for x in kinds)
+    code = run("PAGE", "", "<w:instrText>{}</w:instrText>")
+    return f"{begin}{code}{middle}{run(text)}{end}"
+
+
 @pytest.mark.parametrize(
     ("paragraph", "source", "translation", "expected"),
     [
@@ -533,6 +540,19 @@ def mark(side, number=1):
             '<g id="1">B</g> <g id="0">A</g>',
             link(1, "B") + run(" A"),
         ),
+        (
+            run("See ") + field("3.1") + run(" now."),
+            '<g id="0">See </g><g id="1" mtype="protected">3.1</g><g id="2"> now.</g>',
+            '<g id="2">Nun</g> <g id="1" mtype="protected">3.1</g> <g id="0">sieh</g>.',
+            run("Nun ") + field("3.1") + run(" sieh."),
+        ),
+        (
+            run("a", BOLD) + f'<w:fldSimple w:instr="PAGE">{run("3")}</w:fldSimple>',
+            '<g id="0">a</g><g id="1" mtype="protected">3</g>',
+            '<g id="0">A</g> x',
+            run("A x", BOLD) + f'<w:fldSimple w:instr="PAGE">{run("3")}</w:fldSimple>',
+        ),
+        (run("a") + field("word") + field("5") + run("b"), "a", "A", None),
         (
             '<w:ins w:id="1">' + run("a") + run("", "", "<w:tab/>") + run("b")
             + "</w:ins>" + run("c"),

@@ -31,7 +31,12 @@ def read_docx(data, path):
 _DOCX_ROOTS = ["w:document", "w:hdr", "w:ftr", "w:footnotes", "w:endnotes"]
 # The parts of a paragraph. All but `other` may stand in or between the runs of a text.
 _DOCX_PART = re.compile(
-    rf"(?P<run><w:r(?:\s{ATTRIBUTES})?>(?P<format><w:rPr/>|<w:rPr>"
+    # A field within a paragraph whose result is no word, such as a number of a page.
+    rf"(?P<field>(?:<w:fldSimple\b{ATTRIBUTES}>|<w:r(?:\s{ATTRIBUTES})?>(?:<w:rPr>"
+    r"(?:(?!</w:rPr>).)*</w:rPr>)?<w:fldChar\b[^>]*\"begin\")"
+    r"(?:(?!</w:p>|\"begin\"|<w:fldSimple\b|<w:t\b[^>]*>[^<]*[^\W\d_]).)*?"
+    r"(?:</w:fldSimple>|\"end\"[^>]*>\s*</w:r>))"
+    rf"|(?P<run><w:r(?:\s{ATTRIBUTES})?>(?P<format><w:rPr/>|<w:rPr>"
     r"(?:<w:rPrChange\b.*?</w:rPrChange>|(?!</w:rPr>).)*</w:rPr>)?)"
     rf"|(?P<text>(?P<tag><w:t(?:\s{ATTRIBUTES})?>)(?P<content>[^<]*)</w:t>)"
     r"|(?P<end></w:r>)|(?P<skipped><w:(?:proofErr|lastRenderedPageBreak)\b[^>]*>|<w:t/>"
@@ -85,19 +90,22 @@ def _docx_texts(text, parts):
         begin = index + 1
 
 
+_PROTECTED = ' mtype="protected"'
+
+
 class _Runs(NamedTuple):
     """Runs of one format, in one link."""
 
     link: str
     format: str
-    run: str  # how a run begins
-    tag: str
+    run: str  # how a run begins, or a whole field
+    tag: str  # "" for a field
     content: str
 
     @property
     def rank(self):
         """Low for text that stands out little."""
-        return bool(self.link), len(self.format)
+        return not self.tag, bool(self.link), len(self.format)
 
 
 def _runs_text(text, parts):
@@ -117,20 +125,25 @@ def _runs_text(text, parts):
             link = ""
         elif kind == "mark":
             marks.append((len(groups), match))
+        elif kind == "field":
+            result = "".join(re.findall(r"<w:t\b[^>]*>([^<]*)", match[0]))
+            groups.append(_Runs(link, "", match[0], "", result))
         elif kind == "text":
             new = _Runs(link, run["format"] or "", run[0], match["tag"], "")
             is_marked = marks and marks[-1][0] == len(groups)
-            if not groups or groups[-1][:2] != new[:2] or is_marked:
+            is_new = not groups or groups[-1][:2] != new[:2] or not groups[-1].tag
+            if is_new or is_marked:
                 groups.append(new)
             content = groups[-1].content + match["content"]
             groups[-1] = groups[-1]._replace(content=content)
-    if not groups:
+    if not any(each.tag for each in groups):
         return
     start, end = parts[0].match.start(), parts[-1].match.end()
     source = groups[0].content
     if len(groups) > 1:
         source = "".join(
-            f'<g id="{index}">{each.content}</g>' for index, each in enumerate(groups)
+            f'<g id="{index}"{_PROTECTED * (not each.tag)}>{each.content}</g>'
+            for index, each in enumerate(groups)
         )
     # A text may begin and end inside of a run, which is divided if need be.
     first = parts[0].run[0] if parts[0].kind == "text" else ""
@@ -153,7 +166,8 @@ def _runs_text(text, parts):
 
 def _written_runs(groups, marks, translation):
     """Returns the XML of a translation with the elements <g> of `_Runs`."""
-    found = re.findall(r'<g id="(\d+)">(.*?)</g>|([^<]+)', translation, re.DOTALL)
+    pattern = rf'<g id="(\d+)"(?:{_PROTECTED})?>(.*?)</g>|([^<]+)'
+    found = re.findall(pattern, translation, re.DOTALL)
     inside = [int(index) for index, *_ in found if index]
     plainest = min(range(len(groups)), key=lambda index: groups[index].rank)
     pieces, pending, num_done = [], "", 0  # the index of a group, and a content
@@ -165,12 +179,14 @@ def _written_runs(groups, marks, translation):
         # Text outside, such as a space, joins a neighbor, but does not become a link.
         around = inside[max(0, num_done - 1) : num_done + 1]
         best = min(around, key=lambda each: groups[each].rank, default=plainest)
-        if groups[best].link and best != plainest:
+        if groups[best].link or not groups[best].tag:
             best = plainest
         if inside[num_done : num_done + 1] == [best] and pieces[-1:] != [best]:
             pending = outside
         else:
             pieces.append((best, outside))
+    fields = [index for index, each in enumerate(groups) if not each.tag]
+    pieces += [(index, "") for index in fields if index not in inside]
     places = [index for index, _ in pieces]
     before, after, ends = {}, {}, {}
     for index, match in marks:
@@ -189,9 +205,11 @@ def _written_runs(groups, marks, translation):
         if link and link != group.link:
             written, link, previous = written + "</w:hyperlink>", "", None
         written += marked
-        if content:
-            if group.link != link:
-                written, link = written + group.link, group.link
+        if (content or not group.tag) and group.link != link:
+            written, link = written + group.link, group.link
+        if not group.tag:
+            written += group.run
+        elif content:
             is_same = previous == index and written.endswith("</w:t></w:r>")
             if is_same:
                 written = written.removesuffix("</w:t></w:r>")
