@@ -9,6 +9,7 @@ come from the package and from benchmarks/results, so pictures follow the code.
 """
 
 import argparse
+import csv
 import json
 import pathlib
 
@@ -279,6 +280,25 @@ def systems_of(result):
     return result["systems"]
 
 
+def learning_curve(theme, _):
+    """Draws BLEU and perplexity of the runs on Multi30k, English to French."""
+    with open(RESULTS / "multi30k_en_fr.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    figure, panels = pyplot.subplots(1, 2, figsize=(9.6, 3))
+    runs = sorted({row["run"] for row in rows})
+    for run, color in zip(runs, theme.colors, strict=False):
+        points = [row for row in rows if row["run"] == run]
+        minutes = [float(row["minutes"]) for row in points]
+        for axes, metric in zip(panels, ("bleu", "perplexity"), strict=True):
+            values = [float(row[metric]) for row in points]
+            axes.plot(minutes, values, color=color, label=run, linewidth=1.2)
+    for axes, name in zip(panels, ("BLEU", "perplexity"), strict=True):
+        axes.set(xlabel="minutes of training", ylabel=f"validation {name}")
+    panels[0].legend(frameon=False, loc="lower right", labelcolor=theme.ink)
+    figure.tight_layout()
+    return figure
+
+
 def cross_attention(theme, options):
     """Draws the cross-attention of one sentence, the mean of a layer's heads."""
     if options.run is None:
@@ -320,6 +340,7 @@ PICTURES = {
         kv_cache,
         diagrams.parse_tree,
         throughput,
+        learning_curve,
         diagrams.data_flow,
         cross_attention,
     )
