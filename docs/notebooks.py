@@ -6,7 +6,8 @@ Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cel
 comments with hints for tests are removed. Notebooks are executed in a folder with
 small text files, as in the tests of the pages (tests/docs/pages.py). Training is
 shortened, unless its block has the hint `as written`. After shortened training, the
-notebook stores no outputs. Pages show pictures of the notebook from the folder outputs.
+notebook stores no outputs. Outputs that the page marks as `not compared` are copied
+from the page. Pages show pictures of the notebook from the folder outputs.
 """
 
 import base64
@@ -63,14 +64,28 @@ def read_blocks(text):
 
 
 def expected_outputs(text):
-    """Returns each cell's output as the page shows it, or `None` if it shows none."""
-    expected = []
+    """Returns each cell's output that must be as on the page, or `None`."""
+    return _outputs_on_page(text, "output")
+
+
+def copied_outputs(text):
+    """Returns each cell's output that the notebook copies from the page, or `None`."""
+    return _outputs_on_page(text, "not compared")
+
+
+def _outputs_on_page(text, kind):
+    found, is_cell = [], False
     for block in pages.blocks(text):
-        if _is_cell(block):
-            expected.append(None)
-        elif "output" in block.hints and expected:
-            expected[-1] = block.code
-    return expected
+        if _is_output(block):
+            if is_cell and any(hint.startswith(kind) for hint in block.hints):
+                found[-1] = block.code
+        elif is_cell := _is_cell(block):
+            found.append(None)
+    return found
+
+
+def _is_output(block):
+    return any(hint.startswith(("output", "not compared")) for hint in block.hints)
 
 
 def _is_cell(block):
@@ -80,18 +95,19 @@ def _is_cell(block):
 
 def build_notebook(text):
     """Converts a page to a notebook without outputs."""
-    parts, end = [], 0
+    parts, end, is_cell = [], 0, False
     matches = pages.FENCE.finditer(text)
     for match, block in zip(matches, pages.blocks(text), strict=True):
         parts.append(_visible(text[end : match.start()]))
         end = match.end()
-        if any(hint.startswith(("output", "not compared")) for hint in block.hints):
+        if is_cell and _is_output(block):
             # This text is the output of the cell above. The blank lines before it
             # would become a cell.
             parts[-1] = parts[-1].rstrip("\n")
             continue
+        is_cell = _is_cell(block)
         fence = match["fence"]
-        if block.language in ("python", "bash") and not _is_cell(block):
+        if block.language in ("python", "bash") and not is_cell:
             fence = fence.replace(block.language, f"{block.language} .noeval", 1)
         parts.append(fence)
     parts.append(_visible(text[end:]))
@@ -110,12 +126,13 @@ def _visible(text):
     return re.sub(r"\n{3,}", "\n\n", OUTPUT.sub("", COMMENT.sub("", text)))
 
 
-def execute(notebook, blocks, folder):
+def execute(notebook, blocks, copied, folder):
     """Returns the notebook with its outputs, executed in `folder`.
 
     Args:
         notebook: Notebook without outputs.
         blocks: The page's blocks, one per code cell.
+        copied: For each of them, the output that is copied from the page, or `None`.
         folder: Path of a folder with the files that the page expects.
     """
     executed = nbformat.from_dict(notebook)
@@ -140,21 +157,28 @@ def execute(notebook, blocks, folder):
             record_timing=False,
             resources={"metadata": {"path": str(folder)}},
         ).execute()
-    for number, (cell, source, keep) in enumerate(
-        zip(cells, sources, stored, strict=True), 1
+    for number, (cell, source, keep, shown) in enumerate(
+        zip(cells, sources, stored, copied, strict=True), 1
     ):
         cell.source, cell.execution_count = source, number
         cell.metadata = nbformat.from_dict({})
-        cell.outputs = list(_clean_outputs(cell.outputs, number)) if keep else []
+        if shown is not None:
+            cell.outputs = [_printed(shown)]
+        else:
+            cell.outputs = list(_clean_outputs(cell.outputs, number)) if keep else []
     executed.metadata = nbformat.from_dict(METADATA)
     return executed
+
+
+def _printed(text):
+    return nbformat.v4.new_output("stream", name="stdout", text=text)
 
 
 def _clean_outputs(outputs, number):
     """Yields standard output and pictures, without standard error and object names."""
     printed = "".join(o.text for o in outputs if o.get("name") == "stdout")
     if printed:
-        yield nbformat.v4.new_output("stream", name="stdout", text=printed)
+        yield _printed(printed)
     for output in outputs:
         if output.output_type == "stream":
             continue
@@ -200,7 +224,9 @@ def make(page, folder):
     """Returns a page's notebook, executed in `folder`."""
     text = page.read_text(encoding="utf-8")
     pages.write_corpus(folder)
-    return execute(build_notebook(text), read_blocks(text), folder)
+    return execute(
+        build_notebook(text), read_blocks(text), copied_outputs(text), folder
+    )
 
 
 def outputs_of(notebook):

@@ -38,6 +38,14 @@ def test_notebook_has_the_source_of_its_page(page, notebooks):
     ], "run python docs/notebooks.py"
 
 
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_notebook_has_the_outputs_of_long_runs(page, notebooks):
+    outputs = notebooks.outputs_of(stored_notebook(page))
+    copied = notebooks.copied_outputs(page.read_text(encoding="utf-8"))
+    for shown, found in zip(copied, outputs, strict=True):
+        assert shown is None or found == [shown], "run python docs/notebooks.py"
+
+
 def shape(text):
     """Replaces each line with the same word, since times and paths differ per run."""
     return re.sub(r"[^\n]+", "line", text)
