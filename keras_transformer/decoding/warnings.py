@@ -1,9 +1,9 @@
 """Warnings about translations that are probably bad.
 
 A translation has a warning if a part of the text or of the translation was cut off, if
-it repeats words that its text does not repeat, or if its probability is low. Others
-come from `Translator` (divided or untranslated text, required phrases), `spans`
-(changed spans and figures), `glossary` and `markup`.
+it is empty or repeats words that its text does not repeat, or if its probability is
+low. Others come from `Translator` (divided or untranslated text, required phrases),
+`spans` (changed spans and figures), `glossary` and `markup`.
 """
 
 import re
@@ -15,6 +15,7 @@ CUT_OFF = "the translation was cut off at the maximum length"
 LOW_SCORE = "the model is unsure: log-probability {:.2f} per subword, below {}"
 # An export reports only whether a part of either was cut off.
 TRUNCATED = "the text or its translation was cut off at the export's maximum length"
+EMPTY = "the translation is empty"
 LOOP = 'the translation repeats "{}"'
 # Up to eight words, three times in a row, or a part of a word four times.
 _LOOP = re.compile(
@@ -26,6 +27,14 @@ def find_loop(source, translation):
     """Returns the words that a translation, but not its source, repeats, or `None`."""
     found = _LOOP.search(translation)
     return None if found is None or _LOOP.search(source) else found[1] or found[2]
+
+
+def _text_warnings(source, translation):
+    """Returns the warnings about a translation that follow from the two texts."""
+    if source.strip() and not translation.strip():
+        return [EMPTY]
+    loop = find_loop(source, translation)
+    return [] if loop is None else [LOOP.format(loop)]
 
 
 def is_cut_off(sequences, scores, end_id):
@@ -53,7 +62,7 @@ def mean_log_probs(sequences, scores, search, pad_id, num_forced=0):
 
 
 def export_warnings(outputs, low_score):
-    """Returns a list of warnings, but not of loops, about each text of an export.
+    """Returns a list of warnings about each text, without those of `_text_warnings`.
 
     `outputs` are those of one of its signatures that translate.
     """
@@ -76,8 +85,7 @@ def output_warnings(texts, outputs, low_score):
     found = export_warnings(outputs, low_score)
     for text, translation, warnings in zip(texts, best, found, strict=True):
         sides = (each.decode("utf-8", "replace") for each in (text, translation))
-        loop = find_loop(*sides)
-        warnings += [] if loop is None else [LOOP.format(loop)]
+        warnings += _text_warnings(*sides)
     return found
 
 
@@ -97,9 +105,8 @@ def add_warnings(texts, ranked, warnings, warn, is_text=True):
     """
 
     def add(text, translation, found):
-        loop = find_loop(text, translation.text) if is_text else None
-        loops = () if loop is None else (LOOP.format(loop),)
-        warnings = *found, *translation.warnings, *loops
+        own = _text_warnings(text, translation.text) if is_text else []
+        warnings = *found, *translation.warnings, *own
         return translation._replace(warnings=warnings)
 
     marked = [

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from keras_transformer.decoding import Translation
-from keras_transformer.decoding.warnings import CUT_OFF, add_warnings, find_loop
+from keras_transformer.decoding.warnings import CUT_OFF, EMPTY, add_warnings, find_loop
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,19 @@ def test_each_translation_has_its_warnings():
     ranked = [
         [Translation("b b b", -1.0), Translation("b", -2.0)],
         [Translation("c", 0.0)],
+        [Translation(" ", 0.0)],
+        [Translation("", 0.0)],
     ]
     heard = []
     found = add_warnings(
-        ["a", "c"], ranked, [[CUT_OFF], []], lambda *each: heard.append(each)
+        *(["a", "c", "d", " "], ranked, [[CUT_OFF], [], [], []]),
+        lambda *each: heard.append(each),
     )
     loop = 'the translation repeats "b"'
     assert [[each.warnings for each in row] for row in found] == [
         [(CUT_OFF, loop), (CUT_OFF,)],
         [()],
+        [(EMPTY,)],
+        [()],  # of a blank text
     ]
-    assert heard == [(0, CUT_OFF), (0, loop)]
+    assert heard == [(0, CUT_OFF), (0, loop), (2, EMPTY)]
