@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import pathlib
+import shlex
 import sys
 import traceback
 
@@ -134,6 +135,19 @@ def find_model(path):
     return locate(path)
 
 
+def require_export(source):
+    """Requires that a `ModelSource` is no run, whose export can be used instead."""
+    if source.kind in ("run", "file"):
+        command = export_command(source, source.folder)
+        raise UserError(f"{source}: not a SavedModel. Create one with {command}")
+
+
+def export_command(model, run):
+    """Returns the command that exports a model of a run."""
+    exported = f"saved_models/{run.resolve().name}"
+    return shlex.join(["keras-transformer", "export", str(model), exported])
+
+
 def warn_unsafe(*models):
     """Warns that models other than presets are not checked (--allow-unsafe)."""
     for source in map(find_model, models):
@@ -233,15 +247,25 @@ class LineWarnings:
     """Callback that prints a translator's warnings with line numbers.
 
     `numbers` has the line number of each text that the translator is processing. Set it
-    before each call of the translator.
+    before each call of the translator. Without --verbose, at most `limit` warnings are
+    printed.
     """
 
-    def __init__(self, prefix="line"):
+    def __init__(self, prefix="line", limit=sys.maxsize):
         self._prefix = prefix
+        self._limit = sys.maxsize if settings.verbose else limit
+        self._count = 0
         self.numbers = range(1, sys.maxsize)
 
     def __call__(self, index, text):
-        warn(f"{self._prefix} {self.numbers[index]}: {text}")
+        self._count += 1
+        if self._count <= self._limit:
+            warn(f"{self._prefix} {self.numbers[index]}: {text}")
+
+    def report_omitted(self):
+        """Prints the number of warnings that were not printed, if there are any."""
+        if self._count > self._limit:
+            warn(f"{self._count - self._limit:,} more; --verbose prints all")
 
 
 # Abilities that some models lack: a phrase for messages, and whether ensembles and

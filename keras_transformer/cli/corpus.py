@@ -168,10 +168,7 @@ def _run(
     from keras_transformer.beam.inference import run_with_apache_beam
 
     export = console.find_model(model)
-    if export.kind != "export":
-        raise UserError(
-            f"{model}: not a SavedModel. Create one with keras-transformer export"
-        )
+    console.require_export(export)
     if allow_unsafe:
         console.warn_unsafe(export)
     run_with_apache_beam(

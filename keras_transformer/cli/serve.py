@@ -1,6 +1,7 @@
 """keras-transformer serve"""
 
 import contextlib
+import errno
 import os
 import pathlib
 import tempfile
@@ -92,6 +93,7 @@ def serve(
       http://127.0.0.1:8501/v1/models/mine:predict
     """
     path, model = model, console.find_model(model)
+    console.require_export(model)
     console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
         max_texts = min(256, queue_size)
@@ -129,7 +131,8 @@ def serve(
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
     # An occupied port is reported before the model is loaded.
-    with serving.listen(host, port) as listening:
+    with _listen(host, port) as listening:
+        console.print_status("loading the model")
         if allow_unsafe:
             console.warn_unsafe(model)
         console.load_tensorflow()
@@ -147,6 +150,21 @@ def serve(
                 served, host, port, limits, report_url, allow_host, listening, pair
             )
     console.print_status("stopped")
+
+
+def _listen(host, port):
+    """Returns a socket that listens at an address, unless another program does."""
+    from keras_transformer import serving
+
+    try:
+        return serving.listen(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise UserError(
+            f"{error.filename}: another program uses this port. Choose another with "
+            "--port, or a free one with --port 0"
+        ) from None
 
 
 @contextlib.contextmanager

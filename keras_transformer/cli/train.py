@@ -161,10 +161,7 @@ def _warn_of_recipe(recipe):
 def _next_commands(recipe, run):
     """Returns commands to run next, with the run's path and the recipe's files."""
     data = recipe.data
-    folder, name = (
-        shlex.quote(str(run)),
-        shlex.quote(f"saved_models/{run.resolve().name}"),
-    )
+    folder = shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     files = None
     if data.kind == "trees":
@@ -173,7 +170,7 @@ def _next_commands(recipe, run):
     else:
         commands = [
             f'echo "TEXT" | keras-transformer translate {folder}',
-            f"keras-transformer export {folder} {name}",
+            console.export_command(run, run),
         ]
         if data.kind in ("files", "records") and sample:
             source, target = sample.source[0], sample.target[0]

@@ -30,7 +30,12 @@ def folder(tmp_path):
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such file or folder, and no packaged model (packa"),
-        (["run"], "run: not a SavedModel. Create one with keras-transformer export"),
+        (["run"], "run: not a SavedModel. Create one with keras-transformer export r"),
+        (
+            ["a run/best.keras"],
+            "Create one with keras-transformer export 'a run/best.keras' "
+            "'saved_models/a run'\n",
+        ),
         ([".", "--max-texts", "9", "--queue-size", "8"], "must not exceed --queue-si"),
         ([".", "--allow-host", "http://www.example.org"], "must be a host name"),
         ([".", "--allow-host", "*.example.org"], "must be a host name"),
@@ -41,8 +46,9 @@ def folder(tmp_path):
 )
 def test_serve_rejects_invalid_arguments(folder, monkeypatch, arguments, message):
     monkeypatch.chdir(folder)
-    (folder / "run").mkdir()
-    (folder / "run" / "model.keras").touch()
+    for name in ("run/model.keras", "a run/best.keras"):
+        (folder / name).parent.mkdir()
+        (folder / name).touch()
     assert message in error_of(run_command("serve", *arguments, "--port", 0))
 
 
@@ -65,7 +71,8 @@ def test_served_preset_has_the_name_of_its_folder_or_repository(
     monkeypatch.chdir(packaged_models()["phrases"])
     result = run_command("serve", model, "--port", 0)
     assert result.stderr == (
-        f"exporting {name}\nerror: exported to {name}, warmup_requests=False\n"
+        f"loading the model\nexporting {name}\n"
+        f"error: exported to {name}, warmup_requests=False\n"
     )
 
 
@@ -91,7 +98,10 @@ def test_serve_reports_an_occupied_port_first(folder, monkeypatch):
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         error = error_of(run_command("serve", folder, "--port", port))
-    assert error == f"error: 127.0.0.1:{port}: Address already in use\n"
+    assert error == (
+        f"error: 127.0.0.1:{port}: another program uses this port. Choose another with "
+        "--port, or a free one with --port 0\n"
+    )
 
 
 def test_serve_names_the_missing_extra(folder, monkeypatch):
