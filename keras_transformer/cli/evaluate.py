@@ -31,6 +31,8 @@ from keras_transformer.errors import DataError, UserError
 Metric = enum.StrEnum("Metric", "bleu compound_bleu chrf ter perplexity f1")
 CorpusMetric = enum.StrEnum("CorpusMetric", "bleu chrf ter")
 _F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
+# Number of warnings about lines that `evaluate` prints.
+_MAX_WARNINGS = 3
 # Fewer sentences are too few for a resampling test.
 _MIN_SENTENCES = 30
 Tokenize = Annotated[
@@ -150,7 +152,7 @@ def evaluate(
 
     started = time.monotonic()
     needs = ["parse"] if is_parsing else []
-    warnings = console.LineWarnings(origin)
+    warnings = console.LineWarnings(origin, _MAX_WARNINGS)
     translator = console.open_translator(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
@@ -177,6 +179,7 @@ def evaluate(
             else _score(one, outputs, references, language or "de", **scoring)
             for one in metrics
         ]
+    warnings.report_omitted()
     seconds = time.monotonic() - started
     if as_json:
         report = {"model": str(model), unit: len(sources), "seconds": seconds}

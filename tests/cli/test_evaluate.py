@@ -45,6 +45,19 @@ def test_evaluate_prints_bleu_with_its_signature(evaluate, translator):
     assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
+def test_evaluate_prints_few_warnings_about_lines(evaluate, files):
+    _, source, _, reference = files
+    for count in (3, 5):
+        for path in (source, reference):
+            path.write_text("short\n" + f"{'x' * 30}\n" * count)
+        names = [f"warning: {source}: line {n}: too long\n" for n in (2, 3, 4, 5, 6)]
+        more = "warning: 2 more; --verbose prints all\n" if count == 5 else ""
+        printed = evaluate().stderr
+        assert printed.startswith("".join(names[:3]) + more + f"{1 + count} lines in")
+    printed = evaluate("--verbose").stderr
+    assert "".join(names) in printed and "more" not in printed
+
+
 def test_evaluate_prints_all_metrics_as_json(evaluate, tmp_path):
     metrics = [f"--metric={each}" for each in ("bleu", "chrf", "ter", "perplexity")]
     options = ["--json", "--output", tmp_path / "out", "--tokenize=none", "--lowercase"]
