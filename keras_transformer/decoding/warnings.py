@@ -11,6 +11,8 @@ import re
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.batches import WHITESPACE
+
 CUT_OFF = "the translation was cut off at the maximum length"
 LOW_SCORE = "the model is unsure: log-probability {:.2f} per subword, below {}"
 # An export reports only whether a part of either was cut off.
@@ -31,7 +33,7 @@ def find_loop(source, translation):
 
 def _text_warnings(source, translation):
     """Returns the warnings about a translation that follow from the two texts."""
-    if source.strip() and not translation.strip():
+    if source.strip(WHITESPACE) and not translation.strip(WHITESPACE):
         return [EMPTY]
     loop = find_loop(source, translation)
     return [] if loop is None else [LOOP.format(loop)]
