@@ -35,13 +35,22 @@ class ProgressBar:
     """Shows progress on standard error, or nothing if it is closed.
 
     The label is in front of the bar, and the details are behind it. `total` may be
-    `None`. If `transient`, the bar disappears at the end.
+    `None`. If `transient`, the bar disappears at the end. If `has_first_line`,
+    `show_count` prints a line at its first call, too.
     """
 
     def __init__(
-        self, label, total, done=0, details="", line_seconds=30.0, transient=False
+        self,
+        label,
+        total,
+        done=0,
+        details="",
+        line_seconds=30.0,
+        transient=False,
+        has_first_line=False,
     ):
         self.total = total
+        self._has_first_line = has_first_line
         self._columns = label, done, details
         self._first = None  # time and number of units at the first call of `is_due`
         console = _Console(stderr=True)
@@ -111,7 +120,8 @@ class ProgressBar:
 
     def show_count(self, done, unit):
         """Shows the number of done units, if it is due."""
-        if self.is_due(done):
+        is_first = self._first is None and self._has_first_line
+        if self.is_due(done) or is_first:
             of_total = "" if self.total is None else f" of {self.total:,}"
             self.show(done, unit, f"{self._columns[0]}: {done:,}{of_total} {unit}")
 

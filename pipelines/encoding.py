@@ -78,7 +78,8 @@ def encode_corpus(
         num_segmentations: Number of segmentations per pair, 1 without `bpe_dropout`.
         seed: Seed of BPE-dropout, not negative.
         examples: Plural noun for the pairs, for the message if none is left.
-        report: Function that receives the number of encoded pairs after each chunk.
+        report: Function that receives the number of encoded pairs at the start and
+            after each chunk.
 
     Returns:
         The corpus in `folder`.
@@ -355,6 +356,8 @@ def _write_corpus(
         begins = [_begins_word(each) for each in tokenizers if alignments is not None]
         if alignments is not None:
             alignments = itertools.islice(alignments, facts["num_read"], None)
+        if report is not None:
+            report(facts["num_read"])
         try:
             for identical, reasons, sides, chunk in encoded:
                 num_read = facts["num_read"]

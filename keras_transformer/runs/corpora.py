@@ -75,7 +75,8 @@ def _show_phase(label, unit, count, is_shown):
     if not is_shown:
         yield None
         return
-    with ProgressBar(label, None, 0, unit, transient=True) as bar:
+    bar = ProgressBar(label, None, 0, unit, transient=True, has_first_line=True)
+    with bar:
 
         def report(done):
             bar.total = bar.total or count()
@@ -230,7 +231,7 @@ def _train_tokenizer(settings, pairs, text, report):
     """Learns the vocabulary, or one for each side, from the training text."""
 
     def count(texts):
-        for number, text in enumerate(texts, 1):
+        for number, text in enumerate(texts):
             if report is not None and number % _REPORTED_TEXTS == 0:
                 report(number)
             yield text

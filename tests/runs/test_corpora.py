@@ -58,6 +58,18 @@ def test_settings_of_the_text_are_stored_with_a_new_vocabulary(data, tmp_path):
     }
 
 
+def test_phases_are_reported_in_a_log_file(data, tmp_path, capsys):
+    recipe = load_recipe("files", [data, "tokenizer.vocabulary_size=300"])
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
+    assert capsys.readouterr() == (
+        "",
+        "learning the vocabulary: 0 texts read\nencoding data.train: 0 of 20 pairs\n",
+    )
+    # They are not repeated if their results exist.
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [(None, "no such file"), ("one\n", "must have the same number of lines")],
