@@ -138,7 +138,10 @@ def draw_curves(folders, path):
     runs = [_curves(rows) for rows in rows_of_runs]
     for folder, run in zip(folders, runs, strict=True):
         if not run:
-            raise RunError(f"{folder}: metrics.jsonl contains no metrics to plot")
+            raise RunError(
+                f"{folder}: metrics.jsonl contains no metrics to plot. Training logs "
+                "them every 100 steps, and at each validation"
+            )
     panels = [panel for panel in _PANELS if any(panel[1:3] in run for run in runs)]
     labels = [label.replace("$", r"\$") for label in _short_names(folders)]
     legend_rows = math.ceil(len(runs) / _LEGEND_COLUMNS)
