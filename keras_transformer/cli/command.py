@@ -84,6 +84,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx, args):
         takes_input = any(each.name == "input_path" for each in self.params)
         ctx.allow_extra_args = takes_input
+        words = [*ctx.command_path.split(), *args]
+        console.command_line = shlex.join(word for word in words if word != "--restart")
         rest = super().parse_args(ctx, args)
         if takes_input and ctx.args:
             _refuse_extra_argument(ctx)

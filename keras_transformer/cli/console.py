@@ -33,8 +33,10 @@ class Settings:
     device: str | None = None
 
 
-# Of the command that runs, for all its threads.
+# Of the command that runs, for all its threads. Its command line lacks --restart, so
+# that it resumes.
 settings = Settings()
+command_line = ""
 
 
 def print_status(message: str) -> None:
@@ -234,12 +236,23 @@ def load_tensorflow() -> None:
 
 
 @contextlib.contextmanager
-def resume_hint(hint):
-    """Prints "run the same command again to" and `hint` after a signal, and exits."""
+def resume_hint(hint, run=None):
+    """Prints "run the same command again to" and `hint` after a signal, and exits.
+
+    If a run folder is given, also prints its last saved step and the command.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        print_error(f"interrupted; run the same command again to {hint}")
+        if run is None:
+            print_error(f"interrupted; run the same command again to {hint}")
+        else:
+            from keras_transformer.saving.names import checkpoint_paths
+
+            steps = [*checkpoint_paths(run / "checkpoints")]
+            saved = f"step {steps[-1]:,} is saved" if steps else "no step is saved yet"
+            print_error(f"interrupted; {saved}. To {hint}, run:")
+            print_error(f"  {command_line}")
         raise typer.Exit(getattr(stop, "code", INTERRUPTED)) from None
 
 

@@ -110,7 +110,7 @@ def train(
     given = loaded.training.initial_path
     if allow_unsafe and given and initial_model is None:
         console.warn_unsafe(given)
-    with console.resume_hint(f"resume the run in {output}"):
+    with console.resume_hint("resume", output):
         summary = keras_transformer.train(
             loaded,
             output,

@@ -240,7 +240,7 @@ def test_train_resumes_after_a_signal(folder):
     errors = (folder / "errors").read_text()
     assert process.exitcode == 130, errors
     assert "Traceback" not in errors
-    assert "run the same command again" in errors
+    assert re.search(r"interrupted; step [\d,]+ is saved\. To resume, run:\n  ", errors)
     last = newest_step(run / "checkpoints") + 3
     command += [f"training.steps={last}"]
     done = prepared.run(prepared.COMMAND, *command, folder=folder)

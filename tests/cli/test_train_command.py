@@ -168,14 +168,25 @@ def test_train_options_reach_the_training(train, trained):
     assert (recipe.training.steps, recipe.training.deterministic) == (7, True)
 
 
-def test_train_explains_how_to_resume(train, monkeypatch):
+def test_train_explains_how_to_resume(train, monkeypatch, tmp_path):
     def run(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["keras_transformer.runs.train"], "train", run)
-    result = train("phrases", "--output", "run")
+    options = ["--output", "a run", "--restart", "--set=training={steps: 9}"]
+    command = (
+        "  keras-transformer train phrases --output 'a run' "
+        "'--set=training={steps: 9}'\n"
+    )
+    result = train("phrases", *options)
     assert result.exit_code == 130
-    assert "run the same command again to resume the run in run" in result.stderr
+    end = f"interrupted; no step is saved yet. To resume, run:\n{command}"
+    assert result.stderr.endswith(end)
+    (tmp_path / "a run" / "checkpoints").mkdir(parents=True)
+    for step in (90, 1200):
+        (tmp_path / "a run" / "checkpoints" / f"ckpt-{step}.npz").touch()
+    end = f"interrupted; step 1,200 is saved. To resume, run:\n{command}"
+    assert train("phrases", *options).stderr.endswith(end)
 
 
 @pytest.mark.parametrize("output", [[], ["--output", "run"]])
