@@ -299,6 +299,16 @@ class AfterStep(keras.callbacks.Callback):
             and self.progress.validations_since_best >= self.patience
         )
 
+    def report_end(self):
+        """Reports that training has stopped before the last step, if it has."""
+        if self.is_over() and self.progress.step < self.steps and self.trainer.writes:
+            logger.info(
+                "stopped early at step %s: the last %s validations did not improve %s",
+                f"{self.progress.step:,}",
+                self.progress.validations_since_best,
+                self.metric,
+            )
+
     def save_if_due(self):
         """Writes a checkpoint if one is due at the current step.
 

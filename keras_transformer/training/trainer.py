@@ -230,6 +230,7 @@ class Trainer:
                     callbacks=[after_step],
                 )
             self.save(END)
+            after_step.report_end()
 
     def save_model(self, name, use_average=True):
         """Saves the model in the run folder and returns the path of the file.

@@ -61,7 +61,9 @@ def test_trainer_rejects_invalid_arguments(tmp_path):
         ("perplexity", [10.0, 7.0, 7.0, 8.0, 9.0]),
     ],
 )
-def test_validation_stops_early_across_starts(resettable, tmp_path, metric, scores):
+def test_validation_stops_early_across_starts(
+    resettable, tmp_path, caplog, metric, scores
+):
     """With patience 3, training stops at the 5th validation, after one restart."""
     model, remaining, weights = resettable.reset(), iter(scores), []
 
@@ -74,7 +76,11 @@ def test_validation_stops_early_across_starts(resettable, tmp_path, metric, scor
     for first, last, end in ((0, 16, 16), (16, 100, 20), (20, 100, 20)):
         trainer = training.Trainer(model, tmp_path)
         assert trainer.restore() == first
-        trainer.fit(dataset(first), last, validate=validate, **settings)
+        caplog.clear()
+        with caplog.at_level("INFO", "keras_transformer"):
+            trainer.fit(dataset(first), last, validate=validate, **settings)
+        message = "stopped early at step 20: the last 3 validations did not improve"
+        assert (message in caplog.text) == (end == 20)
         assert trainer.progress.step == end
         assert (trainer.progress.best_step, trainer.progress.best_score) == (
             8,
