@@ -92,7 +92,7 @@ def claim(plan, output):
             values[name] = values[name].model_dump(mode="json")
         write(output / SETTINGS, json.dumps(values, indent=1))
         return
-    changed = changed_keys(stored.recipe, plan.recipe)
+    changed = [*changed_keys(stored.recipe, plan.recipe)]
     finals = changed_keys(stored.final, plan.final)
     changed += [f"{key} (--set-final)" for key in finals if key not in changed]
     for name, option in _OPTIONS.items():

@@ -1,6 +1,7 @@
 """Dotted keys of recipes, and messages about wrong ones."""
 
 import difflib
+import json
 
 from pydantic import BaseModel, ValidationError
 
@@ -48,9 +49,10 @@ def _section(annotation):
 
 
 def changed_keys(old, new, exclude=None):
-    """Returns the dotted keys in which two recipes differ.
+    """Returns the dotted keys in which two recipes differ, mapped to the changes.
 
-    A nested section, such as `data.train`, counts as one key.
+    A change is text, such as "20 -> 30". A nested section, such as `data.train`, counts
+    as one key, and its change contains the keys that differ.
 
     Args:
         old: A `Recipe`.
@@ -58,13 +60,29 @@ def changed_keys(old, new, exclude=None):
         exclude: Keys to ignore, in the form of pydantic's argument `exclude`.
     """
     old, new = (recipe.model_dump(exclude=exclude) for recipe in (old, new))
-    keys = []
+    changes = {}
     for section in old:
         before, after = old[section] or {}, new[section] or {}
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
-                keys.append(f"{section}.{key}")
-    return keys
+                change = _describe_change(before.get(key), after.get(key))
+                changes[f"{section}.{key}"] = change
+    return changes
+
+
+def _describe_change(old, new):
+    if isinstance(old, dict) and isinstance(new, dict):
+        changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        old, new = ({key: each.get(key) for key in changed} for each in (old, new))
+    old, new = (
+        json.dumps(each, ensure_ascii=False, default=str) for each in (old, new)
+    )
+    return f"{old} -> {new}"
+
+
+def describe_changes(changes) -> str:
+    """Returns the result of `changed_keys` as text."""
+    return ", ".join(f"{key}: {change}" for key, change in changes.items())
 
 
 def name_hint(name, names):

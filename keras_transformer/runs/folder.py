@@ -1,13 +1,14 @@
 """Locks and checks run folders: one process at a time, one recipe, one training text.
 
-`train` calls `create_and_lock`, `clean`, `create` and `claim`, and after restoring a
-checkpoint, `check_unchanged`.
+`train` calls `create_and_lock`, `refuse_other_files`, `clean`, `create` and `claim`,
+and after restoring a checkpoint, `check_unchanged`.
 """
 
 import contextlib
 import logging
 import os
 import pathlib
+import re
 import shutil
 
 import filelock
@@ -20,7 +21,12 @@ from keras_transformer.errors import (
     WorkerLostError,
 )
 from keras_transformer.files import check_writable
-from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
+from keras_transformer.recipes import (
+    changed_keys,
+    describe_changes,
+    dump_recipe,
+    load_recipe,
+)
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.names import (
@@ -151,6 +157,27 @@ def check_outputs(folder):
             raise RunError(f"{path}: must be a {kind}. Remove it")
 
 
+def refuse_other_files(folder):
+    """Checks that a folder is a run, or contains at most hidden files and logs.
+
+    A shell or a scheduler may have opened a log in it before training starts.
+    """
+    if (
+        has_begun(folder)
+        or any((folder / name).is_file() for name in (CONFIG, MODEL))
+        or (folder / _CHECKPOINTS / SAVED).is_file()
+    ):
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    others = [name for name in names if not re.search(r"^\.|\.(log|out|err)$", name)]
+    if others:
+        shown = ", ".join([*others[:3], *["..."] * (len(others) > 3)])
+        raise RunError(
+            f"{folder}: contains files but no run ({shown}). Choose a new or an empty "
+            "folder as `output`"
+        )
+
+
 def check_restart(folder, recipe):
     """Checks that a restart in `folder` does not delete files that the recipe reads."""
     tokenizer = recipe.tokenizer
@@ -205,18 +232,19 @@ def claim(folder, recipe, allow_changes=False):
     refuse_lost_checkpoints(folder / _CHECKPOINTS)
     if path.is_file():
         old = _stored_recipe(path, allow_changes)
-        changed = ["all keys"]
-        if old is not None:
-            changed = changed_keys(old, recipe, _CHANGEABLE_KEYS)
+        # A damaged recipe counts as changed.
+        changed = {} if old is None else changed_keys(old, recipe, _CHANGEABLE_KEYS)
         if begun:
             if changed and not allow_changes:
                 raise RunError(
                     f"{folder} contains a run with a different recipe "
-                    f"({', '.join(changed)}). Choose another `output`, or pass "
+                    f"({describe_changes(changed)}). Choose another `output`, or pass "
                     "`allow_changes` or `restart`"
                 )
             if old is not None:
                 _check_fixed_keys(folder, changed, old.training, recipe.training)
+                if changes := changed_keys(old, recipe):
+                    logger.info("changed settings: %s", describe_changes(changes))
                 _warn_of_cooldown(folder, old.training, recipe.training)
             if unused := [key for key in changed if key in _START_KEYS]:
                 logger.warning(
@@ -224,9 +252,9 @@ def claim(folder, recipe, allow_changes=False):
                     folder,
                     " and ".join(unused),
                 )
-            if changed:
+            if changed or old is None:
                 return
-        elif changed:
+        elif changed or old is None:
             # The vocabulary of a failed start may belong to different text.
             _remove(folder / TOKENIZER)
     dump_recipe(recipe, path)
@@ -242,7 +270,8 @@ def _check_fixed_keys(folder, changed, old, new):
     if fixed:
         raise RunError(
             f"{folder} contains a run whose checkpoints do not fit these changes: "
-            f"{', '.join(fixed)}. Choose another `output`, or pass `restart`"
+            f"{describe_changes({key: changed[key] for key in fixed})}. Choose another "
+            "`output`, or pass `restart`"
         )
 
 

@@ -21,7 +21,12 @@ from keras_transformer.errors import (
 )
 from keras_transformer.files import remove_link, replace_text
 from keras_transformer.machine import find_cores
-from keras_transformer.recipes import changed_keys, dump_recipe, load_recipe
+from keras_transformer.recipes import (
+    changed_keys,
+    describe_changes,
+    dump_recipe,
+    load_recipe,
+)
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (
@@ -199,7 +204,7 @@ def _store_or_check_recipe(output, recipe):
     changed = changed_keys(load_recipe(path), recipe, {"training": {"seed"}})
     if changed:
         raise RecipeError(
-            f"{path}: differs from the recipe in {', '.join(changed)}. "
+            f"{path}: differs from the recipe in {describe_changes(changed)}. "
             "Choose another `output`"
         )
 

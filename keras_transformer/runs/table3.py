@@ -10,7 +10,12 @@ from typing import NamedTuple
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import RecipeError, RunBusyError, require_backend
-from keras_transformer.recipes import Recipe, changed_keys, dump_recipe
+from keras_transformer.recipes import (
+    Recipe,
+    changed_keys,
+    describe_changes,
+    dump_recipe,
+)
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (
@@ -117,7 +122,7 @@ class _Job(NamedTuple):
             if changed:
                 raise RecipeError(
                     f"{self.folder / RESULT} has a different recipe or scale "
-                    f"({', '.join(changed)}). Choose another `output`"
+                    f"({describe_changes(changed)}). Choose another `output`"
                 )
         return stored
 

@@ -89,8 +89,8 @@ def train(
             settings are invalid.
         DataError: If the data or the tokenizer does not match the recipe.
         RunError: If another process trains in `output`, or if `output` contains a run
-            with a different recipe, text or number of replicas, or a model without
-            checkpoints.
+            with a different recipe, text or number of replicas, a model without
+            checkpoints, or files but no run.
         StorageError: If `output` cannot be written, or the disk is full.
         CheckpointError: If `output` contains checkpoints but none can be read, if the
             newest readable one does not match the model, or if all were lost.
@@ -129,6 +129,7 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
 
         def claim():
             stack.enter_context(run_folder.create_and_lock(output))
+            run_folder.refuse_other_files(output)
             if restart:
                 run_folder.check_restart(output, recipe)
                 # Errors that are easy to find are reported before the run is removed.
@@ -289,13 +290,8 @@ class _Run:
     def fit(self, show_progress):
         """Trains all unfinished stages."""
         progress = self.trainer.progress
-        if progress.step > self._stages[-1].end and self.workers.is_chief:
-            logger.warning(
-                "the run has trained %d steps, more than training.steps=%d: it ends "
-                "here. To train further, set training.steps",
-                progress.step,
-                self._stages[-1].end,
-            )
+        if self.workers.is_chief:
+            self._report_start(progress.step, self._stages[-1].end)
         for number, stage in enumerate(self._stages, 1):
             has_steps_left = progress.step < stage.end
             is_validation_left = progress.step == stage.end and progress.validation_due
@@ -304,6 +300,26 @@ class _Run:
                     is_new = progress.step == stage.start
                     self.trainer.begin_stage(number, len(self._stages), is_new)
                 self._fit_stage(stage, show_progress)
+
+    def _report_start(self, step, end):
+        """Reports at which step a run resumes, or that it is complete."""
+        if step > end:
+            logger.warning(
+                "the run has trained %d steps, more than training.steps=%d: it ends "
+                "here. To train further, set training.steps",
+                step,
+                end,
+            )
+        elif step == end:
+            longer = "add a stage" if self.recipe.training.stages else "increase it"
+            logger.info(
+                "already complete at step %s, as training.steps requires. To train "
+                "longer, %s",
+                f"{step:,}",
+                longer,
+            )
+        elif self.has_begun:
+            logger.info("resuming from step %s of %s", f"{step:,}", f"{end:,}")
 
     def _fit_stage(self, stage, show_progress):
         """Trains up to the last step of a stage."""
@@ -363,8 +379,12 @@ class _Run:
         summary = self.workers.broadcast_from_chief(self._finish)
         if not self.workers.is_chief:
             return {}
-        seconds = round(time.monotonic() - self._started)
-        return {**summary, "total seconds": seconds}
+        summary["total seconds"] = round(time.monotonic() - self._started)
+        if self.has_begun:
+            summary["resumed"] = (
+                "training seconds count all starts, total seconds only the last"
+            )
+        return summary
 
     def _finish(self):
         """Saves the averaged model and returns the results (first worker only)."""

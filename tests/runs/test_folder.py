@@ -9,6 +9,7 @@ changed text and another number of replicas (`check_unchanged`).
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_claim_rejects_changed_recipe(tmp_path):
     run_folder.claim(tmp_path, recipe("model.d_ff=30"))
     assert not (tmp_path / "tokenizer").exists()
     add_checkpoint(tmp_path)
-    with pytest.raises(RunError, match=r"\(model\.d_ff, training\.seed\)\."):
+    changes = r"\(model\.d_ff: 30 -> \d+, training\.seed: 1 -> 9\)\."
+    with pytest.raises(RunError, match=changes):
         run_folder.claim(tmp_path, recipe("training.seed=9"))
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
     # More steps and another search do not require --allow-changes.
@@ -119,6 +121,59 @@ def test_claim_rejects_changed_recipe(tmp_path):
     run_folder.claim(tmp_path, other_seed, allow_changes=True)
     assert (tmp_path / "config.yaml").read_text() == before
     assert (tmp_path / "tokenizer").exists()
+
+
+def test_changes_of_settings_are_shown(tmp_path, caplog):
+    run_folder.claim(tmp_path, recipe())
+    add_checkpoint(tmp_path)
+    with caplog.at_level("INFO", "keras_transformer"):
+        run_folder.claim(tmp_path, recipe())
+        assert not caplog.messages
+        changes = ("training.steps=9999", "training.early_stopping={patience: 3}")
+        run_folder.claim(tmp_path, recipe(*changes))
+    (message,) = caplog.messages
+    assert re.fullmatch(
+        r"changed settings: training\.early_stopping: null -> \{.*\"patience\": 3\}, "
+        r"training\.steps: \d+ -> 9999",
+        message,
+    )
+
+
+class TestOtherFiles:
+    """A folder with files but no run is refused."""
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            [],
+            [".nfs1", "train.log", "slurm-1.out"],
+            ["notes.txt", "config.yaml"],
+            ["notes.txt", "model.keras"],
+            ["notes.txt", "checkpoints/ckpt-3.npz"],
+        ],
+    )
+    def test_runs_and_logs_are_accepted(self, tmp_path, names):
+        self.write(tmp_path, names)
+        run_folder.refuse_other_files(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("names", "shown"),
+        [
+            (["notes.txt"], "notes.txt"),
+            (["logs/a", "checkpoints/ckpt-1.pt"], "checkpoints, logs"),
+            (["d", "c", "b", "a", "train.log"], "a, b, c, ..."),
+        ],
+    )
+    def test_other_files_are_named(self, tmp_path, names, shown):
+        self.write(tmp_path, names)
+        with pytest.raises(RunError) as error:
+            run_folder.refuse_other_files(tmp_path)
+        assert f"contains files but no run ({shown}). Choose" in str(error.value)
+
+    def write(self, folder, names):
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).touch()
 
 
 def test_claim_warns_of_changes_without_effect(tmp_path, caplog):
@@ -159,7 +214,7 @@ def test_claim_rejects_changed_shape(tmp_path):
     precision = "training.mixed_precision=float16"
     for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999", precision):
         key = change.partition("=")[0]
-        message = rf"do not fit these changes: {key}\. .*`restart`"
+        message = rf"do not fit these changes: {key}: [^.]+\. .*`restart`"
         with pytest.raises(RunError, match=message):
             run_folder.claim(tmp_path, recipe(change), allow_changes=True)
         assert (tmp_path / "config.yaml").read_text() == before

@@ -72,7 +72,7 @@ def test_repeat_reports_every_seed_and_their_spread(
     run_instead("exit 1")
     assert repeat(small_recipe(), [2], output) == results[1:]
     changes = ["training.label_smoothing=0.2", "decoding.beam_size=3"]
-    keys = r"training\.label_smoothing, decoding\.beam_size"
+    keys = r"training\.label_smoothing: [\d.]+ -> 0.2, decoding\.beam_size: \d -> 3"
     with pytest.raises(RecipeError, match=rf"differs from the recipe in {keys}\. "):
         repeat(small_recipe(*changes, "training.seed=9"), [1], output)
 

@@ -156,7 +156,11 @@ def test_ablate_trains_each_row_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"steps": 3, "beta_1": 0.5}, RecipeError, "(training.beta_1, training.steps)"),
+        (
+            {"steps": 3, "beta_1": 0.5},
+            RecipeError,
+            "(training.beta_1: 0.5 -> 0.9, training.st",
+        ),
         ({"steps": "x"}, RunError, "result.json: 'recipe.training.steps' is wrong"),
     ],
 )

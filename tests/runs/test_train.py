@@ -141,6 +141,23 @@ def test_fewer_steps_than_trained_are_reported(phrases_run, tmp_path, caplog):
     assert summary["steps"] == 8
 
 
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [(8, "already complete at step 8, as tr"), (9, "resuming from step 8 of 9")],
+)
+def test_resumed_run_says_where_it_begins(
+    phrases_run, tmp_path, caplog, steps, message
+):
+    folder, first = phrases_run
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    with caplog.at_level("INFO", "keras_transformer"):
+        recipe = small_recipe(f"training.steps={steps}")
+        summary = train(recipe, again, progress=False)
+    assert message in caplog.text
+    assert "count all starts" in summary["resumed"] and "resumed" not in first
+
+
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05", "a finished run that resumes with more steps equals one longer run"
@@ -279,7 +296,7 @@ def test_train_rejects_lost_checkpoints_and_changed_text(phrases_run, tmp_path):
     shutil.copytree(folder, changed)
     # Another seed gives other phrases, as if text files had been edited.
     other = small_recipe("data.seed=5", "training.steps=9")
-    with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
+    with pytest.raises(RunError, match=r"different recipe \(data\.seed: 1 -> 5\)"):
         train(other, changed, progress=False)
     summary = train(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 9
