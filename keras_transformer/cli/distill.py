@@ -11,9 +11,7 @@ from keras_transformer.cli.filter import filter
 from keras_transformer.cli.train import train
 from keras_transformer.cli.translate import translate
 from keras_transformer.errors import UserError
-
-# Folder of the texts in the run.
-_TEXT = "distilled"
+from keras_transformer.saving.names import DISTILLED
 
 
 def distill(
@@ -44,7 +42,7 @@ def distill(
     console.find_model(teacher)
     console.require_files(source)
     console.require_folder_path(output)
-    folder = output / _TEXT
+    folder = output / DISTILLED
     if (output / "config.yaml").exists() and not folder.exists():
         raise UserError(f"{output}: is another run; choose another --output")
     translated = folder / "translated"
@@ -56,10 +54,12 @@ def distill(
 
     console.load_tensorflow()
     from keras_transformer.recipes import load_recipe
-    from keras_transformer.runs.folder import has_begun
+    from keras_transformer.runs.folder import has_begun, refuse_other_files
 
     # Errors are found before the translation, which takes longest.
     load_recipe("student", recipe_keys(dict.fromkeys(kept, source)), None, output)
+    if output.is_dir():
+        refuse_other_files(output)
     folder.mkdir(parents=True, exist_ok=True)
     console.print_status("[1/3] translating")
     translate(teacher, source, translated, resume=True)

@@ -35,6 +35,7 @@ from keras_transformer.saving.names import (
     BEST_MODEL,
     CONFIG,
     CURVES,
+    DISTILLED,
     METRICS,
     MODEL,
     SAVED,
@@ -158,9 +159,10 @@ def check_outputs(folder):
 
 
 def refuse_other_files(folder):
-    """Checks that a folder is a run, or contains at most hidden files and logs.
+    """Checks that a folder is a run, or contains no files but those of its start.
 
-    A shell or a scheduler may have opened a log in it before training starts.
+    These are hidden files, logs that a shell or a scheduler has opened, and the text of
+    `distill`.
     """
     if (
         has_begun(folder)
@@ -169,7 +171,8 @@ def refuse_other_files(folder):
     ):
         return
     names = sorted(path.name for path in folder.iterdir())
-    others = [name for name in names if not re.search(r"^\.|\.(log|out|err)$", name)]
+    own = rf"\..*|.*\.(log|out|err)|{DISTILLED}"
+    others = [name for name in names if not re.fullmatch(own, name)]
     if others:
         shown = ", ".join([*others[:3], *["..."] * (len(others) > 3)])
         raise RunError(

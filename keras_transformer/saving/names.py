@@ -27,6 +27,7 @@ CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 TEXT = "text.json"  # the text settings of a vocabulary
 CURVES = "curves.png"
+DISTILLED = "distilled"  # folder of the text that `distill` trains on
 # Files that describe a preset, an export or an imported model: for people, and the same
 # facts for `info`.
 CARD = "MODEL_CARD.md"

@@ -20,6 +20,7 @@ SETTINGS = {
     [
         ("model.num_layers=x", "error: --set model.num_layers: "),
         ("model.num_layers=2", "run: is another run; choose another --output"),
+        ("model.num_layers=2", "run: contains files but no run (notes.txt). Choose"),
     ],
 )
 def test_distill_finds_errors_before_it_translates(
@@ -30,6 +31,9 @@ def test_distill_finds_errors_before_it_translates(
     if "another" in message:
         run.mkdir()
         (run / "config.yaml").touch()
+    if "notes" in message:
+        run.mkdir()
+        (run / "notes.txt").touch()
     command = ["distill", tiny_model_file, "--source", source, "--output", run]
     assert message in run_command(*command, "--set", override, code=2).stderr
     assert not (run / "distilled").exists()

@@ -146,7 +146,7 @@ class TestOtherFiles:
         "names",
         [
             [],
-            [".nfs1", "train.log", "slurm-1.out"],
+            [".nfs1", "train.log", "slurm-1.out", "distilled/source"],
             ["notes.txt", "config.yaml"],
             ["notes.txt", "model.keras"],
             ["notes.txt", "checkpoints/ckpt-3.npz"],
