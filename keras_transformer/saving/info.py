@@ -227,7 +227,8 @@ def _describe_weights(source, info):
 
 def flatten_text(settings):
     """Returns the mapping of `TextSettings` with the number of its words."""
-    return {**settings, "words": len(settings.get("words", []))}
+    words = settings.get("words", [])
+    return {**settings, "words": len(words) if isinstance(words, list) else 0}
 
 
 def _flatten_section(section):
