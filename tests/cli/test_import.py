@@ -234,7 +234,7 @@ def test_import_needs_torch_before_it_downloads_bin_files(tmp_path, monkeypatch)
         "find_spec",
         lambda name, *rest: None if name == "torch" else find_spec(name, *rest),
     )
-    result = run("import", "hf://facebook/nllb", tmp_path / "nllb", code=2)
+    result = run_command("import", "hf://facebook/nllb", tmp_path / "nllb", code=2)
     assert "hf://facebook/nllb: its weights are a .bin file" in result.stderr
     assert "`pip install torch`" in result.stderr
     assert len(asked) == 1 and "pytorch_model.bin" not in asked[0]
