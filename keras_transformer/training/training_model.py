@@ -386,7 +386,11 @@ class TrainingModel(keras.Model):
 
         def divide(array, padding=0):
             array = ops.pad(array, [[0, missing], [0, 0]], constant_values=padding)
-            return ops.reshape(array, [parts, -1, ops.shape(array)[1]])
+            if not is_jax():
+                return ops.reshape(array, [parts, -1, ops.shape(array)[1]])
+            # Each part has rows of all devices, which then send each other no rows.
+            array = ops.reshape(array, [-1, parts, ops.shape(array)[1]])
+            return ops.swapaxes(array, 0, 1)
 
         pad_id = self.transformer.pad_id
         inputs = {name: divide(ids, pad_id) for name, ids in batch.inputs.items()}
