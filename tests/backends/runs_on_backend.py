@@ -2,7 +2,8 @@
 
 test_model_on_backends.py runs this script on JAX, where TensorFlow cannot be imported,
 and `train` in its own process, on TensorFlow. The arguments are a corpus, and the
-folders of the runs to train. A run that has begun is resumed.
+folders of the runs to train. A run that has begun is resumed. A name with "begun" stops
+at step `INTERRUPTED`.
 """
 
 import sys
@@ -18,7 +19,7 @@ from keras_transformer.training.replicas import JaxDevices, SingleProcess
 from keras_transformer.training.step_ops import is_jax
 from keras_transformer.transformer import Transformer
 
-BATCH_TOKENS, STEPS, INTERRUPTED = 40, 5, 3
+BATCH_TOKENS, STEPS, INTERRUPTED = 120, 5, 3
 
 
 def build(vocabulary_size, dropout):
@@ -40,8 +41,9 @@ def train(corpus, folder, steps=STEPS, dropout=0.0):
     keras.utils.set_random_seed(1)
     with JaxDevices() if is_jax() else _one_device() as workers:
         model = build(int(max(map(np.max, _ids(corpus)))) + 1, dropout)
-        calls, decode = [], model.transformer.decoder_output
-        model.transformer.decoder_output = lambda *inputs, **options: (
+        calls, transformer = [], model.transformer
+        decode = transformer.decoder_output
+        transformer.decoder_output = lambda *inputs, **options: (
             calls.append(inputs) or decode(*inputs, **options)
         )
         trainer = training.Trainer(model, folder, workers=workers)
@@ -63,7 +65,7 @@ def train(corpus, folder, steps=STEPS, dropout=0.0):
             bar=False,
             validation_steps=2,
             # Any function of the weights, which are averaged here.
-            validate=lambda: {"bleu": float(np.sum(model.get_weights()[1]))},
+            validate=lambda: {"bleu": float(np.std(transformer.get_weights()[0]))},
         )
         # Each shape was traced once, before the first step.
         assert not is_jax() or len(calls) == len(batches.shapes)
@@ -85,6 +87,7 @@ if __name__ == "__main__":
     corpus = pipelines.EncodedCorpus.load(sys.argv[1])
     for name in sys.argv[2:]:
         dropout = 0.1 if "dropout" in name else 0.0
-        if "interrupted" in name:
+        if "interrupted" in name or "begun" in name:
             train(corpus, pathlib.Path(name), INTERRUPTED, dropout)
-        train(corpus, pathlib.Path(name), dropout=dropout)
+        if "begun" not in name:
+            train(corpus, pathlib.Path(name), dropout=dropout)

@@ -105,15 +105,21 @@ def test_model_matches_the_paper_on_backend(backend, checked):
     assert f"checked on {backend}" in result.stdout, result.stderr
 
 
-def run_on_jax(script, *arguments):
+def run_on_jax(script, *arguments, devices=1):
     """Runs a script whose last argument is a JSON file, and returns its content."""
-    result = run("jax", TESTS / "backends" / script, *arguments)
+    result = run(
+        *("jax", TESTS / "backends" / script, *arguments),
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+    )
     assert result.returncode == 0, result.stderr
     return json.loads(arguments[-1].read_text(encoding="utf-8"))
 
 
 def test_training_on_jax_matches_tensorflow(tmp_path):
-    found = run_on_jax("training_on_backend.py", tmp_path / "results.json")
+    results = tmp_path / "results.json"
+    found = {
+        n: run_on_jax("training_on_backend.py", results, devices=n) for n in (1, 4)
+    }
     expected = {name: training.results(name) for name in training.CASES}
     faults = {step[-1] for values in expected.values() for step in values["steps"]}
     assert faults >= {0, 2, 4}  # valid, `step_check.LOSS`, `step_check.EXPLOSION`
@@ -122,7 +128,8 @@ def test_training_on_jax_matches_tensorflow(tmp_path):
         tolerance = {"bfloat16": 3e-2, "float16": 1e-2}.get(name, 1e-4)
         tolerance = {"rtol": tolerance, "atol": tolerance, "err_msg": name}
         compare = functools.partial(np.testing.assert_allclose, **tolerance)
-        keras.tree.map_structure(compare, found[name], values)
+        for results in found:
+            keras.tree.map_structure(compare, results[name], values)
 
 
 def test_translator_on_jax_matches_tensorflow(tmp_path):
@@ -152,26 +159,37 @@ def log_rows(folder):
 
 
 def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
-    """On JAX, where TensorFlow cannot be imported, and on four devices."""
+    """On JAX, where TensorFlow cannot be imported, and on one to four devices."""
     words = ["eins", "two", "drei", "four"]
     text = [" ".join(words[: 1 + n % 4]) + f" {n}" for n in range(37)]
     tokenizer = train_tokenizer("bpe", text, 290)
     pairs = [*zip(text, reversed(text), strict=True)]
     corpus = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "corpus")
     runs.train(corpus, tmp_path / "tensorflow")
-    begun = tmp_path / "begun on tensorflow"
-    runs.train(corpus, begun, runs.INTERRUPTED)
-    shutil.copytree(begun, tmp_path / "resumed on four devices")
-    one_device = ("dropout", "interrupted, dropout", "jax", "begun on tensorflow")
-    four_devices = ("four devices", "resumed on four devices")
-    for names, count in ((one_device, 1), (four_devices, 4)):
-        folders = [tmp_path / name for name in names]
+    runs.train(corpus, tmp_path / "begun on tensorflow", runs.INTERRUPTED)
+    begun = "begun on four, dropout", "begun on one, dropout"
+    # Runs on each number of devices: those from the start, and those that resume.
+    for count, names, resumed in (
+        (4, ("four", begun[0]), {"to four": "begun on tensorflow"}),
+        (
+            1,
+            ("jax", "dropout", "interrupted, dropout", begun[1]),
+            {"to jax": "begun on tensorflow", "four to one, dropout": begun[0]},
+        ),
+        (
+            2,
+            (),
+            {"four to two, dropout": begun[0], "one to two, dropout": begun[1]},
+        ),
+    ):
+        for name, first in resumed.items():
+            shutil.copytree(tmp_path / first, tmp_path / name)
         script = TESTS / "backends" / "runs_on_backend.py"
-        cache = str(tmp_path / "cache")
+        folders = [tmp_path / name for name in (*names, *resumed)]
         result = run(
             *("jax", script, tmp_path / "corpus", *folders),
             XLA_FLAGS=f"--xla_force_host_platform_device_count={count}",
-            JAX_COMPILATION_CACHE_DIR=cache,
+            JAX_COMPILATION_CACHE_DIR=str(tmp_path / "cache"),
             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         )
         assert result.returncode == 0, result.stderr
@@ -180,18 +198,24 @@ def test_runs_on_jax_resume_on_any_backend_and_devices(tmp_path):
     assert whole.keys() == resumed.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(array, resumed[name], err_msg=name)
-    shutil.copytree(tmp_path / "jax", tmp_path / "begun on jax")
-    (tmp_path / "begun on jax" / "checkpoints" / "ckpt-5.npz").unlink()
-    runs.train(corpus, tmp_path / "begun on jax")
-    expected = tmp_path / "tensorflow"
-    for name in ("jax", "begun on tensorflow", "begun on jax", *four_devices):
-        found = last_checkpoint(tmp_path / name)
-        for each, array in last_checkpoint(expected).items():
-            if "seeds" not in each:
-                np.testing.assert_allclose(found[each], array, 1e-4, 1e-5)
-        np.testing.assert_allclose(
-            log_rows(tmp_path / name), log_rows(expected), 1e-5, 1e-5
-        )
+    shutil.copytree(tmp_path / "jax", tmp_path / "jax to tensorflow")
+    (tmp_path / "jax to tensorflow" / "checkpoints" / "ckpt-5.npz").unlink()
+    runs.train(corpus, tmp_path / "jax to tensorflow")
+    # On JAX, dropout is the same on any number of devices.
+    resumed = ("four to one, dropout", "four to two, dropout", "one to two, dropout")
+    for expected, names in (
+        ("tensorflow", ("jax", "to jax", "jax to tensorflow", "four", "to four")),
+        ("dropout", resumed),
+    ):
+        arrays = last_checkpoint(tmp_path / expected)
+        for name in names:
+            found = last_checkpoint(tmp_path / name)
+            for each, array in arrays.items():
+                if "seeds" not in each or names == resumed:
+                    np.testing.assert_allclose(found[each], array, 1e-4, 1e-5)
+            np.testing.assert_allclose(
+                *map(log_rows, (tmp_path / name, tmp_path / expected)), 1e-5, 1e-5
+            )
 
 
 def run_tests(backend, *tests, **environment):
