@@ -116,10 +116,8 @@ def run_on_jax(script, *arguments, devices=1):
 
 
 def test_training_on_jax_matches_tensorflow(tmp_path):
-    results = tmp_path / "results.json"
-    found = {
-        n: run_on_jax("training_on_backend.py", results, devices=n) for n in (1, 4)
-    }
+    script, path = "training_on_backend.py", tmp_path / "results.json"
+    found = [run_on_jax(script, path, devices=devices) for devices in (1, 4)]
     expected = {name: training.results(name) for name in training.CASES}
     faults = {step[-1] for values in expected.values() for step in values["steps"]}
     assert faults >= {0, 2, 4}  # valid, `step_check.LOSS`, `step_check.EXPLOSION`
