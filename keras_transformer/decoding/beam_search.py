@@ -85,7 +85,8 @@ def beam_search(
             `max_length`. Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"`, which means `False` on JAX and `True` on other backends. Pass
-            `False` if XLA compiles the search.
+            `False` if XLA compiles the search: large batches of a constant size are
+            then halved instead.
         num_results: Number of hypotheses to return per sentence, an int. Those after
             the first `n_best` are the next best that the search found before it
             stopped. Defaults to `n_best` if that is an int, and to `beam_size` if it is

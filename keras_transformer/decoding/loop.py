@@ -11,6 +11,9 @@ from keras_transformer.numerics.indexing import gather, shape
 # Dropping sentences copies the whole cache. So the loop waits until at most 3/4 of the
 # sentences are unfinished, or until the cache is compacted, which copies it anyway.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
+# Batches of constant size are halved from this size on. A step of fewer sentences takes
+# about as long, and XLA compiles it once more.
+MIN_HALVED = 32
 
 
 class StepDecoder(NamedTuple):
@@ -89,7 +92,8 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
     If `drop_finished` is true, finished sentences leave the batch once they are at
-    least a quarter of it, or when the cache is compacted. Results are the same.
+    least a quarter of it, or when the cache is compacted. Otherwise, a large batch of
+    constant size is halved once half of it is finished. Results are the same.
 
     The function `step` maps `(state, cache, context, index)` to a new state and cache.
     It must not change the results of a sentence that is done. `index` is a scalar
@@ -102,10 +106,7 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     """
     index = ops.convert_to_tensor(0, dtype="int32")
     if not drop_finished:
-        _, state, _ = _run_steps(
-            step, state, cache, context, index, num_steps, _any_left
-        )
-        return state
+        return _run_halved(step, state, cache, context, index, num_steps)
 
     # `results` is the state of all sentences. `state`, `cache`, and `context` belong to
     # the sentences that are left in the batch, and `rows` contains the indices of these
@@ -134,7 +135,8 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
         return (
             gather(rows, keep, axis=0),
             take_rows(state, keep),
-            _take_sentences(cache, keep, shape(rows)[0]),
+            # The maximum avoids a division by zero in an empty batch.
+            _take_sentences(cache, keep, ops.maximum(shape(rows)[0], 1)),
             take_rows(context, keep),
         )
 
@@ -144,6 +146,28 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     rows = ops.arange(shape(state.done)[0], dtype="int32")
     loop = (index, state, *drop_done(rows, state, cache, context))
     return ops.while_loop(condition, body, loop)[1]
+
+
+def _run_halved(step, state, cache, context, index, num_steps):
+    """Calls `step` for all sentences, and once half of them are done, for the others.
+
+    Returns the state of all sentences.
+    """
+    size = state.done.shape[0]
+    if size is None or size < MIN_HALVED:
+        return _run_steps(step, state, cache, context, index, num_steps, _any_left)[1]
+    index, state, cache = _run_steps(
+        *(step, state, cache, context, index, num_steps),
+        lambda state: _num_left(state) > size // 2,
+    )
+    rows = ops.cast(ops.argsort(ops.cast(state.done, "int32")), "int32")[: size // 2]
+    half = take_rows(state, rows), _take_sentences(cache, rows, size)
+    half = _run_steps(
+        *(step, *half, take_rows(context, rows), index, num_steps, _any_left)
+    )[1]
+    return keras.tree.map_structure(
+        lambda whole, part: ops.scatter_update(whole, rows[:, None], part), state, half
+    )
 
 
 def has_dynamic_shapes(drop_finished):
@@ -161,8 +185,6 @@ def take_rows(nest, rows):
 def _take_sentences(nest, sentences, batch_size):
     """Takes all rows of `sentences` (int32 `[n]`) of every tensor in `nest`."""
 
-    # The maximum avoids a division by zero in an empty batch.
-    batch_size = ops.maximum(batch_size, 1)
     column = sentences[:, None]
 
     def take(x):

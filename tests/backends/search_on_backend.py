@@ -30,10 +30,14 @@ from keras_transformer.decoding import (
     Sampling,
     beam_search,
     forbidden_transitions,
+    loop,
     sample,
     score_ids,
     translate_ids,
 )
+
+# On JAX, batches are halved from this size on.
+loop.MIN_HALVED = 2
 
 
 def search(tables, limits):
