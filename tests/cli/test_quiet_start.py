@@ -34,7 +34,7 @@ ARGUMENTS = {
         *("--keep-fraction", "0.5"),
     ],
     "extend-vocabulary": ["run", "--text", "text", "--size", "3", "--output", "new"],
-    "serve": ["run", "--port", "0"],
+    "serve": ["phrases", "--port", "0"],
     "parse": ["run", "-i", "text"],
     "visualize": ["run", "--source", "ein Hund"],
     "repeat": ["phrases", "--output", "new"],
