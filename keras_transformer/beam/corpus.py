@@ -43,11 +43,11 @@ from keras_transformer.pipelines.sources.records import (
     UNEVEN,
     describe_dropped,
 )
-from keras_transformer.pipelines.tokenizers.base import TEXT
 from keras_transformer.pipelines.tokenizers.registry import (
     SeparateTokenizers,
     load_tokenizer,
 )
+from keras_transformer.saving.names import TEXT
 
 
 def encode_with_apache_beam(

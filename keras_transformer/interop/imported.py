@@ -94,8 +94,8 @@ def read_text_settings(folder, tokenizer):
     from the vocabulary, and from how toolkits train: on one sentence per line.
     """
     from keras_transformer.decoding.text import measure_pieces
-    from keras_transformer.pipelines.tokenizers.base import TEXT
     from keras_transformer.pipelines.tokenizers.normalization import TextSettings
+    from keras_transformer.saving.names import TEXT
 
     if (folder / TEXT).is_file():
         return read_json(folder / TEXT, TextSettings, error=ModelError)

@@ -13,7 +13,7 @@ from keras_transformer.errors import ExportError
 from keras_transformer.export.card import describe_translator
 from keras_transformer.export.preset import check_exportable, reject_forbidden_phrases
 from keras_transformer.numerics.activations import activation_name
-from keras_transformer.pipelines.tokenizers.base import TEXT
+from keras_transformer.saving.names import TEXT
 
 # Logit bias of ids that the model does not predict.
 EXCLUDED_BIAS = -1e9
