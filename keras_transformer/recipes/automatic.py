@@ -59,6 +59,8 @@ _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 # Length of training that starts with the weights of a model.
 _FINE_TUNING_EPOCHS, _FINE_TUNING_STEPS = 10, 100
+# With fewer pairs, fine-tuning usually gives better translations than a new model.
+_MIN_PAIRS = 10_000
 
 # Kinds of data for which settings can be chosen. Text that `measure_training_text` does
 # not measure counts as `_UNKNOWN_TEXT`.
@@ -308,6 +310,12 @@ def _choose(values, keys, recipe, report):
         is_used = key != "training.validation_steps" or recipe.data.validation
         if report is not None and is_used:
             report(f"  {key}: {'null' if value is None else value} ({reason})")
+    is_little = measured is not None and text.pairs < _MIN_PAIRS
+    if report is not None and is_little and not recipe.training.initial_model:
+        report(
+            f"only {text.pairs:,} pairs: to fine-tune a model of the same languages "
+            "with --from MODEL is usually better (keras-transformer models lists some)"
+        )
     return recipe
 
 

@@ -96,6 +96,22 @@ def test_fine_tuning_is_short_and_slow(load, pairs, steps):
     assert training.learning_rate == new.learning_rate / 10
 
 
+@pytest.mark.parametrize(
+    ("pairs", "settings", "is_advised"),
+    [
+        (9_999, [], True),
+        (10_000, [], False),
+        (1_000, ["training.initial_model=old.keras"], False),
+    ],
+)
+def test_little_text_is_advised_to_fine_tune(load, pairs, settings, is_advised):
+    lines = []
+    load(pairs, LAPTOP, *settings, report=lines.append)
+    advice = f"only {pairs:,} pairs: to fine-tune a model of the same languages "
+    assert lines[-1].startswith(advice) is is_advised
+    assert any("--from MODEL" in line for line in lines) is is_advised
+
+
 def test_both_directions_double_the_text_of_an_epoch(load):
     both = load(1_000, LAPTOP, "data.train.bidirectional=true").training
     double = load(2_000, LAPTOP).training
