@@ -122,8 +122,12 @@ class ProgressBar:
         """Shows the number of done units, if it is due."""
         is_first = self._first is None and self._has_first_line
         if self.is_due(done) or is_first:
-            of_total = "" if self.total is None else f" of {self.total:,}"
-            self.show(done, unit, f"{self._columns[0]}: {done:,}{of_total} {unit}")
+            total = None if self.total is None else f"{self.total:,}"
+            # "0 of 900" would read as if there were nothing to read.
+            counts = [f"{done:,}"] if done else []
+            counts += [total] if total else []
+            line = f"{' of '.join(counts)} {unit}" if counts else "started"
+            self.show(done, unit, f"{self._columns[0]}: {line}")
 
     @contextlib.contextmanager
     def pause(self, details):

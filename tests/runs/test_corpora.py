@@ -63,7 +63,7 @@ def test_phases_are_reported_in_a_log_file(data, tmp_path, capsys):
     prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
     assert capsys.readouterr() == (
         "",
-        "learning the vocabulary: 0 texts read\nencoding data.train: 0 of 20 pairs\n",
+        "learning the vocabulary: started\nencoding data.train: 20 pairs\n",
     )
     # They are not repeated if their results exist.
     prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
