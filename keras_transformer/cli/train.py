@@ -159,22 +159,33 @@ def _warn_of_recipe(recipe):
 
 
 def _next_commands(recipe, run):
-    """Returns commands to run next, with the run's path and the recipe's files."""
+    """Returns commands to run next, with the run's path and the recipe's test set.
+
+    Without a test set, the names of its files are examples: scores on the validation
+    text, which has selected best.keras, would be too high.
+    """
     data = recipe.data
     folder = shlex.quote(str(run))
-    sample = getattr(data, "test", None) or getattr(data, "validation", None)
+    test = getattr(data, "test", None)
+    sample = test or getattr(data, "validation", None)
     files = None
+
+    def path(given):
+        if test:
+            return _shell_path(given[0])
+        return shlex.quote("test" + "".join(pathlib.Path(given[0]).suffixes))
+
     if data.kind == "trees":
         commands = [f'echo "The dog barks ." | keras-transformer parse {folder}']
-        files = sample and f"--metric f1 --reference {_shell_path(sample.trees[0])}"
+        files = sample and f"--metric f1 --reference {path(sample.trees)}"
     else:
         commands = [
             f'echo "TEXT" | keras-transformer translate {folder}',
             console.export_command(run, run),
         ]
         if data.kind in ("files", "records") and sample:
-            source, target = sample.source[0], sample.target[0]
-            files = f"--source {_shell_path(source)} --reference {_shell_path(target)}"
+            source, target = path(sample.source), path(sample.target)
+            files = f"--source {source} --reference {target}"
     if files:
         commands.insert(0, f"keras-transformer evaluate {folder} {files}")
     return [f"  {command}" for command in commands]

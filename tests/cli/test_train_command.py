@@ -50,9 +50,19 @@ TREES = "data={kind: trees, train: {trees: a.trees}, validation: {trees: v.trees
                 "export 'runs/my run' 'saved_models/my run'",
             ],
         ),
+        # Without data.test, the names are examples: the validation text has chosen
+        # best.keras.
+        (
+            *("files", FILES[:2], "run"),
+            [
+                "evaluate run --source test.en --reference test.de",
+                "translate run",
+                "export run saved_models/run",
+            ],
+        ),
         (
             *("craft_parsing", [TREES], "run"),
-            ["evaluate run --metric f1 --reference v.trees", "parse run"],
+            ["evaluate run --metric f1 --reference test.trees", "parse run"],
         ),
         # No command names a file that does not exist.
         ("phrases", [], "run", ["translate run", "export run saved_models/run"]),
