@@ -86,6 +86,9 @@ class Command(TyperCommand):
         ctx.allow_extra_args = takes_input
         words = [*ctx.command_path.split(), *args]
         console.command_line = shlex.join(word for word in words if word != "--restart")
+        known = {name for each in self.params for name in each.opts}
+        if "--reference" in known and "--target" in {*args} - known:
+            ctx.fail("No such option: --target. Did you mean --reference?")
         rest = super().parse_args(ctx, args)
         if takes_input and ctx.args:
             _refuse_extra_argument(ctx)
