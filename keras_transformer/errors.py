@@ -3,7 +3,7 @@
 
 def install_hint(extra):
     """Returns the command that installs the packages of an optional extra."""
-    return f'pip install "keras-transformer-seq2seq[{extra}]"'
+    return f'pip install ".[{extra}]" in a clone of the repository'
 
 
 # Message of an error in the model, as opposed to one in the text.

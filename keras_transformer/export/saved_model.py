@@ -321,7 +321,7 @@ def write_warmup_requests(version, limits):
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
         logger.warning(
-            "no warm-up requests for TF-Serving were written, because "
+            "the export is complete, but has no warm-up requests for TF-Serving, since "
             f"tensorflow-serving-api is not installed: {install_hint('serving-api')}"
         )
         return

@@ -177,7 +177,7 @@ def test_evaluate_reports_mistakes_before_it_opens_the_model(
 
 def test_evaluate_checks_the_tokenizer_only_for_bleu(evaluate, model_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    install = 'first run pip install "keras-transformer-seq2seq[ja]"\n'
+    install = 'first run pip install ".[ja]" in a clone of the repository\n'
     error = error_of(evaluate("--tokenize", "ja-mecab"))
     assert error == f"error: --tokenize ja-mecab: {install}"
     pathlib.Path(model_path, "config.yaml").write_text(
@@ -219,3 +219,10 @@ def test_json_has_null_for_numbers_that_are_not_finite():
     value = {"a": [math.inf, 1.5, "inf", None], "b": {"c": math.nan}}
     expected = {"a": [None, 1.5, "inf", None], "b": {"c": None}}
     assert json.loads(console.json_text(value)) == expected
+
+
+def test_evaluate_names_the_option_of_the_references(evaluate):
+    result = evaluate("--target", "reference")
+    assert result.exit_code == 2
+    message = "No such option: --target. Did you mean --reference?"
+    assert result.stderr.splitlines()[-1] == f"Error: {message}"

@@ -108,7 +108,7 @@ def test_serve_names_the_missing_extra(folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert error_of(run_command("serve", folder)) == (
         "error: fastapi is not installed: "
-        'pip install "keras-transformer-seq2seq[serve]"\n'
+        'pip install ".[serve]" in a clone of the repository\n'
     )
 
 

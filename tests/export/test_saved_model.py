@@ -316,7 +316,8 @@ def test_export_takes_the_next_version_and_removes_abandoned_folders(
     # The warm-up requests need a package.
     messages = [each.message for each in caplog.records if each.name.startswith("kera")]
     assert len(messages) == 1
-    assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
+    assert messages[0].startswith("the export is complete, but has no warm-up")
+    assert 'pip install ".[serving-api]"' in messages[0]
     files = [each.name for each in (version / "assets.extra").iterdir()]
     assert files == ["limits.json"]
 
