@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.batches import WHITESPACE
+from keras_transformer.decoding.warnings import UNTRANSLATED
 
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = float(tf.float32.min)
@@ -356,10 +357,13 @@ def _follow_case(texts, cases):
     return tf.where(cases[:, None] == CAPITALS, upper, texts)
 
 
-def detect_script(text):
-    """Returns the script of most letters of a text, one of `SCRIPTS` or "unknown"."""
-    found = _count_scripts(text)
-    return max(found, key=found.get) if any(found.values()) else "unknown"
+def untranslated_warning(text, known):
+    """Returns the warning about text that is mostly in scripts other than `known`."""
+    counts = _count_scripts(text)
+    found = {name: counts[name] for name in SCRIPTS if name not in known}
+    script = max(found, key=found.get) if any(found.values()) else "unknown"
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    return f"{shown!r} {UNTRANSLATED} ({script})."
 
 
 def _count_scripts(text):

@@ -520,7 +520,11 @@ class Translator:
         translated.
         """
         # Imported here because it loads TensorFlow.
-        from keras_transformer.decoding.text import TextOptions, detect_script, segment
+        from keras_transformer.decoding.text import (
+            TextOptions,
+            segment,
+            untranslated_warning,
+        )
 
         options = TextOptions.of(self.tokenizer, self.search)
         # A prefix determines the case of the translation.
@@ -550,10 +554,7 @@ class Translator:
             kept = [] if found.kept is None else found.kept.numpy()
             for place in np.flatnonzero(kept):
                 text = kept[place].decode("utf-8", "replace")
-                message = (
-                    f"{text[:20]!r} is not translated. The model was not trained with "
-                    f"text in this script ({detect_script(text)})."
-                )
+                message = untranslated_warning(text, options.scripts)
                 warnings[num_lines + int(found.text_index[place])].append(message)
             num_lines += len(group)
             yield found

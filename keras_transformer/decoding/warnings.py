@@ -17,6 +17,7 @@ CUT_OFF = "the translation was cut off at the maximum length"
 LOW_SCORE = "the model is unsure: log-probability {:.2f} per subword, below {}"
 # An export reports only whether a part of either was cut off.
 TRUNCATED = "the text or its translation was cut off at the export's maximum length"
+UNTRANSLATED = "is not translated. The model was not trained with text in this script"
 EMPTY = "the translation is empty"
 LOOP = 'the translation repeats "{}"'
 # Up to eight words, three times in a row, or a part of a word four times.

@@ -15,12 +15,12 @@ from toolkit_models import PIECES, splitter
 from keras_transformer.decoding.text import (
     EMPTY_SCORE,
     TextOptions,
-    detect_script,
     join_segments,
     measure_pieces,
     measure_text,
     merge_equal_texts,
     segment,
+    untranslated_warning,
 )
 from keras_transformer.decoding.translator import collect_translations
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
@@ -386,7 +386,24 @@ def test_measured_settings():
     counts = {"Tom": 3, "tea": 3, "IBM": 2, "Rome": 9, "rome": 1, "May": 8, "may": 1}
     names = [f"A word for {name}." for name in Counter(counts).elements()]
     assert measure_text(names, english)["words"] == ["Rome", "Tom"]
-    assert detect_script("Это a") == "Cyrillic" and detect_script("👍") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "script"),
+    [
+        ("Это a", "Это a", "Cyrillic"),
+        (
+            "It is これは日本語の文です good.",
+            "It is これは日本語の文です good.",
+            "Hiragana",
+        ),
+        ("ᚠᚢ", "ᚠᚢ", "unknown"),
+        ("Б" * 41, "Б" * 37 + "...", "Cyrillic"),
+    ],
+)
+def test_warnings_name_the_other_script(text, shown, script):
+    found = untranslated_warning(text, ["Latin"])
+    assert found.startswith(f"'{shown}' is not") and found.endswith(f"({script}).")
 
 
 def test_join_segments_joins_each_rank():
