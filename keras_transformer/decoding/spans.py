@@ -15,7 +15,7 @@ import unicodedata
 from typing import NamedTuple
 
 from keras_transformer.decoding.forbidden import script_of
-from keras_transformer.decoding.warnings import add_warning
+from keras_transformer.decoding.warnings import UNTRANSLATED, add_warning
 from keras_transformer.errors import ModelError
 
 # The default kinds.
@@ -218,16 +218,18 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
     options = {}
     if getattr(translator, "glossary", ()):
         options["protected"] = [[each.text for each in row] for row in spans]
-    found = quiet.n_best(
-        [
-            "" if bare else language + text
-            for language, text, bare in zip(languages, texts, is_bare, strict=True)
-        ],
-        n,
-        **options,
-    )
+    lines = []
+    for text, row, bare, language in zip(texts, spans, is_bare, languages, strict=True):
+        # Of words in other scripts, `n_best` tells that they are not translated.
+        text = " ".join(x.text for x in row if x.kind == "word") if bare else text
+        lines.append(text and language + text)
+    found = quiet.n_best(lines, n, **options)
+    untranslated = [
+        [each for each in best.warnings if UNTRANSLATED in each] for best, *_ in found
+    ]
     for index in itertools.compress(range(len(texts)), is_bare):
-        found[index] = [found[index][0]._replace(text=texts[index])]
+        changed = {"text": texts[index], "score": 0.0, "warnings": ()}
+        found[index] = [found[index][0]._replace(**changed)]
     left = [
         index
         for index, text in enumerate(texts)
@@ -270,6 +272,10 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         for each in dict.fromkeys(lost):
             message = f"the translation changes {each!r}"
             found[index] = add_warning(found[index], message)
+        # Stand-ins hide words of other scripts.
+        for each in untranslated[index]:
+            if each not in found[index][0].warnings:
+                found[index] = add_warning(found[index], each)
     return found
 
 

@@ -48,6 +48,17 @@ def test_packaged_model_translates_its_examples(name):
     assert pretrained.MODELS[name].origin in card
 
 
+def test_lines_in_another_script_are_reported(tmp_path):
+    text = "Это не английский язык.\nThis is a cat. Это не язык.\n"
+    (tmp_path / "ru.txt").write_text(text, encoding="utf-8")
+    command = ["translate", "europarl_en_fr", "--input", tmp_path / "ru.txt"]
+    result = run_command(*command, code=0)
+    assert result.stdout == "Это не английский язык.\nC'est un chat. Это не язык.\n"
+    for number in (1, 2):
+        assert f"warning: line {number}: 'Это не" in result.stderr
+    assert result.stderr.count("in this script (Cyrillic).") == 2
+
+
 @pytest.mark.parametrize("name", ["phrases", "tatoeba_en_de"])
 def test_packaged_model_has_its_recipes_sizes(name, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")

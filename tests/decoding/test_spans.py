@@ -15,6 +15,8 @@ from keras_transformer.decoding.spans import (
     find_spans,
     lost_spans,
 )
+from keras_transformer.decoding.text import untranslated_warning
+from keras_transformer.decoding.warnings import add_warning
 from keras_transformer.errors import DataError, ModelError
 
 
@@ -391,3 +393,34 @@ def test_characters_that_a_model_does_not_know_are_kept():
     assert translate_marked(translator, texts, "text") == expected
     # Ligatures are other forms of letters.
     assert translate_marked(translator, ["ﬁrst oﬃce"], "text") == ["first office"]
+
+
+class Foreign(Copy):
+    """Keeps text of other scripts, with a warning, and changes the rest."""
+
+    characters = frozenset(string.ascii_letters + " .")
+
+    def n_best(self, lines, n=1):
+        found = super().n_best(lines, n)
+        for index, line in enumerate(lines):
+            for kept in re.findall("[А-я].*", line):
+                message = untranslated_warning(kept, ["Latin"])
+                found[index] = add_warning(found[index], message)
+        return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Это не язык.",
+        "<b>Это</b> не язык, https://x.org",
+        "A cat. Это не язык.",
+        "At https://x.org/a. Это не язык.",
+    ],
+)
+def test_other_scripts_have_a_warning(text):
+    """Also in a text of nothing else, and where stand-ins hide it in a second try."""
+    foreign = Foreign(lambda line: line.replace("/a", ""))
+    assert translate_marked(foreign, [text], "text") == [text]
+    ((index, warning),) = foreign.warnings
+    assert index == 0 and warning.endswith("in this script (Cyrillic).")
