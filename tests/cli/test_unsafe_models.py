@@ -24,7 +24,7 @@ ARGUMENTS = {
     ],
     "visualize": ["--source", "a", "--target", "a"],
     "export": ["exported"],
-    "serve": ["--port", "0"],
+    "serve": ["--port", "0", "--quiet"],
     "extend-vocabulary": ["--text", "text", "--size", "5", "--output", "grown"],
 }
 WITHOUT_EXPORTS = {"parse", "filter", "export", "extend-vocabulary"}

@@ -248,12 +248,13 @@ def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
         )
     try:
         wait_until(
-            lambda: "\n" in errors.read_text() or process.poll() is not None,
-            "the first line",
+            lambda: "http" in errors.read_text() or process.poll() is not None,
+            "the address",
             60,
         )
         found = re.fullmatch(
-            r"tiny, version 1, at (http://127\.0\.0\.1:(\d+)/)\n", errors.read_text()
+            r"loading the model\ntiny, version 1, at (http://127\.0\.0\.1:(\d+)/)\n",
+            errors.read_text(),
         )
         assert found, errors.read_text()
         port = int(found[2])
@@ -264,7 +265,7 @@ def test_serve_logs_and_stops_cleanly_on_sigterm(tiny_export, tmp_path):
             socket.create_connection(("127.0.0.2", port))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert errors.read_text().splitlines()[1:] == ["stopped"]
+        assert errors.read_text().splitlines()[2:] == ["stopped"]
     finally:
         process.kill()
         process.wait()
