@@ -552,6 +552,20 @@ def field(text):
             '<g id="0">A</g> x',
             run("A x", BOLD) + f'<w:fldSimple w:instr="PAGE">{run("3")}</w:fldSimple>',
         ),
+        (
+            run("", "", "<w:t>co</w:t><w:softHyphen/><w:t>mes </w:t>")
+            + run("", "", "<w:t>by U</w:t><w:noBreakHyphen/><w:t>boat</w:t>"),
+            "comes by U\u2011boat",
+            "kommt mit dem U\u2011Boot",
+            run("kommt mit dem U\u2011Boot"),
+        ),
+        (
+            '<w:smartTag w:element="City"><w:smartTagPr><w:attr w:name="a"/>'
+            "</w:smartTagPr>" + run("London") + "</w:smartTag>" + run(" waits."),
+            "London waits.",
+            "London wartet.",
+            run("London wartet."),
+        ),
         (run("a") + field("word") + field("5") + run("b"), "a", "A", None),
         (
             '<w:ins w:id="1">' + run("a") + run("", "", "<w:tab/>") + run("b")

@@ -38,13 +38,14 @@ _DOCX_PART = re.compile(
     r"(?:</w:fldSimple>|\"end\"[^>]*>\s*</w:r>))"
     rf"|(?P<run><w:r(?:\s{ATTRIBUTES})?>(?P<format><w:rPr/>|<w:rPr>"
     r"(?:<w:rPrChange\b.*?</w:rPrChange>|(?!</w:rPr>).)*</w:rPr>)?)"
-    rf"|(?P<text>(?P<tag><w:t(?:\s{ATTRIBUTES})?>)(?P<content>[^<]*)</w:t>)"
+    rf"|(?P<text>(?P<tag><w:t(?:\s{ATTRIBUTES})?>)(?P<content>[^<]*)</w:t>"
+    r"|<w:(?P<hyphen>soft|noBreak)Hyphen\s*/>)"
     r"|(?P<end></w:r>)|(?P<skipped><w:(?:proofErr|lastRenderedPageBreak)\b[^>]*>|<w:t/>"
-    r"|<w:(?P<gone>del|moveFrom)\b[^>]*(?<!/)>.*?</w:(?P=gone)>)"
+    r"|<w:(?P<gone>del|moveFrom|smartTagPr)\b[^>]*(?<!/)>.*?</w:(?P=gone)>)"
     r"|(?P<mark><w:(?P<kind>bookmark|commentRange)(?P<side>Start|End)\b[^>]*>)"
     rf"|(?P<link><w:hyperlink\b{ATTRIBUTES}>)|(?P<link_end></w:hyperlink>)"
-    r"|(?P<insertion><w:(?:ins|moveTo)\b[^>]*(?<!/)>)"
-    r"|(?P<insertion_end></w:(?:ins|moveTo)>)"
+    r"|(?P<insertion><w:(?:ins|moveTo|smartTag)\b[^>]*(?<!/)>)"
+    r"|(?P<insertion_end></w:(?:ins|moveTo|smartTag)>)"
     r"|(?P<other><[^>]*>)",
     re.DOTALL,
 )
@@ -74,7 +75,8 @@ def _docx_texts(text, parts):
     """Yields the `Text`s of parts without other ones.
 
     No link or insertion begins or ends in one. If a text is translated, its insertions
-    are accepted, and what was deleted between its words is gone.
+    are accepted, its smart tags and optional hyphens, and what was deleted between its
+    words, are gone.
     """
     begin, opened = 0, []
     for index, part in enumerate(parts):
@@ -129,12 +131,14 @@ def _runs_text(text, parts):
             result = "".join(re.findall(r"<w:t\b[^>]*>([^<]*)", match[0]))
             groups.append(_Runs(link, "", match[0], "", result))
         elif kind == "text":
-            new = _Runs(link, run["format"] or "", run[0], match["tag"], "")
+            tag = match["tag"] or "<w:t>"
+            new = _Runs(link, run["format"] or "", run[0], tag, "")
             is_marked = marks and marks[-1][0] == len(groups)
             is_new = not groups or groups[-1][:2] != new[:2] or not groups[-1].tag
             if is_new or is_marked:
                 groups.append(new)
-            content = groups[-1].content + match["content"]
+            hyphen = "\u2011" if match["hyphen"] == "noBreak" else ""
+            content = groups[-1].content + (match["content"] or hyphen)
             groups[-1] = groups[-1]._replace(content=content)
     if not any(each.tag for each in groups):
         return
