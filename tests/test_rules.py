@@ -66,7 +66,7 @@ ALLOWED = {
     },
     "opening": {"interop", "export", "saving", "decoding", "errors"},
     "documents": {"decoding", "errors"},
-    "beam": {"export", "pipelines", "errors", "_imports"},
+    "beam": {"export", "saving", "pipelines", "errors", "_imports"},
     "serving": {
         *("export", "decoding", "documents", "saving", "signals", "errors"),
         "untrusted",
