@@ -289,10 +289,9 @@ def _keep_foreign(lines, gaps, options):
     lines that consist mostly of letters of other scripts. Returns lines, gaps, and the
     latter lines, or "" for other lines.
     """
-    known = "".join(rf"\p{{{name}}}" for name in options.scripts) or r"\p{L}"
+    known = _pattern(options.scripts)
     num_known = _length(_replace(lines, f"[^{known}]+", ""))
-    shared = r"\P{L}\p{Common}\p{Inherited}"
-    num_foreign = _length(_replace(lines, f"[{shared}{known}]+", ""))
+    num_foreign = _length(_other_letters(lines, known))
     is_foreign = num_foreign > num_known
     is_kept = is_foreign | (num_known == 0)
     if options.numbers:
@@ -300,6 +299,15 @@ def _keep_foreign(lines, gaps, options):
     kept = tf.where(is_foreign, lines, "")
     gaps = tf.where(is_kept, tf.strings.join([gaps, lines]), gaps)
     return tf.where(is_kept, "", lines), gaps, kept
+
+
+def _pattern(scripts):
+    """Returns what matches the letters of scripts, or without any, all letters."""
+    return "".join(rf"\p{{{name}}}" for name in scripts) or r"\p{L}"
+
+
+def _other_letters(lines, known):
+    return _replace(lines, rf"[\P{{L}}\p{{Common}}\p{{Inherited}}{known}]+", "")
 
 
 def _usual_case(lines, words):
@@ -355,6 +363,45 @@ def _follow_case(texts, cases):
     texts = tf.where(is_capitalized, _capitalize(texts), texts)
     upper = tf.strings.upper(texts, "utf-8")
     return tf.where(cases[:, None] == CAPITALS, upper, texts)
+
+
+def untranslated_warnings(segments, known):
+    """Yields the index of a text, and a warning, for each line of other scripts."""
+    kept = [] if segments.kept is None else segments.kept.numpy()
+    for place in np.flatnonzero(kept):
+        line = kept[place].decode("utf-8", "replace")
+        yield int(segments.text_index[place]), untranslated_warning(line, known)
+
+
+def report_untranslated(texts, options):
+    """Returns a list of warnings about each text, bytes, of an export.
+
+    The graph, which has these `TextOptions`, does not output what it keeps.
+    """
+    found = [[] for _ in texts]
+    if not options.scripts:
+        return found
+    # Most texts have no such letters, and dividing a text takes milliseconds.
+    texts = tf.constant(texts, tf.string)
+    places = np.flatnonzero(_other_letters(texts, _pattern(options.scripts)) != "")
+    if len(places):
+        texts = tf.gather(texts, places)
+        segments = segment(split_characters, texts, 2**30, split_languages, options)
+        for index, message in untranslated_warnings(segments, options.scripts):
+            found[places[index]].append(message)
+    return found
+
+
+def split_characters(texts):
+    """Tokenizes texts where only their segments count."""
+    return tf.strings.unicode_decode(texts, "UTF-8")
+
+
+def split_languages(texts):
+    """Returns the languages that texts name (see `decoding.markup`), and the rest."""
+    names = _replace(texts, r"(?s)^((?:>>[\w -]+<< *)?).*", r"\1")
+    size = tf.strings.length(texts)
+    return names, tf.strings.substr(texts, tf.strings.length(names), size)
 
 
 def untranslated_warning(text, known):

@@ -523,7 +523,7 @@ class Translator:
         from keras_transformer.decoding.text import (
             TextOptions,
             segment,
-            untranslated_warning,
+            untranslated_warnings,
         )
 
         options = TextOptions.of(self.tokenizer, self.search)
@@ -551,11 +551,8 @@ class Translator:
                 if truncated[index]:
                     message += " Words that are too long are cut."
                 warnings[num_lines + index].append(message)
-            kept = [] if found.kept is None else found.kept.numpy()
-            for place in np.flatnonzero(kept):
-                text = kept[place].decode("utf-8", "replace")
-                message = untranslated_warning(text, options.scripts)
-                warnings[num_lines + int(found.text_index[place])].append(message)
+            for index, message in untranslated_warnings(found, options.scripts):
+                warnings[num_lines + index].append(message)
             num_lines += len(group)
             yield found
 

@@ -65,7 +65,7 @@ def mean_log_probs(sequences, scores, search, pad_id, num_forced=0):
 
 
 def export_warnings(outputs, low_score):
-    """Returns a list of warnings about each text, without those of `_text_warnings`.
+    """Returns a list of warnings about each text, but those that the texts tell.
 
     `outputs` are those of one of its signatures that translate.
     """
@@ -79,13 +79,18 @@ def export_warnings(outputs, low_score):
     ]
 
 
-def output_warnings(texts, outputs, low_score):
+def output_warnings(texts, outputs, limits):
     """Returns a list of warnings about the best translation of each text of an export.
 
-    `texts` are bytes. The others are the arguments of `export_warnings`.
+    `texts` are bytes, and `limits` are `ExportLimits` or `None`.
     """
+    from keras_transformer.decoding.text import report_untranslated
+
     best = np.reshape(outputs["translations"], (len(texts), -1))[:, 0]
-    found = export_warnings(outputs, low_score)
+    found = export_warnings(outputs, limits and limits.low_score)
+    if limits is not None:
+        kept = report_untranslated(texts, limits.text_options())
+        found = [[*one, *other] for one, other in zip(found, kept, strict=True)]
     for text, translation, warnings in zip(texts, best, found, strict=True):
         sides = (each.decode("utf-8", "replace") for each in (text, translation))
         warnings += _text_warnings(*sides)

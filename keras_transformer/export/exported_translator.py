@@ -16,7 +16,15 @@ from keras_transformer.decoding.markup import n_best_marked
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
-from keras_transformer.decoding.text import TextOptions, join_segments, segment
+from keras_transformer.decoding.text import (
+    PLAIN,
+    TextOptions,
+    join_segments,
+    report_untranslated,
+    segment,
+    split_characters,
+    split_languages,
+)
 from keras_transformer.decoding.translator import collect_translations
 from keras_transformer.decoding.warnings import (
     TRUNCATED,
@@ -52,6 +60,7 @@ class ExportedTranslator:
     low_score = None
     characters = frozenset()
     languages = ()  # of a multilingual model
+    text_options = PLAIN
     data = None  # an export does not contain the recipe
     glossary = ()
 
@@ -74,6 +83,7 @@ class ExportedTranslator:
             self.low_score = limits.low_score
             self.characters = frozenset(limits.characters)
             self.languages = limits.languages
+            self.text_options = limits.text_options()
 
     @classmethod
     def of_signatures(cls, signatures, path, batch_size, limits=None):
@@ -163,6 +173,9 @@ class ExportedTranslator:
             for index, result in zip(steered, results, strict=True):
                 found[index] = result
         ranked, warnings = ([pair[i] for pair in found] for i in (0, 1))
+        texts = [line.encode("utf-8", "replace") for line in lines]
+        kept = report_untranslated(texts, self.text_options)
+        warnings = [[*one, *two] for one, two in zip(warnings, kept, strict=True)]
         return add_warnings(lines, ranked, warnings, self.warn)
 
     def _translate_terms(self, lines, protected):
@@ -172,9 +185,9 @@ class ExportedTranslator:
         """
         segments = segment(
             # An export has no function that only tokenizes. Characters will do.
-            lambda texts: tf.strings.unicode_decode(texts, "UTF-8"),
+            split_characters,
             [line.encode("utf-8", "replace") for line in lines],
-            *(2**30, _split_languages),
+            *(2**30, split_languages),
             TextOptions(layout=True, sentences=True),
         )
         sources = tf.strings.unicode_encode(segments.ids, "UTF-8").numpy()
@@ -324,13 +337,6 @@ class ExportedTranslator:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
-
-
-def _split_languages(texts):
-    """Returns the languages that texts name (see `decoding.markup`), and the rest."""
-    names = tf.strings.regex_replace(texts, r"(?s)^((?:>>[\w -]+<< *)?).*", r"\1")
-    size = tf.strings.length(texts)
-    return names, tf.strings.substr(texts, tf.strings.length(names), size)
 
 
 def _decode_pieces(pieces):

@@ -25,6 +25,15 @@ class ExportLimits(BaseModel):
     low_score: float | None = None  # attribute of `Translator`
     characters: str = ""  # of the source's vocabulary
     languages: list[str] = []  # codes that texts of a multilingual model may name
+    scripts: list[str] = []  # field of `TextOptions`
+    sentences: bool = False  # field of `TextOptions`
+
+    def text_options(self):
+        """Returns the `TextOptions` that decide what is translated."""
+        from keras_transformer.decoding.text import TextOptions
+
+        scripts = tuple(self.scripts)
+        return TextOptions(layout=True, sentences=self.sentences, scripts=scripts)
 
 
 def read_limits(path):

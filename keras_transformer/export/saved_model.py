@@ -173,6 +173,8 @@ def export_saved_model(
         low_score=low_score,
         characters="".join(sorted(tokenizer.characters())),
         languages=list(getattr(tokenizer, "languages", ())),
+        scripts=list(signatures.text_options.scripts),
+        sentences=signatures.text_options.sentences,
     )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, texts, limits, warmup_requests)

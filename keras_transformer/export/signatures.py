@@ -68,7 +68,7 @@ class Signatures:
         self._first_ids = getattr(tokenizer, "first_ids", None)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        self._text_options = TextOptions.of(tokenizer, search)
+        self.text_options = TextOptions.of(tokenizer, search)
         # Different ids can spell the same text. Such results are merged, so the search
         # returns twice as many as needed.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
@@ -268,7 +268,7 @@ class Signatures:
             _cut_texts(texts, limit),
             self.max_source_length - 1,
             getattr(self._tokenizer, "split_language_prefix", None),
-            self._text_options,
+            self.text_options,
             self._first_ids,
         )
         is_cut = tf.strings.length(texts) > limit

@@ -221,8 +221,7 @@ def _format(outputs, request, limits):
     if "translations" in outputs:
         from keras_transformer.decoding.warnings import output_warnings
 
-        low_score = limits and limits.low_score
-        found = output_warnings(request.columns["inputs"], outputs, low_score)
+        found = output_warnings(request.columns["inputs"], outputs, limits)
         outputs = outputs | ({"warnings": found} if any(found) else {})
     return format_response(outputs, request.by_row)
 

@@ -18,10 +18,10 @@ from tiny_export import SEARCH, TEXTS, only_signatures
 import keras_transformer as kt
 from keras_transformer.decoding import Term
 from keras_transformer.decoding.glossary import find_unmet
-from keras_transformer.decoding.warnings import CUT_OFF
+from keras_transformer.decoding.warnings import CUT_OFF, UNTRANSLATED, output_warnings
 from keras_transformer.export.exported_translator import ExportedTranslator
 from keras_transformer.export.graph_check import check_saved_model
-from keras_transformer.export.load import ExportLimits
+from keras_transformer.export.load import ExportLimits, read_limits
 from keras_transformer.export.saved_model import (
     export_saved_model,
     write_warmup_requests,
@@ -324,6 +324,17 @@ def test_text_settings_match_the_translator(tiny_model, tmp_path):
     for row, ranked in enumerate(expected):
         written = texts_of(found["translations"][row])[: found["counts"][row]]
         assert written == [each.text for each in ranked]
+    # The texts that are kept are found again, without the graph.
+    limits = read_limits(path)
+    exported = ExportedTranslator.of_signatures(loaded.signatures, path, 64, limits)
+    best = [row[0].warnings for row in exported.n_best(texts, 4)]
+    encoded = [text.encode() for text in texts]
+    served = output_warnings(encoded, found, limits)
+    best, served, warnings = (
+        [[each for each in row if UNTRANSLATED in each] for row in rows]
+        for rows in (best, served, [row[0].warnings for row in expected])
+    )
+    assert best == served == warnings and any(warnings)
     best = [ranked[0].text for ranked in expected]
     assert best[7].isupper() and best[8].startswith("  1. ") and "\t" in best[8]
     assert best[9].startswith("Это собака. ") and best[10] == texts[10]
