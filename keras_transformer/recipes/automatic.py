@@ -313,8 +313,8 @@ def _choose(values, keys, recipe, report):
     is_little = measured is not None and text.pairs < _MIN_PAIRS
     if report is not None and is_little and not recipe.training.initial_model:
         report(
-            f"only {text.pairs:,} pairs: to fine-tune a model of the same languages "
-            "with --from MODEL is usually better (keras-transformer models lists some)"
+            f"only {text.pairs:,} pairs: fine-tuning a model, such as a packaged one "
+            "(train --from MODEL), usually gives better translations than a new one"
         )
     return recipe
 

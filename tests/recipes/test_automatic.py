@@ -107,7 +107,7 @@ def test_fine_tuning_is_short_and_slow(load, pairs, steps):
 def test_little_text_is_advised_to_fine_tune(load, pairs, settings, is_advised):
     lines = []
     load(pairs, LAPTOP, *settings, report=lines.append)
-    advice = f"only {pairs:,} pairs: to fine-tune a model of the same languages "
+    advice = f"only {pairs:,} pairs: fine-tuning a model"
     assert lines[-1].startswith(advice) is is_advised
     assert any("--from MODEL" in line for line in lines) is is_advised
 
