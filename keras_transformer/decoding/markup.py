@@ -139,6 +139,8 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
     languages = [_LANGUAGES.match(text)[0] for text in texts]
     texts = [text[len(each) :] for text, each in zip(texts, languages, strict=True)]
     known = getattr(translator, "characters", frozenset())
+    if known and getattr(getattr(translator, "text_options", None), "layout", False):
+        known |= {"|"}  # the bars of tables are no part of what a model translates
     # Documents in PDF have ligatures such as "ﬁ".
     ligatures = {*map(chr, range(0xFB00, 0xFB07))} - known if known else ()
     ligatures = {ord(each): unicodedata.normalize("NFKC", each) for each in ligatures}

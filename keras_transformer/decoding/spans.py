@@ -240,6 +240,23 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
             or _needs_standins(text, spans[index])
         )
     ]
+    # A stand-in for a span of one cell or sentence must not change the others.
+    pieces = _divide(translator, [texts[i] for i in left], [spans[i] for i in left])
+    divided = {
+        index: each
+        for index, each in zip(left, pieces, strict=True)
+        if each != [("", texts[index], spans[index])]
+    }
+    if divided:
+        rows = [(i, *piece) for i, each in divided.items() for piece in each]
+        of_text = [languages[index] for index, *_ in rows]
+        of_piece = [line for *_, line, _ in rows], [row for *_, row in rows]
+        translated = iter(translate_spans(quiet, *of_piece, n, of_text))
+        for index, each in divided.items():
+            candidates = [next(translated) for _ in each]
+            gaps = [gap for gap, *_ in each]
+            found[index] = _join_pieces(found[index][0], gaps, candidates)
+        left = [index for index in left if index not in divided]
     for attempt in range(3):
         if not left:
             break
@@ -271,12 +288,69 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         ]
         for each in dict.fromkeys(lost):
             message = f"the translation changes {each!r}"
-            found[index] = add_warning(found[index], message)
+            if message not in found[index][0].warnings:
+                found[index] = add_warning(found[index], message)
         # Stand-ins hide words of other scripts.
         for each in untranslated[index]:
             if each not in found[index][0].warnings:
                 found[index] = add_warning(found[index], each)
     return found
+
+
+def _divide(translator, texts, spans):
+    """Returns the pieces of each text that are translated separately.
+
+    A piece is what stands before it, its text, and its spans, which are not divided.
+    """
+    options = getattr(translator, "text_options", None)
+    if options is None or not texts:
+        return [[("", *each)] for each in zip(texts, spans, strict=True)]
+    # Imported here because it loads TensorFlow.
+    from keras_transformer.decoding.text import divide
+
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    lines, _, indices = (each.numpy() for each in divide(encoded, options))
+    places = [[] for _ in texts]
+    for line, index in zip(lines, indices, strict=True):
+        if line:
+            at = places[index][-1][1] if places[index] else 0
+            line, text = line.decode(), encoded[index].decode()
+            start = max(text.find(line, at), at)
+            places[index].append((start, start + len(line)))
+    return [*map(_pieces, texts, spans, places)]
+
+
+def _pieces(text, spans, places):
+    """Returns the pieces of a text at (start, end) places, and around its spans."""
+    for span in spans:
+        touched = [
+            each for each in places if each[0] < span.end and span.start < each[1]
+        ]
+        if touched:
+            first = places.index(touched[0])
+            start, end = min(touched[0][0], span.start), max(touched[-1][1], span.end)
+            places[first : first + len(touched)] = [(start, end)]
+    pieces, done = [], 0
+    for start, end in places:
+        # Sentences of Chinese have no space between them.
+        gap = text[done:start] or " " * (done > 0)
+        inner = [x for x in spans if start <= x.start < end]
+        inner = [each._replace(start=each.start - start) for each in inner]
+        pieces.append((gap, text[start:end], inner))
+        done = end
+    return pieces if done == len(text) else [*pieces, (text[done:], "", [])]
+
+
+def _join_pieces(best, gaps, ranked):
+    """Joins the translations of pieces, of which `best` is one without the spans."""
+    joined = []
+    for rank in range(max(map(len, ranked))):
+        chosen = [each[min(rank, len(each) - 1)] for each in ranked]
+        texts = [gap + each.text for gap, each in zip(gaps, chosen, strict=True)]
+        warnings = dict.fromkeys(x for each in chosen for x in each.warnings)
+        changed = {"text": "".join(texts), "score": sum(x.score for x in chosen)}
+        joined.append(best._replace(**changed, warnings=(*warnings,)))
+    return joined
 
 
 def _lost_figures(text, translation):

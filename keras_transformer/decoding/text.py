@@ -173,18 +173,7 @@ def segment(
     languages, texts = (
         split_prefix(texts) if split_prefix else (tf.zeros_like(texts), texts)
     )
-    texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
-    marked = _replace(texts, _LINE_BREAK, _BETWEEN_MARKS)
-    rows = tf.range(tf.size(texts, tf.int64))
-    lines, gaps, text_index = _split_lines(marked, tf.zeros_like(texts), rows)
-    for step in ("layout", "sentences", "layout"):  # sentences have layout, too
-        if not getattr(options, step):
-            continue
-        if step == "layout":
-            marked, default = _replace(lines, _LAYOUT, _BETWEEN_MARKS), ""
-        else:
-            marked, default = _mark_sentences(lines), " "
-        lines, gaps, text_index = _split_lines(marked, gaps, text_index, default)
+    lines, gaps, text_index = divide(texts, options)
     cases = kept = None
     if options.layout:
         lines, gaps, kept = _keep_foreign(lines, gaps, options)
@@ -195,7 +184,7 @@ def segment(
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
 
-    def divide():
+    def divide_long():
         marked = tf.where(is_long, _mark_sentences(lines), lines)
         rows = tf.range(tf.size(lines, tf.int64))
         sentences, _, line_of = _split_lines(marked, tf.zeros_like(lines), rows)
@@ -211,7 +200,7 @@ def segment(
 
     ids, line_of = tf.cond(
         tf.reduce_any(is_long),
-        divide,
+        divide_long,
         lambda: (ids, tf.range(tf.size(lines, tf.int64))),
     )
     # A sentence mark at the end of a line leaves an empty segment.
@@ -246,6 +235,26 @@ def segment(
         kept,
         first_ids,
     )
+
+
+def divide(texts, options=PLAIN):
+    """Divides texts, string `[texts]`, at their line breaks and as in `options`.
+
+    Returns the lines, the gap before each, and the index of its text.
+    """
+    texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
+    marked = _replace(texts, _LINE_BREAK, _BETWEEN_MARKS)
+    rows = tf.range(tf.size(texts, tf.int64))
+    lines, gaps, text_index = _split_lines(marked, tf.zeros_like(texts), rows)
+    for step in ("layout", "sentences", "layout"):  # sentences have layout, too
+        if not getattr(options, step):
+            continue
+        if step == "layout":
+            marked, default = _replace(lines, _LAYOUT, _BETWEEN_MARKS), ""
+        else:
+            marked, default = _mark_sentences(lines), " "
+        lines, gaps, text_index = _split_lines(marked, gaps, text_index, default)
+    return lines, gaps, text_index
 
 
 def _tokenize_texts(tokenize, languages, texts):

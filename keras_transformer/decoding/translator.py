@@ -419,6 +419,14 @@ class Translator:
         """The characters of the source's vocabulary (see `find_spans`)."""
         return self.tokenizer.characters()
 
+    @property
+    def text_options(self):
+        """How texts are divided, `TextOptions`."""
+        # Imported here because it loads TensorFlow.
+        from keras_transformer.decoding.text import TextOptions
+
+        return TextOptions.of(self.tokenizer, self.search)
+
     @functools.cached_property
     def _prefix_ends(self):
         return PrefixEnds(self.target_tokenizer)
@@ -520,13 +528,9 @@ class Translator:
         translated.
         """
         # Imported here because it loads TensorFlow.
-        from keras_transformer.decoding.text import (
-            TextOptions,
-            segment,
-            untranslated_warnings,
-        )
+        from keras_transformer.decoding.text import segment, untranslated_warnings
 
-        options = TextOptions.of(self.tokenizer, self.search)
+        options = self.text_options
         # A prefix determines the case of the translation.
         options = options._replace(case=options.case and not has_prefixes)
         num_lines = 0

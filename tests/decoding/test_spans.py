@@ -15,7 +15,7 @@ from keras_transformer.decoding.spans import (
     find_spans,
     lost_spans,
 )
-from keras_transformer.decoding.text import untranslated_warning
+from keras_transformer.decoding.text import TextOptions, divide, untranslated_warning
 from keras_transformer.decoding.warnings import add_warning
 from keras_transformer.errors import DataError, ModelError
 
@@ -393,6 +393,44 @@ def test_characters_that_a_model_does_not_know_are_kept():
     assert translate_marked(translator, texts, "text") == expected
     # Ligatures are other forms of letters.
     assert translate_marked(translator, ["ﬁrst oﬃce"], "text") == ["first office"]
+
+
+class Cells(Copy):
+    """Translates two sentences, and loses other characters than those of ASCII."""
+
+    characters = frozenset(string.ascii_letters + string.digits + " .")
+    text_options = TextOptions(layout=True, sentences=True)
+
+    def n_best(self, lines, n=1):
+        known = {"The house": "La maison", "We agree.": "Nous acceptons."}
+        texts, gaps, line_of = divide(
+            [each.encode() for each in lines], self.text_options
+        )
+        found = [""] * len(lines)
+        for text, gap, index in zip(
+            *(x.numpy() for x in (texts, gaps, line_of)), strict=True
+        ):
+            new = known.get(text.decode(), text.decode())
+            found[index] += gap.decode() + re.sub(r"[^\x00-\x7f]+", "", new)
+        return super().n_best(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("| The house | £10 | at 5 £ |", "| La maison | £10 | at 5 £ |"),
+        ("The house\t£10\tat £ 5", "La maison\t£10\tat £ 5"),
+        ("✓ We agree. ☂ At £100. The house", "✓ Nous acceptons. ☂ At £100. La maison"),
+        ("- We agree.\n• At £10. + 5", "- Nous acceptons.\n• At £10. + 5"),
+        # A message that consists of sentences is not divided.
+        ("We agree. {n, plural, other {A. B £}} a", None),
+    ],
+)
+def test_spans_of_a_cell_or_sentence_do_not_change_others(text, expected):
+    translator = Cells()
+    found = translate_marked(translator, [text], "text")
+    assert found == [expected or text.replace("We agree", "Nous acceptons")]
+    assert not translator.warnings
 
 
 class Foreign(Copy):
