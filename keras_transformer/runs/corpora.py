@@ -269,7 +269,7 @@ def _load_sentencepiece(settings, side):
     except OSError as error:
         raise DataError(f"{label}: {error.strerror}") from None
     except DataError as error:
-        raise DataError(f"{label}: {error}") from None
+        raise DataError(f"tokenizer.{side}model {error}") from None
     if settings.bpe_dropout and not tokenizer.has_merges:
         raise DataError(f"{label}: tokenizer.bpe_dropout requires a model of type bpe")
     found, size = tokenizer.vocabulary_size, getattr(settings, f"{side}vocabulary_size")

@@ -158,9 +158,14 @@ class Tokenizer(tf.Module):
         """Loads the tokenizer from the file that `save` wrote."""
         with open(path, "rb") as file:
             content = file.read(cls._max_bytes + 1)
-        if len(content) > cls._max_bytes:
-            raise DataError(f"the file exceeds the limit of {cls._max_bytes:,} bytes.")
-        tokenizer = cls._parse(content)
+        try:
+            if len(content) > cls._max_bytes:
+                raise DataError(
+                    f"the file exceeds the limit of {cls._max_bytes:,} bytes."
+                )
+            tokenizer = cls._parse(content)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
         settings = pathlib.Path(path).with_name(TEXT)
         if settings.is_file():
             tokenizer.text = read_json(settings, TextSettings, error=DataError)

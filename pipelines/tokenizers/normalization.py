@@ -5,7 +5,7 @@ import itertools
 import unicodedata
 
 import tensorflow as tf
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 # White space as defined by Unicode or Python.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\x{a0}\p{Z}]+"
@@ -14,6 +14,15 @@ _SPACES = r"[\t-\r\x1c-\x20\x{85}\x{a0}\p{Z}]+"
 _INVISIBLE = (
     r"[\x00-\x08\x0e-\x1b\x7f-\x{84}\x{86}-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}"
     r"\x{200e}\x{200f}\x{202a}-\x{202e}\x{2060}-\x{206f}\x{feff}\x{fff9}-\x{fffb}]+"
+)
+# Scripts whose letters are counted in training text, by their Unicode names. All
+# others are rare.
+SCRIPTS = (
+    *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
+    *("Hangul", "Thai", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya"),
+    *("Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Lao", "Tibetan"),
+    *("Myanmar", "Khmer", "Mongolian", "Georgian", "Armenian", "Ethiopic", "Thaana"),
+    *("Syriac", "Cherokee", "Canadian_Aboriginal", "Tifinagh", "Nko", "Yi"),
 )
 _CHUNK = 8192  # number of texts
 _MAX_SCALAR = 0x30000  # no character from here on has a canonical decomposition
@@ -28,7 +37,7 @@ class TextSettings(BaseModel):
         sentences: Whether the training text has one sentence per line.
         capitals: Whether both sides of the training text have capitals.
         scripts: Scripts of the source side of the training text, by their Unicode
-            names, such as "Latin". If empty, they are unknown.
+            names in `SCRIPTS`, such as "Latin". If empty, they are unknown.
         words: Words of the source side that usually have capitals, such as names.
         numbers: Whether the training text has lines of digits without letters. If it
             does not, such lines stay as they are.
@@ -42,6 +51,13 @@ class TextSettings(BaseModel):
     scripts: list[str] = []
     words: list[str] = []
     numbers: bool = False
+
+    @field_validator("scripts")
+    @classmethod
+    def _check_scripts(cls, scripts):
+        if not {*scripts} <= {*SCRIPTS}:
+            raise ValueError("must be scripts such as Latin, Cyrillic and Han")
+        return scripts
 
 
 def clean(strings):

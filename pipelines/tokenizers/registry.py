@@ -211,8 +211,5 @@ def _load_file(folder, classes):
     for tokenizer_class in classes:
         path = os.path.join(folder, tokenizer_class.file_name)
         if os.path.isfile(path):
-            try:
-                return tokenizer_class.load(path)
-            except DataError as error:
-                raise DataError(f"{path}: {error}") from None
+            return tokenizer_class.load(path)
     return None

@@ -98,9 +98,19 @@ def test_settings_are_stored(kind, tmp_path):
     assert loaded.text is None and loaded.fingerprint() != tokenizer.fingerprint()
 
 
-@pytest.mark.parametrize("content", ["{", '{"normalization": 1}', '{"other": true}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", '{"normalization": 1}', '{"other": true}'),
+        *('{"scripts": ["latin"]}', '{"scripts": ["Latin", "Klingon"]}'),
+    ],
+)
 def test_damaged_settings_are_refused(content, tmp_path):
     train_tokenizer("bpe", SENTENCES, 300, text=SETTINGS).save(tmp_path)
     (tmp_path / "text.json").write_text(content)
-    with pytest.raises(DataError, match=r"text\.json: "):
+    with pytest.raises(DataError) as caught:
         load_tokenizer(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'text.json'}: ")
+    if "scripts" in content:
+        assert "'scripts' is wrong: must be scripts such as Latin," in message
