@@ -291,7 +291,8 @@ def _check_fingerprint(path, metadata, fingerprint):
         raise ModelError(
             f"{path}: the model was trained with another tokenizer, whose SHA-256 "
             f"begins with {quote(stored[:12])}. The tokenizer next to the file has "
-            f"{fingerprint[:12]}. Copy the tokenizer from the model's run"
+            f"{fingerprint[:12]}. Copy the tokenizer from the model's run, or undo "
+            "changes to text.json"
         )
 
 
