@@ -104,7 +104,8 @@ def load_recipe(
         name_or_path: The name of a packaged recipe, the path of a YAML file, or a dict
             of a recipe's sections.
         overrides: Strings `"dotted.key=value"` with a YAML value.
-        keys: Mapping of dotted keys to values, applied before `overrides`.
+        keys: Mapping of dotted keys to values, applied before `overrides`. A section
+            `decoding` applies if that of the recipe has no values but the defaults.
         run: Folder that `train`, `repeat` or `ablate` writes. Once training has begun,
             missing keys (see above) and keys that are `auto` take their values from
             its `config.yaml`.
@@ -122,7 +123,8 @@ def load_recipe(
     label, values = _read(name_or_path)
     describes_model = values.get("model") is not None
     for key, value in (keys or {}).items():
-        _set_key(values, key, value)
+        if key != "decoding" or _has_default_search(values):
+            _set_key(values, key, value)
     for override in overrides:
         _apply_override(values, override)
     stored = _values_of_run(run) if stored is None else stored.model_dump()
@@ -178,6 +180,12 @@ def _read(name_or_path):
     if not isinstance(values, dict):
         raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
     return label, values
+
+
+def _has_default_search(values):
+    """Returns whether a recipe's section `decoding` has only default values."""
+    given, defaults = values.get("decoding") or {}, DecodingSettings().model_dump()
+    return isinstance(given, dict) and defaults | given == defaults
 
 
 def _values_of_run(run):

@@ -10,7 +10,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE, MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file, names
-from keras_transformer.saving.preset import load_preset
+from keras_transformer.saving.preset import load_preset, read_task
 from keras_transformer.saving.stored_weights import check_finite
 
 # Variations that add no weights. A run with `train --from` may change them.
@@ -18,9 +18,10 @@ _WEIGHTLESS = ("zero_start_id", "timescales", "layer_norm_epsilon")
 
 
 def recipe_keys(path, allow_unsafe=False):
-    """Returns the recipe keys that are required to train from a model's weights.
+    """Returns the recipe keys with which a run trains from a model's weights.
 
-    These are `"training.initial_model"`, and the sections `"model"` and `"tokenizer"`.
+    These are `"training.initial_model"`, and the sections `"model"`, `"tokenizer"` and,
+    if the model has search settings, `"decoding"`.
     """
     source = _locate_weights(path)
     keys = {"training.initial_model": str(source)}
@@ -28,6 +29,9 @@ def recipe_keys(path, allow_unsafe=False):
     if recipe is not None:
         keys["model"] = recipe.model.model_dump()
         keys["tokenizer"] = recipe.tokenizer.model_dump()
+    task = read_task(source.path) if source.kind == "preset" else None
+    if (search := recipe.decoding if recipe else task and task.search) is not None:
+        keys["decoding"] = search.model_dump()
     if source.weights is None:
         return keys
     if allow_unsafe and source.kind != "preset":

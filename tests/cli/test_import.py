@@ -16,6 +16,8 @@ import keras_transformer as kt
 from keras_transformer import opening
 from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.opening import open_model
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.names import packaged_models
 
 # The prefix `>>fra<<` selects the target language.
@@ -51,6 +53,23 @@ def test_imported_folder_translates(imported, models_stay_open):
     assert opened.data.kind == "none"
     output = run("translate", imported, text="\n".join([*LINES, ""]))
     assert output.stdout.split("\n") == [*opened.translate(LINES), ""]
+
+
+def test_training_keeps_the_search_settings(imported):
+    keys = recipe_keys(imported)
+    data = {"kind": "none"}
+    for given, overrides, expected in (
+        ({}, [], ("power", 3, 0.6)),
+        ({"beam_size": 4}, ["decoding.beam_size=2"], ("power", 2, 0.6)),
+        ({"beam_size": 5}, [], ("gnmt", 5, 0.6)),
+    ):
+        recipe = {"data": data, "decoding": given}
+        found = load_recipe(recipe, overrides, keys).decoding
+        settings = found.length_penalty_kind, found.beam_size, found.length_penalty
+        assert settings == expected
+    for name in packaged_models():
+        search = kt.BeamSearch(**recipe_keys(name)["decoding"])
+        assert search == open_model(name).search
 
 
 def test_imported_folder_has_a_card_and_info(imported):
