@@ -367,14 +367,18 @@ def _vocabulary(tokenizer, size):
     pieces = tokenizer.pieces()
     # A padded vocabulary has rows without a subword.
     pieces += [f"<unused{number}>" for number in range(len(pieces), size)]
-    pieces[tokenizer.pad_id] = "<padding>"
+    # An imported vocabulary may have this name from an earlier export.
+    padding = "<padding>"
+    while padding in pieces:
+        padding += "_"
+    pieces[tokenizer.pad_id] = padding
     pieces[tokenizer.unknown_id] = "<unk>"
     pieces[tokenizer.end_id] = "</s>"
     pieces.append("<pad>")
     if repeated := supported.find_repeated(pieces):
         raise ExportError(
             "subwords must differ from each other and from the names that the export "
-            "adds: <pad>, <padding>, <unk>, </s>, <unused0>, <unused1>, and so on. "
+            "adds: <pad>, <unk>, </s>, <unused0>, <unused1>, and so on. "
             f"Received: {quote(repeated)}"
         )
     return {piece: number for number, piece in enumerate(pieces)}
