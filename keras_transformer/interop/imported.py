@@ -99,16 +99,13 @@ def read_text_settings(folder, tokenizer):
 
     if (folder / TEXT).is_file():
         return read_json(folder / TEXT, TextSettings, error=ModelError)
-    spaced, clean = tokenizer.tokenize(["\t a\u00a0\u3000b ", "a b"]).to_list()
     pieces = [
         # A vocabulary can be that of both sides.
         each.pieces() if each.model is None else sentencepiece_pieces(each.model)
         for each in (tokenizer, tokenizer.target)
     ]
-    # Most SentencePiece models normalize white space themselves.
-    return TextSettings(
-        normalization=spaced != clean, sentences=True, **measure_pieces(*pieces)
-    )
+    # SentencePiece's tables keep many invisible characters.
+    return TextSettings(normalization=True, sentences=True, **measure_pieces(*pieces))
 
 
 def search_settings(beam_size, length_penalty):

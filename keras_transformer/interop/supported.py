@@ -109,10 +109,12 @@ def splitter_model(tokenizer):
     if tokenizer.model is None or not (tokenizer.text and tokenizer.text.normalization):
         return tokenizer.model
     proto = ModelProto.FromString(tokenizer.model)
-    proto.normalizer_spec.remove_extra_whitespaces = True
-    if not proto.normalizer_spec.precompiled_charsmap:
-        table = _normalization_table(tokenizer.normalized)
-        proto.normalizer_spec.precompiled_charsmap = table
+    spec = proto.normalizer_spec
+    if spec.precompiled_charsmap and spec.remove_extra_whitespaces:
+        return tokenizer.model
+    spec.remove_extra_whitespaces = True
+    if not spec.precompiled_charsmap:
+        spec.precompiled_charsmap = _normalization_table(tokenizer.normalized)
     return proto.SerializeToString()
 
 

@@ -59,6 +59,7 @@ def lines_of(path):
 def test_golden_model_has_marians_scores(golden, name):
     imported = import_marian(golden / name)
     log_probs_of, tokenizer = traced_log_probs(imported.model), imported.tokenizer
+    tokenizer.text = None  # some subwords of this vocabulary are invisible
     sources, targets = (
         lines_of(golden / f"{side}.txt") for side in ("source", "target")
     )

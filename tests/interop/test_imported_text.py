@@ -21,9 +21,10 @@ from keras_transformer.interop import export_huggingface, export_marian
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.interop.imported import write_imported
-from keras_transformer.pipelines.tokenizers.normalization import TextSettings
+from keras_transformer.pipelines.tokenizers.normalization import TextSettings, clean
 from keras_transformer.saving.info import model_info
 
+INVISIBLE = "\u00ad\u200b\u202b\u2060\u2066\ufeff"
 LINES = "Ab cd. Ef ab?\tab  cd\nABCDE FAB"
 
 
@@ -49,35 +50,37 @@ def test_imports_get_settings_and_keep_ids(marian, huggingface, rule):
         for side in ("source", "target"):
             (folder / f"{side}.spm").write_bytes(model)
         tokenizer = read(folder).tokenizer
-        # Where the model of SentencePiece normalizes text, nothing else does.
         assert tokenizer.text == TextSettings(
-            normalization=rule == "identity", sentences=True, scripts=["Latin"]
+            normalization=True, sentences=True, scripts=["Latin"]
         )
         pieces = {piece: n for n, piece in enumerate(tokenizer.pieces())}
         plain = ["ab cd", "a b cde fed", "e\u0301", "\u0651\u064e", "ﬁ ａｂ", "A B"]
         for text in plain if rule == "identity" else HOSTILE_TEXTS:
             if ">>" not in text and "\0" not in text:
+                visible = clean([text]).numpy()[0].decode()
+                assert visible == text or text not in plain
                 expected = [
                     pieces.get(each, tokenizer.unknown_id)
-                    for each in library.encode(text, out_type=str)
+                    for each in library.encode(visible, out_type=str)
                 ]
                 assert tokenizer.tokenize([text]).to_list() == [expected], text
         for side in (tokenizer, tokenizer.target):
-            spaced = side.tokenize(["\u00a0a\u00adb \t \u3000cd\u2028"]).to_list()
-            if rule == "identity":
-                assert spaced == side.tokenize(["ab cd"]).to_list()
+            spaced = side.tokenize([f"\u00a0a{INVISIBLE}b \t \u3000cd\u2028"]).to_list()
+            assert spaced == side.tokenize(["ab cd"]).to_list()
         assert sources(tokenizer) == ["Ab cd.", "Ef ab?", "ab  cd", "ABCDE FAB"]
 
 
 def test_models_of_many_languages_get_settings(tmp_path):
     tokenizer = import_huggingface(write_fairseq(tmp_path / "m", "nllb")).tokenizer
-    assert tokenizer.text.sentences and not tokenizer.text.normalization
+    assert tokenizer.text.sentences and tokenizer.text.normalization
     assert tokenizer.target.text == tokenizer.text
+    odd, plain = tokenizer.tokenize([f"d{INVISIBLE}og", "dog"]).to_list()
+    assert odd == plain
     # Settings that change no ids can be edited in an imported model.
     fingerprint = tokenizer.fingerprint()
-    tokenizer.text = TextSettings(capitals=True)
+    tokenizer.text = TextSettings(normalization=True, capitals=True)
     assert tokenizer.fingerprint() == fingerprint
-    tokenizer.text = TextSettings(normalization=True)
+    tokenizer.text = TextSettings()
     assert tokenizer.fingerprint() != fingerprint
 
 
@@ -113,6 +116,12 @@ def test_exports_carry_the_settings(export, tmp_path):
     opened = kt.open_model(output)
     assert opened.tokenizer.text == text
     assert model_info(output)["text"] == {**text.model_dump(), "words": 1}
+    # An imported model can be exported and imported again.
+    again = read(export(opened, tmp_path / "again"))
+    write_imported(again, tmp_path / "twice")
+    twice = kt.open_model(tmp_path / "twice")
+    assert twice.tokenizer.text == text
+    assert twice.translate(SENTENCES) == opened.translate(SENTENCES)
     saved = export_translator(opened, tmp_path / "saved")
     assert model_info(saved)["text"]["sentences"]
     exported = kt.open_model(saved)
@@ -121,7 +130,7 @@ def test_exports_carry_the_settings(export, tmp_path):
     # Without the file, as in the folders of others, they follow from the vocabulary.
     (folder / "text.json").unlink()
     found = read(folder).tokenizer
-    assert (found.text.sentences, found.text.normalization) == (True, False)
+    assert (found.text.sentences, found.text.normalization) == (True, True)
     for side in (found, found.target):
         odd, plain = side.tokenize([" der\u00a0 Hund", "der Hund"]).to_list()
         assert odd == plain
@@ -129,7 +138,8 @@ def test_exports_carry_the_settings(export, tmp_path):
 
 def test_damaged_settings_are_refused(huggingface):
     path = huggingface / "text.json"
-    for content in ("{", json.dumps({"sentences": "yes"}), json.dumps({"other": 1})):
+    wrong = {"sentences": "yes"}, {"other": 1}, {"scripts": ["latin"]}
+    for content in ("{", *map(json.dumps, wrong)):
         path.write_text(content)
         with pytest.raises(ModelError, match=r"text\.json"):
             import_huggingface(huggingface)
