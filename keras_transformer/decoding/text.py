@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_transformer.decoding.batches import WHITESPACE
 from keras_transformer.decoding.warnings import UNTRANSLATED
-from keras_transformer.pipelines.tokenizers.normalization import SCRIPTS
 
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = float(tf.float32.min)
@@ -84,6 +83,14 @@ _MAX_WORDS = 2000  # with capitals
 # How often, and in which share of its places, a word must have them. Words that mean
 # something else without capitals, such as "May", have fewer.
 _MIN_PLACES, _MIN_PLACES_SHARE = 3, 0.9
+# Scripts whose letters are counted in training text. All others are rare.
+SCRIPTS = (
+    *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
+    *("Hangul", "Thai", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya"),
+    *("Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Lao", "Tibetan"),
+    *("Myanmar", "Khmer", "Mongolian", "Georgian", "Armenian", "Ethiopic", "Thaana"),
+    *("Syriac", "Cherokee", "Canadian_Aboriginal", "Tifinagh", "Nko", "Yi"),
+)
 # Maximum number of sentences that begin inside of a line, per line of a training text
 # with one sentence per line.
 _MAX_INNER = 0.2

@@ -15,15 +15,6 @@ _INVISIBLE = (
     r"[\x00-\x08\x0e-\x1b\x7f-\x{84}\x{86}-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}"
     r"\x{200e}\x{200f}\x{202a}-\x{202e}\x{2060}-\x{206f}\x{feff}\x{fff9}-\x{fffb}]+"
 )
-# Scripts whose letters are counted in training text, by their Unicode names. All
-# others are rare.
-SCRIPTS = (
-    *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana"),
-    *("Hangul", "Thai", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya"),
-    *("Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Lao", "Tibetan"),
-    *("Myanmar", "Khmer", "Mongolian", "Georgian", "Armenian", "Ethiopic", "Thaana"),
-    *("Syriac", "Cherokee", "Canadian_Aboriginal", "Tifinagh", "Nko", "Yi"),
-)
 _CHUNK = 8192  # number of texts
 _MAX_SCALAR = 0x30000  # no character from here on has a canonical decomposition
 
@@ -37,7 +28,7 @@ class TextSettings(BaseModel):
         sentences: Whether the training text has one sentence per line.
         capitals: Whether both sides of the training text have capitals.
         scripts: Scripts of the source side of the training text, by their Unicode
-            names in `SCRIPTS`, such as "Latin". If empty, they are unknown.
+            names, such as "Latin". If empty, they are unknown.
         words: Words of the source side that usually have capitals, such as names.
         numbers: Whether the training text has lines of digits without letters. If it
             does not, such lines stay as they are.
@@ -55,8 +46,13 @@ class TextSettings(BaseModel):
     @field_validator("scripts")
     @classmethod
     def _check_scripts(cls, scripts):
-        if not {*scripts} <= {*SCRIPTS}:
-            raise ValueError("must be scripts such as Latin, Cyrillic and Han")
+        try:
+            for name in scripts:
+                tf.strings.regex_full_match("", rf"\p{{{name}}}")
+        except tf.errors.InvalidArgumentError:
+            raise ValueError(
+                "must be scripts such as Latin, Cyrillic and Han"
+            ) from None
         return scripts
 
 
