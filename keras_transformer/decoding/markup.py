@@ -145,7 +145,14 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
     ligatures = {*map(chr, range(0xFB00, 0xFB07))} - known if known else ()
     ligatures = {ord(each): unicodedata.normalize("NFKC", each) for each in ligatures}
     texts = [text.translate(ligatures) for text in texts]
-    spans_of = functools.partial(find_spans, kinds=protect, known=known)
+    unknown = frozenset()
+    if known and not known.issuperset(
+        "".join(texts)
+    ):  # finding them takes a tenth of a second
+        unknown = getattr(translator, "unknown_characters", unknown)
+    spans_of = functools.partial(
+        find_spans, kinds=protect, known=known, unknown=unknown
+    )
     marked = []
     for index, text in enumerate(texts):
         try:

@@ -80,36 +80,39 @@ class Span(NamedTuple):
         return self.start + len(self.text)
 
 
-def find_spans(text, kinds, known=frozenset()):
+def find_spans(text, kinds, known=frozenset(), unknown=frozenset()):
     """Returns the `Span`s of a text, in order. They do not overlap.
 
-    `known` are the characters that a model knows, or none if that is unknown. With
-    `"symbols"`, words and signs with other characters are spans, too.
+    `known` are the characters that a model knows, or none if that is not known. With
+    `"symbols"`, words and signs with other characters are spans, too. Letters of known
+    scripts may be normalized, so they count only if they are among the `unknown`.
     """
     patterns = [f"(?P<{kind}>{_PATTERNS[kind]})" for kind in _PATTERNS if kind in kinds]
     if "symbols" in kinds and known and not known.issuperset(text):
         # Before figures, which may belong to a sign.
         place = len(patterns) - ("numbers" in kinds)
-        patterns[place:place] = _rare_patterns(text, known)
+        patterns[place:place] = _rare_patterns(text, known, unknown)
     if not patterns:
         return []
     found = re.finditer("|".join(patterns), text)
     return [Span(each.start(), each[0], each.lastgroup) for each in found]
 
 
-def _rare_patterns(text, known):
+def _rare_patterns(text, known, unknown):
     """Yields patterns of the words and signs with characters that are not known.
 
-    Letters of known scripts are no such characters, nor is punctuation, because they
-    may be translated.
+    Other letters of known scripts than `unknown` are no such characters, nor is
+    punctuation, because they may be translated.
     """
     letters = signs = ""
     for character in {*text} - known:
         kind = unicodedata.category(character)[0]
+        is_rare = character in unknown
+        is_sign = character in _SIGNS or (kind == "P" and is_rare)
         # Emoji and dingbats do not belong to the words and figures beside them.
-        if (kind == "S" and not _DINGBAT.match(character)) or character in _SIGNS:
+        if is_sign or (kind == "S" and not _DINGBAT.match(character)):
             signs += re.escape(character)
-        elif kind in "LMN" and script_of(character) not in _scripts(known):
+        elif kind in "LMN" and (is_rare or script_of(character) not in _scripts(known)):
             letters += re.escape(character)
     if letters:
         # Without the assertions, each letter of a long word would be a start to try.

@@ -419,6 +419,11 @@ class Translator:
         """The characters of the source's vocabulary (see `find_spans`)."""
         return self.tokenizer.characters()
 
+    @functools.cached_property
+    def unknown_characters(self):
+        """Characters that the source's vocabulary cannot spell (see `find_spans`)."""
+        return self.tokenizer.unknown_characters()
+
     @property
     def text_options(self):
         """How texts are divided, `TextOptions`."""

@@ -58,7 +58,7 @@ class ExportedTranslator:
 
     batch_size = 64
     low_score = None
-    characters = frozenset()
+    characters = unknown_characters = frozenset()
     languages = ()  # of a multilingual model
     text_options = PLAIN
     data = None  # an export does not contain the recipe
@@ -82,6 +82,7 @@ class ExportedTranslator:
             self.batch_size = min(self.batch_size, limits.max_batch_size)
             self.low_score = limits.low_score
             self.characters = frozenset(limits.characters)
+            self.unknown_characters = frozenset(limits.unknown_characters)
             self.languages = limits.languages
             self.text_options = limits.text_options()
 

@@ -24,6 +24,7 @@ class ExportLimits(BaseModel):
     end_id: int = Field(ge=0, lt=2**31)  # of a source, for warm-up requests
     low_score: float | None = None  # attribute of `Translator`
     characters: str = ""  # of the source's vocabulary
+    unknown_characters: str = ""  # which it cannot spell
     languages: list[str] = []  # codes that texts of a multilingual model may name
     scripts: list[str] = []  # field of `TextOptions`
     sentences: bool = False  # field of `TextOptions`

@@ -143,6 +143,18 @@ def export_saved_model(
         jit_compile,
         constraints,
     )
+    # Before tracing, because eager tokenization may load the vocabulary again.
+    limits = ExportLimits(
+        max_batch_size=max_batch_size,
+        max_source_length=signatures.max_source_length,
+        end_id=tokenizer.end_id,
+        low_score=low_score,
+        characters="".join(sorted(tokenizer.characters())),
+        unknown_characters="".join(sorted(tokenizer.unknown_characters())),
+        languages=list(getattr(tokenizer, "languages", ())),
+        scripts=list(signatures.text_options.scripts),
+        sentences=signatures.text_options.sentences,
+    )
     # Keras's ExportArchive would trace each function twice.
     functions = {
         name: graph_function(function, *inputs).get_concrete_function()
@@ -166,16 +178,6 @@ def export_saved_model(
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served, path, signatures=functions, options=options)
 
-    limits = ExportLimits(
-        max_batch_size=max_batch_size,
-        max_source_length=signatures.max_source_length,
-        end_id=tokenizer.end_id,
-        low_score=low_score,
-        characters="".join(sorted(tokenizer.characters())),
-        languages=list(getattr(tokenizer, "languages", ())),
-        scripts=list(signatures.text_options.scripts),
-        sentences=signatures.text_options.sentences,
-    )
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, texts, limits, warmup_requests)
 

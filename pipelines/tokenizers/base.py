@@ -145,6 +145,20 @@ class Tokenizer(tf.Module):
         found = (each for piece, each in spelled if each[1:] or each == piece.encode())
         return frozenset().union(*(each.decode("utf-8", "ignore") for each in found))
 
+    def unknown_characters(self) -> frozenset[str]:
+        """Returns Latin, Greek and Cyrillic letters without subwords, and maybe `&`.
+
+        A capital whose lowercase letter is known is not one of them.
+        """
+        letters = filter(str.isalpha, map(chr, [*range(0x530), *range(0x1E00, 0x2000)]))
+        texts = sorted({*letters, "&"} - self.characters())
+        forms = [self.tokenize([*x]).to_list() for x in (texts, map(str.lower, texts))]
+        return frozenset(
+            text
+            for text, *rows in zip(texts, *forms, strict=True)
+            if all(self.unknown_id in row for row in rows)
+        )
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer into `folder`, from which `load_tokenizer` loads it."""
         os.makedirs(folder, exist_ok=True)

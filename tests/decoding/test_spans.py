@@ -109,6 +109,17 @@ def test_words_and_signs_that_a_model_does_not_know_are_spans(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [("Mr Łuk agreed", ["Łuk"]), ("R&D or &", ["R&D", "&"]), ("İ, Đe é", ["İ, Đe"])],
+)
+def test_letters_that_a_model_cannot_spell_are_spans(text, expected):
+    known, unknown = frozenset(string.ascii_letters), frozenset("ŁĐİ&")
+    found = [each.text for each in find_spans(text, PROTECTED, known, unknown)]
+    assert found == expected
+    assert not find_spans(text, PROTECTED, known)
+
+
+@pytest.mark.parametrize(
     ("source", "text", "is_kept"),
     [
         ("1,234,567.89 at 10:00:00Z", "um 10:00:00Z 1.234.567,89", True),

@@ -65,6 +65,7 @@ def test_n_best_matches_the_translator(exported, translator, monkeypatch):
 
 def test_unlikely_translations_have_warnings(exported, translator, monkeypatch):
     assert exported.characters == translator.characters
+    assert exported.unknown_characters == translator.unknown_characters
     for each in (exported, translator):
         monkeypatch.setattr(each, "low_score", 0.0)
     found, expected = (

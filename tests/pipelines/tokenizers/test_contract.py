@@ -175,6 +175,17 @@ def test_characters_of_bytes_are_not_in_the_vocabulary(tokenizer):
     assert not {*"猫😀"} & tokenizer.characters()
 
 
+def test_unknown_characters_have_no_subword_in_either_case(tokenizer):
+    unknown = tokenizer.unknown_characters()
+    assert not unknown & tokenizer.characters()
+    texts = [*"aéŁłĐİЖ&"]
+    rows = tokenizer.tokenize(texts).to_list()
+    lowered = tokenizer.tokenize([each.lower() for each in texts]).to_list()
+    for text, *forms in zip(texts, rows, lowered, strict=True):
+        is_unknown = all(tokenizer.unknown_id in row for row in forms)
+        assert (text in unknown) == (is_unknown and text not in tokenizer.characters())
+
+
 def test_bytes_that_form_no_character_are_not_written(lossless):
     """Python's decoder of UTF-8 finds the same characters in random bytes."""
     spellings = lossless.piece_bytes()
