@@ -317,8 +317,8 @@ def open_translator(
         phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
         if source.kind == "export" and not is_in_exports:
             raise UserError(
-                f"{source}: a SavedModel cannot {phrase}; use the run folder or the "
-                ".keras file"
+                f"{source}: a SavedModel cannot {phrase}; use the model that it was "
+                "exported from"
             )
         if ensemble and not is_in_ensembles:
             raise UserError(f"{source}: an ensemble cannot {phrase}; use one model")

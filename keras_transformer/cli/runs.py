@@ -154,7 +154,7 @@ def ablate(
 ):
     """Train the model variations of the paper's Table 3.
 
-    DIR/table.md compares the results with the paper. Run the same command again to
+    FOLDER/table.md compares the results with the paper. Run the same command again to
     train the missing rows. Several processes with the same --output share the rows.
     Recipe keys set to auto get values that fit the row base, and all rows use them.
 

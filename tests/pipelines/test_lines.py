@@ -156,7 +156,7 @@ def test_zstd_without_its_package_names_the_command(tmp_path, monkeypatch):
     for module in ("backports", "compression"):
         monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / "a").write_bytes(COMPRESSED["zstd"])
-    with pytest.raises(DataError, match=r'a: zstd .*pip install "keras.*\[zstd\]"$'):
+    with pytest.raises(DataError, match=r'a: zstd .*pip install "\.\[zstd\]"'):
         count_lines(tmp_path / "a")
 
 
