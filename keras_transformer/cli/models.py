@@ -398,7 +398,14 @@ _NUM_SHOWN = 10
 
 
 def extend_vocabulary(
-    model: options.WeightsModel,
+    model: Annotated[
+        pathlib.Path,
+        Argument(
+            metavar="MODEL",
+            help="Run folder, .keras file, preset, packaged model, or hf://OWNER/NAME, "
+            "with a vocabulary of the kind bpe.",
+        ),
+    ],
     output: Annotated[
         pathlib.Path,
         Option("--output", "-o", metavar="FOLDER", help="Folder to create."),
