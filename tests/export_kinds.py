@@ -1,7 +1,7 @@
 """Tiny exports of every kind, and the operations that they consist of.
 
 Unless `allow_unsafe` is set, a SavedModel may contain only the operations listed in
-`keras_transformer/saving/allowed_operations.json`. `python tests/export_kinds.py`
+`keras_transformer/export/allowed_operations.json`. `python tests/export_kinds.py`
 collects the operations of all kinds and rewrites this file in a few minutes. TensorFlow
 2.20 and 2.21 give the same file. If another version gives a different one, store the
 union of both.

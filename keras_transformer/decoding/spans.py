@@ -223,7 +223,7 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         options["protected"] = [[each.text for each in row] for row in spans]
     lines = []
     for text, row, bare, language in zip(texts, spans, is_bare, languages, strict=True):
-        # Of words in other scripts, `n_best` tells that they are not translated.
+        # `n_best` warns that words in other scripts are not translated.
         text = " ".join(x.text for x in row if x.kind == "word") if bare else text
         lines.append(text and language + text)
     found = quiet.n_best(lines, n, **options)

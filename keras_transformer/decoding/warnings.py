@@ -65,7 +65,7 @@ def mean_log_probs(sequences, scores, search, pad_id, num_forced=0):
 
 
 def export_warnings(outputs, low_score):
-    """Returns a list of warnings about each text, but those that the texts tell.
+    """Returns a list of the warnings about each text that do not follow from texts.
 
     `outputs` are those of one of its signatures that translate.
     """

@@ -74,9 +74,8 @@ def find_docx_texts(text, path):
 def _docx_texts(text, parts):
     """Yields the `Text`s of parts without other ones.
 
-    No link or insertion begins or ends in one. If a text is translated, its insertions
-    are accepted, its smart tags and optional hyphens, and what was deleted between its
-    words, are gone.
+    No link or insertion begins or ends within a text. The translation of a text accepts
+    its insertions and deletions, and lacks its smart tags and optional hyphens.
     """
     begin, opened = 0, []
     for index, part in enumerate(parts):
