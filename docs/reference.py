@@ -455,14 +455,13 @@ SHARED_DATA_KEYS = ("max_length", "noise")
 
 # API
 
-API_LINE = re.compile(r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$", re.MULTILINE)
+API_LINE = re.compile(
+    r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n  - .*$)*", re.MULTILINE
+)
 
 
-def api_line(match):
-    """Returns the link and the summary of a module, class or function."""
-    parts = match[1].split(".")
-    if parts[1] == "pipelines":
-        parts = parts[1:]
+def find_definition(parts):
+    """Returns the path and the syntax tree of a module, class or function."""
     names = []
     while True:
         for path in (
@@ -477,10 +476,51 @@ def api_line(match):
                         for each in node.body
                         if getattr(each, "name", None) == name
                     )
-                summary = ast.get_docstring(node).partition("\n\n")[0]
-                link = f"../../{path.relative_to(ROOT).as_posix()}"
-                return f"- [`{match[1]}`]({link}): {' '.join(summary.split())}"
+                return path, node
         names.insert(0, parts.pop())
+
+
+def summary(node):
+    return " ".join(ast.get_docstring(node).partition("\n\n")[0].split())
+
+
+def signature(function):
+    """Returns the arguments of a method without `self` and annotations."""
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for each in [*every, arguments.vararg, arguments.kwarg]:
+        if each is not None:
+            each.annotation = None
+    del arguments.args[:1]
+    return f"({ast.unparse(arguments)})"
+
+
+def class_lines(node):
+    """Yields an item for the arguments of a class, and for each public method."""
+    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    names = [ast.unparse(each).replace(" = ", "=") for each in fields]
+    names = [re.sub(": .*?(?==|$)", "", each) for each in names]
+    # The fields of a recipe's section stand on the page of recipe keys.
+    if names and "=Field(" not in names[0]:
+        yield f"  - `{node.name}({', '.join(names)})`"
+    for each in node.body:
+        if not isinstance(each, ast.FunctionDef) or each.decorator_list:
+            continue
+        if each.name == "__init__":
+            yield f"  - `{node.name}{signature(each)}`"
+        elif not each.name.startswith("_") and ast.get_docstring(each):
+            yield f"  - `{each.name}{signature(each)}`: {summary(each)}"
+
+
+def api_line(match):
+    """Returns the link and summary of a module, class or function, and its methods."""
+    parts = match[1].split(".")
+    path, node = find_definition(parts[1:] if parts[1] == "pipelines" else parts)
+    link = f"../../{path.relative_to(ROOT).as_posix()}"
+    lines = [f"- [`{match[1]}`]({link}): {summary(node)}"]
+    if isinstance(node, ast.ClassDef):
+        lines.extend(class_lines(node))
+    return "\n".join(lines)
 
 
 def api_page(path):

@@ -14,7 +14,9 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+([^)#\s]+)")
 RELATIVE = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
-API_LINE = re.compile(r"^- \[`(keras_transformer\.[\w.]+)`\]\(\S+\): .*$", re.MULTILINE)
+API_LINE = re.compile(
+    r"^- \[`(keras_transformer\.[\w.]+)`\]\(\S+\): .*$(?:\n  - .*$)*", re.MULTILINE
+)
 PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">'
     r'\s*<img alt="(.*?)" src="(\S+)">\s*</picture>'
