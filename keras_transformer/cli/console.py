@@ -237,22 +237,23 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint, run=None):
-    """Prints "run the same command again to" and `hint` after a signal, and exits.
+    """Prints after a signal that the command, run again, will `hint`, and exits.
 
-    If a run folder is given, also prints its last saved step and the command.
+    If a run folder is given, also prints its last saved step.
     """
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        if run is None:
-            print_error(f"interrupted; run the same command again to {hint}")
-        else:
+        saved = ""
+        if run is not None:
             from keras_transformer.saving.names import checkpoint_paths
 
             steps = [*checkpoint_paths(run / "checkpoints")]
-            saved = f"step {steps[-1]:,} is saved" if steps else "no step is saved yet"
-            print_error(f"interrupted; {saved}. To {hint}, run:")
-            print_error(f"  {command_line}")
+            saved = (
+                f"; step {steps[-1]:,} is saved" if steps else "; no step is saved yet"
+            )
+        print_error(f"interrupted{saved}. To {hint}, run:")
+        print_error(f"  {command_line}")
         raise typer.Exit(getattr(stop, "code", INTERRUPTED)) from None
 
 
