@@ -59,7 +59,7 @@ function showMessage(message) {
 
 function clear() {
   state.choice += 1;
-  for (const id of ["attention-card", "n-best-card", "tree-card", "warnings"]) by(id).hidden = true;
+  for (const id of ["attention-card", "n-best-card", "warnings"]) by(id).hidden = true;
   for (const id of ["copy", "several", "stale"]) by(id).hidden = true;
   state.typed = null;
   by("best").textContent = "The translation appears here.";
@@ -176,7 +176,7 @@ function lineButton(line, translation) {
 async function chooseLine(line, text) {
   const choice = ++state.choice;
   showMessage("");
-  for (const id of ["attention-card", "n-best-card", "tree-card"]) by(id).hidden = true;
+  for (const id of ["attention-card", "n-best-card"]) by(id).hidden = true;
   by("best").querySelectorAll(".line").forEach(each => each.setAttribute("aria-pressed", String(each === line)));
   try {
     const { ranked } = await candidates(text);
@@ -231,7 +231,6 @@ async function choose(n) {
   else showBest(text);
   by("n-best").querySelectorAll("button").forEach((button, i) =>
     button.setAttribute("aria-pressed", String(i === n)));
-  showTree(text);
   state.attention = null;
   by("attention-card").hidden = true;
   if (!has("attend") || !text) return;
@@ -332,73 +331,6 @@ function moveByArrows(row, buttons) {
     next.tabIndex = 0;
     next.focus();
   };
-}
-
-// A bracketed tree such as (S (NP dogs) (VP bark)), or null.
-function parseTree(text) {
-  const tokens = text.match(/[()]|[^\s()]+/g) || [];
-  if (tokens[0] !== "(" || tokens.length > 4000) return null;
-  let place = 0;
-  function node(depth) {
-    if (depth > 200 || tokens[place] !== "(") return null;
-    place += 1;
-    const made = { label: /[()]/.test(tokens[place]) ? "" : tokens[place++], children: [] };
-    while (place < tokens.length && tokens[place] !== ")") {
-      const child = tokens[place] === "(" ? node(depth + 1) : { label: tokens[place++], children: null };
-      if (!child) return null;
-      made.children.push(child);
-    }
-    if (tokens[place++] !== ")") return null;
-    return made;
-  }
-  const root = node(0);
-  return root && place === tokens.length && root.children.length ? root : null;
-}
-
-function showTree(text) {
-  const root = parseTree(text);
-  by("tree-card").hidden = !root;
-  if (root) by("tree").replaceChildren(drawTree(root, text));
-}
-
-function drawTree(root, text) {
-  const LEVEL = 52, SPACE = 20;
-  let x = SPACE, deepest = 0;
-  const svg = element("svg", { role: "img", "aria-label": `Tree: ${text}` });
-  const lines = element("g", {}), labels = element("g", {});
-  const width = label => Math.max(16, 8.2 * [...label].length);
-  // `least` is the width of the widest label in the chain of single children above.
-  function place(node, depth, least) {
-    deepest = Math.max(deepest, depth);
-    const room = Math.max(width(node.label), least);
-    if (!node.children || !node.children.length) {
-      node.x = x + room / 2;
-      x += room + SPACE;
-    } else {
-      const single = node.children.length === 1;
-      node.children.forEach(child => place(child, depth + 1, single ? room : 0));
-      node.x = (node.children[0].x + node.children.at(-1).x) / 2;
-    }
-    const y = 20 + depth * LEVEL;
-    labels.append(element("text", { x: node.x, y, "text-anchor": "middle", class: node.children ? "" : "leaf" }, node.label));
-    for (const child of node.children || []) {
-      lines.append(element("line", { x1: node.x, y1: y + 6, x2: child.x, y2: y + LEVEL - 16 }));
-    }
-  }
-  place(root, 0, 0);
-  const height = 34 + deepest * LEVEL;
-  svg.setAttribute("viewBox", `0 0 ${x} ${height}`);
-  svg.setAttribute("width", x);
-  svg.setAttribute("height", height);
-  svg.append(lines, labels);
-  return svg;
-}
-
-function element(name, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
 }
 
 async function copy() {

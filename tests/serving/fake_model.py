@@ -119,8 +119,7 @@ class FakeModel:
 def translated(text):
     if isinstance(text, bytes):
         text = text.decode()
-    # Trees are returned unchanged.
-    return text if text[:1] == "(" else " ".join(reversed(text.split()))
+    return " ".join(reversed(text.split()))
 
 
 def objects(values):

@@ -295,22 +295,6 @@ def test_page_escapes_text(open_page):
     assert page.locator("main img, main b").count() == 0
 
 
-def test_page_draws_trees(open_page):
-    page = open_page()
-    tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
-    translate(page, tree)
-    # 10 labels and 6 words, each except the root connected to its parent by a line.
-    expect(page.locator("#tree svg text")).to_have_count(16)
-    leaves = page.locator("#tree svg text.leaf").all_text_contents()
-    assert leaves == ["The", "dog", "saw", "its", "shadow", "."]
-    assert page.locator("#tree svg line").count() == 15
-    shoot(page, "tree")
-    for broken in ("(S (NP a)", "(S a))", "(a) (b)"):
-        translate(page, broken)
-        expect(page.locator("#best")).to_have_text(broken)
-        expect(page.locator("#tree-card")).to_be_hidden()
-
-
 def test_page_hides_missing_attention(browser, open_page):
     with served(FakeModel(attend=False), Limits()) as number:
         page = open_page(number=number)
