@@ -19,10 +19,10 @@ def open_model(
     """Opens a model for translation.
 
     Args:
-        path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
-            of a preset or of an export, the name of a packaged model, such as
-            `"phrases"`, or `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An
-            existing path takes precedence over a name. For an export, the newest
+        path: Folder of a run, of an imported model, of a preset or of an export, a
+            `.keras` file with its tokenizer next to it, the name of a packaged model,
+            such as `"phrases"`, or `"hf://OWNER/NAME"` for a preset on the Hugging Face
+            Hub. An existing path takes precedence over a name. Of an export, the newest
             version is opened, unless `path` is the folder of one version.
         ensemble: Paths of further runs, `.keras` files and presets with the same
             vocabulary. The probabilities of all models are averaged.
@@ -32,8 +32,8 @@ def open_model(
         allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are translated or scored in parallel (see
             `Translator`).
-        warn: Called with a text's index and a message if a text is too long. By
-            default, warnings are logged (see `Translator`).
+        warn: Called with the index of a text and each warning about its translation
+            (see `Translator`). If `None`, warnings are logged.
 
     Returns:
         A `Translator` with the search settings of the run's recipe or of the preset.

@@ -37,8 +37,8 @@ def train(
         Option(
             "--from",
             metavar="MODEL",
-            help="Model to fine-tune: run folder, .keras file, preset, packaged model, "
-            "or hf://OWNER/NAME.",
+            help="Model to fine-tune: folder of a run or an import, .keras file, "
+            "preset, packaged model, or hf://OWNER/NAME.",
         ),
     ] = None,
     allow_changes: Annotated[

@@ -225,7 +225,7 @@ class PhrasesData(Section):
     kind: Literal["phrases"]
     source_locale: Text = "en"  # source language, as a locale of Babel
     target_locale: Text = "de"  # target language, as a locale of Babel
-    size: PositiveInt = 31_500  # number of phrases, including the held-out ones
+    size: PositiveInt = 31_500  # phrases with digits, held-out ones included
     held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
     max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
