@@ -13,11 +13,13 @@ and `Variations`.
 
 import ast
 import collections
+import importlib
 import inspect
 import pathlib
 import re
 import typing
 
+import keras
 import typer
 import yaml
 
@@ -471,56 +473,87 @@ def find_definition(parts):
             if path.exists():
                 node = ast.parse(path.read_text(encoding="utf-8"))
                 for name in names:
-                    node = next(
-                        each
-                        for each in node.body
-                        if getattr(each, "name", None) == name
-                    )
+                    node = child(node, name)
                 return path, node
         names.insert(0, parts.pop())
+
+
+def child(node, name):
+    return next(each for each in node.body if getattr(each, "name", None) == name)
 
 
 def summary(node):
     return " ".join(ast.get_docstring(node).partition("\n\n")[0].split())
 
 
-def signature(function):
-    """Returns the arguments of a method without `self` and annotations."""
+def signature(name, function):
+    """Returns a function's name and arguments, without `self` and annotations."""
     arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    for each in [*every, arguments.vararg, arguments.kwarg]:
-        if each is not None:
-            each.annotation = None
-    del arguments.args[:1]
-    return f"({ast.unparse(arguments)})"
+    every = [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    for each in filter(None, every):
+        each.annotation = None
+    if arguments.args and arguments.args[0].arg in ("self", "cls"):
+        del arguments.args[0]
+    return f"`{name}({ast.unparse(arguments)})`"
 
 
-def class_lines(node):
-    """Yields an item for the arguments of a class, and for each public method."""
-    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-    names = [ast.unparse(each).replace(" = ", "=") for each in fields]
-    names = [re.sub(": .*?(?==|$)", "", each) for each in names]
-    # The fields of a recipe's section stand on the page of recipe keys.
-    if names and "=Field(" not in names[0]:
-        yield f"  - `{node.name}({', '.join(names)})`"
+def constructor(node):
+    """Returns the signature of a class, or `None` if it inherits the constructor."""
     for each in node.body:
-        if not isinstance(each, ast.FunctionDef) or each.decorator_list:
-            continue
-        if each.name == "__init__":
-            yield f"  - `{node.name}{signature(each)}`"
-        elif not each.name.startswith("_") and ast.get_docstring(each):
-            yield f"  - `{each.name}{signature(each)}`: {summary(each)}"
+        if getattr(each, "name", None) == "__init__":
+            return signature(node.name, each)
+    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    # The fields of a recipe's section stand on the page of recipe keys.
+    if not fields or "Field(" in ast.unparse(fields[0]):
+        return None
+    fields = [ast.unparse(each).replace(" = ", "=") for each in fields]
+    fields = [re.sub(": .*?(?==|$)", "", each) for each in fields]
+    return f"`{node.name}({', '.join(fields)})`"
+
+
+def is_hidden(owner, name):
+    """Returns whether a method is for Keras, or for those who change a layer."""
+    if name.startswith("_") or not issubclass(owner, keras.Layer):
+        return name.startswith("_")
+    is_layer = not issubclass(owner, keras.Model)
+    return name != "call" and (is_layer or hasattr(keras.Model, name))
+
+
+def method_lines(node, owner):
+    """Yields an item for each public method of a class."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and not is_hidden(owner, each.name):
+            decorators = list(map(ast.unparse, each.decorator_list))
+            if ast.get_docstring(each) and decorators in ([], ["classmethod"]):
+                yield f"  - {signature(each.name, each)}: {summary(each)}"
+
+
+def api_lines(node, path):
+    """Yields the items below a module, class or function."""
+    if isinstance(node, ast.FunctionDef):
+        yield f"  - {signature(node.name, node)}"
+    elif isinstance(node, ast.ClassDef):
+        if constructor(node):
+            yield f"  - {constructor(node)}"
+        module, _, name = path.rpartition(".")
+        yield from method_lines(node, getattr(importlib.import_module(module), name))
+    else:
+        room = importlib.import_module(".".join(path.split(".")[:2]))
+        for name in getattr(room, "__all__", ()):
+            if getattr(getattr(room, name), "__module__", None) == path:
+                public = child(node, name)
+                is_class = isinstance(public, ast.ClassDef)
+                call = constructor(public) if is_class else signature(name, public)
+                yield f"  - {call or f'`{name}`'}: {summary(public)}"
 
 
 def api_line(match):
-    """Returns the link and summary of a module, class or function, and its methods."""
+    """Returns the link and summary of a module, class or function, and its items."""
     parts = match[1].split(".")
     path, node = find_definition(parts[1:] if parts[1] == "pipelines" else parts)
     link = f"../../{path.relative_to(ROOT).as_posix()}"
-    lines = [f"- [`{match[1]}`]({link}): {summary(node)}"]
-    if isinstance(node, ast.ClassDef):
-        lines.extend(class_lines(node))
-    return "\n".join(lines)
+    first = f"- [`{match[1]}`]({link}): {summary(node)}"
+    return "\n".join([first, *api_lines(node, match[1])])
 
 
 def api_page(path):
