@@ -63,8 +63,8 @@ def filter(
         int | None,
         Option(
             min=1,
-            help="Maximum subwords per side, without the end id (default: the recipe's "
-            "data.max_length minus 1, else 256).",
+            help="Maximum subwords per side, including the end id (default: the "
+            "recipe's data.max_length, else 256).",
         ),
     ] = None,
     keep_identical: Annotated[
@@ -106,8 +106,7 @@ def filter(
         return in_chunks(pairs, size, description, **options)
 
     if max_length is None:
-        # A recipe's limit also counts the end id.
-        max_length = translator.data.max_length - 1 if translator.data else MAX_LENGTH
+        max_length = translator.data.max_length if translator.data else MAX_LENGTH
     options_used = max_ratio, max_length, keep_identical
     pair_filter = rules.PairFilter(translator, *options_used)
     sample = reservoir_sample((pair for pair in pairs if None not in pair), _SAMPLE)

@@ -45,9 +45,9 @@ class PairFilter:
     """Scores sentence pairs, selects the good ones, and counts the others by reason.
 
     `max_ratio` is the maximum number of subwords on the longer side per subword on the
-    shorter side, and `max_length` the maximum number on a side. A model with learned
-    positions may have a lower limit. The rules for scripts and languages apply after
-    `learn`.
+    shorter side, and `max_length` the maximum number on a side, including the end id. A
+    model with learned positions may have a lower limit. The rules for scripts and
+    languages apply after `learn`.
     """
 
     def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
@@ -92,7 +92,7 @@ class PairFilter:
         )
         model, max_length = self.translator.model, self.max_length
         if model.position_limit is not None:
-            max_length = min(max_length, model.position_limit - 1)  # for the end id
+            max_length = min(max_length, model.position_limit)
         for i, *sizes in zip(remaining, *lengths, strict=True):
             reasons[i] = self._reason_of_lengths(max_length, *sizes)
         self.dropped.update(reason for reason in reasons if reason is not None)
@@ -188,7 +188,7 @@ class PairFilter:
         return None
 
     def _reason_of_lengths(self, max_length, *lengths):
-        if max(lengths) > max_length:
+        if max(lengths) + 1 > max_length:  # The end id counts.
             return "too_long"
         if max(lengths) > self.max_ratio * max(1, min(lengths)):
             return "length_ratio"

@@ -214,7 +214,7 @@ def test_pair_filter_keeps_the_first_of_equal_scores():
 
 
 def test_pair_filter_keeps_pairs_at_its_limits():
-    pair_filter = PairFilter(Scored(), max_ratio=3, max_length=6)
+    pair_filter = PairFilter(Scored(), max_ratio=3, max_length=7)
     pairs = [("x", "-12"), ("x", "-123"), ("abc", "1"), ("abcd", "1")]
     pairs += [("abcdef", "-12345"), ("abcdefg", "-12345")]
     reasons = pair_filter.check(pairs)
