@@ -65,10 +65,11 @@ class NoiseSettings(Section):
 
     lowercase: Fraction = 0.0  # source in lowercase
     capitals: Fraction = 0.0  # both sides in capitals
-    final_punctuation: Fraction = 0.0  # both sides without their last sign
-    typos: Fraction = 0.0  # one wrong, missing or swapped letter in 60 of the source
+    # both sides without their final punctuation mark
+    final_punctuation: Fraction = 0.0
+    typos: Fraction = 0.0  # source with one letter in 60 wrong, missing or swapped
     drop_words: Fraction = 0.0  # source without a tenth of its words
-    foreign_words: Fraction = 0.0  # the same foreign word or sign on both sides
+    foreign_words: Fraction = 0.0  # the same foreign word or symbol on both sides
     mask: Fraction = 0.0  # 15% of the source's subwords are unknown
     join: Fraction = 0.0  # two pairs of a corpus on a line
 
@@ -112,7 +113,8 @@ class FilesData(Section):
     train: TrainingTextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -125,7 +127,8 @@ class _FilesOfPairs(Section):
     test: Paths | None = None  # files that training does not read
     source: Text
     target: Text
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -186,7 +189,8 @@ class HfData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     streaming: bool = False  # read the examples without storing the dataset
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -201,7 +205,8 @@ class RecordsData(Section):
     train: FilePath  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
 
 
 class TfdsData(Section):
@@ -215,7 +220,8 @@ class TfdsData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     data_dir: _DataFolder | None = None  # folder for downloads
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -228,7 +234,8 @@ class PhrasesData(Section):
     size: PositiveInt = 31_500  # phrases with digits, held-out ones included
     held_out: PositiveInt = 500  # phrases in each of the validation and test sets
     seed: Seed = 1  # seed of the phrases
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
 
@@ -269,7 +276,8 @@ class TreesData(Section):
     test: TreePaths | None = None  # trees that training does not read
     # how the target writes a word: as its tag, a number, or XX
     linearization: Literal["joined", "numbers", "tags", "XX"] = "tags"
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
 
 
 class NoData(Section):
@@ -325,7 +333,8 @@ class MixedData(Section):
 
     kind: Literal["mixed"]
     train: Annotated[list[_Corpus], Field(min_length=1)]  # list of corpora
-    max_length: PositiveInt = 256  # subwords per side, with end id; longer are dropped
+    # maximum subwords per side, including the end id; longer pairs are dropped
+    max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs
 
     @model_validator(mode="before")

@@ -301,7 +301,7 @@ _MEASUREMENTS = {
 class EarlyStopping(Section):
     """Condition for stopping before `steps`."""
 
-    patience: PositiveInt = 5  # validations without improvement
+    patience: PositiveInt = 5  # validations without improvement before training stops
 
 
 class TrainingSettings(Section):
