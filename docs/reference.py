@@ -383,7 +383,7 @@ def inner_section(annotation):
 def recipe_page():
     descriptions, paper = Descriptions(), paper_values()
     introduction = (
-        "All settings of a training, for those who [write a "
+        "All training settings, for those who [write a "
         "recipe](../how-to/train-on-your-data.md#write-a-recipe) or pass `--set`: most "
         "need only `data`. A recipe is a YAML file with the sections below; "
         "`--set training.steps=500` sets the key `steps` of the section `training`. "

@@ -137,5 +137,5 @@ def warn_of_references(systems, references, metrics, tokenize):
 
 @functools.cache
 def _warn_once(message):
-    """Logs a warning, but does not repeat it in each validation of a training."""
+    """Logs a warning, but does not repeat it in each validation of a run."""
     logger.warning(message)
