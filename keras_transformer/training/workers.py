@@ -40,7 +40,14 @@ class Workers:
     """The processes that train together.
 
     Without `TF_CONFIG`, this process is the only worker. Create the object before any
-    other use of TensorFlow, which configures devices only once.
+    other use of TensorFlow, which configures devices only once. It makes `fit` of any
+    Keras 3 model work, which fails with several workers otherwise (keras issue 20585):
+
+        workers = Workers()
+        with workers.strategy.scope():
+            model = TrainingModel(Transformer.from_size("tiny", 8000))
+            model.compile(FusedAdam(1e-3))
+        model.fit(workers.distribute(dataset), steps_per_epoch=1000)
 
     Args:
         timeout_seconds: Seconds without a heartbeat after which a worker counts as

@@ -28,7 +28,8 @@ class KerasHubTokenizer(Tokenizer):
     vocabulary does not change.
 
     The wrapped tokenizer determines whether text survives a round trip. WordPiece, for
-    example, does not store spaces.
+    example, does not store spaces. A model is saved without it: save it with its
+    `save_to_preset`, and wrap it again after loading.
 
         hub = keras_hub.tokenizers.SentencePieceTokenizer(proto="spm.model")
         tokenizer = KerasHubTokenizer(hub, unknown_id=0, start_id=1, end_id=2)

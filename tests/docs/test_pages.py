@@ -137,9 +137,6 @@ def sandbox(tmp_path):
     for name, count in (("train", 40), ("dev", 4)):
         packed = gzip.compress(trees(count, words).encode())
         (tmp_path / "data" / "craft" / f"{name}.trees.gz").write_bytes(packed)
-    for name in ("wsj_02_21.mrg", "wsj_22.mrg"):
-        (tmp_path / name).write_text(trees(4, words))
-    (tmp_path / "silver.trees.gz").write_bytes(packed)
     (tmp_path / "data" / "multi30k").mkdir()
     splits = {"train": "train", "val": "val", "test": "test_2016_flickr"}
     for language in ("en", "de"):
