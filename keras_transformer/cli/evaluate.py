@@ -196,6 +196,7 @@ def evaluate(
 
 def _read_test_split(model):
     """Returns the sources and references of the recipe's test set."""
+    console.load_tensorflow()
     from keras_transformer.runs.corpora import load_scored_pairs
 
     recipe = model.recipe()

@@ -17,7 +17,7 @@ ARGUMENTS = {
     "init": ["new.yaml"],
     "train": ["phrases", "--output", "new"],
     "plot": ["run"],
-    "evaluate": ["run", "-s", "text", "-r", "text"],
+    "evaluate": ["run", "--test-split"],
     "translate": ["run", "-i", "text"],
     "score": ["run", *PAIR],
     "average": ["run"],
