@@ -101,10 +101,12 @@ def _key_hint(key, keys):
     by_leaf = {other.rpartition(".")[2]: other for other in reversed(keys)}
     if leaf in by_leaf:
         return f"; did you mean {by_leaf[leaf]}?"
-    siblings = [other for other in keys if other.rpartition(".")[0] == section]
-    matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
-    elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
-    return name_hint(key, siblings) or elsewhere
+    pairs = [(other.rpartition(".")[::2], other) for other in keys]
+    siblings = {name: other for (place, name), other in pairs if place == section}
+    for names in (siblings, by_leaf):
+        if matches := difflib.get_close_matches(leaf, names, n=1, cutoff=0.6):
+            return f"; did you mean {names[matches[0]]}?"
+    return ""
 
 
 def error_message(error: ValidationError, values: dict) -> str:

@@ -358,6 +358,7 @@ def test_initial_model_may_depend_on_the_seed(tmp_path, monkeypatch):
 WRONG = [
     ("training.warmup_step=3", "training.warmup_step; did you mean training.warmup_s"),
     ("training.beam_size=3", "training.beam_size; did you mean decoding.beam_size"),
+    ("data.sorce=x", "data.sorce; did you mean data.train.source?"),
     ("data.trian.source=x", "data.trian; did you mean data.train?"),
     ("trainin.steps=3", "trainin; did you mean training?"),
     ("training.early_stopping={patince: 2}", "training.early_stopping.patience?"),
