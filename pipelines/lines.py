@@ -303,8 +303,10 @@ def _check_start(chunk: bytes, path, is_xml) -> None:
         )
     start = chunk.removeprefix(codecs.BOM_UTF8)[:99].lstrip()
     if start.lower().startswith(_XML) and not is_xml:
+        is_tmx = b"tmx" in start.lower()
+        name = "TMX (for training, data.kind: tmx)" if is_tmx else "XML or HTML"
         raise DataError(
-            f"{path}: must be a text with one sentence per line. Received: XML or HTML."
+            f"{path}: must be a text with one sentence per line. Received: {name}."
         )
 
 

@@ -49,7 +49,7 @@ BAD = {
     "altered.gz": "not a valid gzip file, after line",
     "nul": "NUL byte",
     "docx": "a zip archive",
-    "tmx": "XML or HTML",
+    "tmx": "TMX (for training, data.kind: tmx)",
     "folder": "must be a file, not a folder",
     "missing": "no such file",
     "loop": "Too many levels of symbolic links|no such file",

@@ -167,7 +167,7 @@ NO_TEXT = {
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "must be a text.*NUL byte, as binary"),
     "late": (b"a\n" * 99_999 + b"b\0\n", r"100000: must be a text.*tr -d '\\000'"),
     "mac": (b"Ein Hund\rZwei\r", r"lines must end with \\n.*tr '\\r' '\\n'"),
-    "tmx": (b'\xef\xbb\xbf<?xml version="1.0"?>\n<tmx>\n', "Received: XML or HTML"),
+    "tmx": (b'\xef\xbb\xbf<?xml version="1.0"?>\n<tmx>\n', "Received: TMX"),
     "sgm": (b'\n<refset trglang="de">\n', "Received: XML or HTML"),
     "html": (b"<!DOCTYPE html>\n<p>\n", "Received: XML or HTML"),
 }
