@@ -316,7 +316,7 @@ def write_warmup_requests(version, limits):
     """Writes one request per signature to the folder `assets.extra` of a version.
 
     If the package tensorflow-serving-api is not installed, no requests are written and
-    a warning is logged.
+    a message is logged.
     """
     path = version / _WARMUP
     path.parent.mkdir(exist_ok=True)
@@ -324,9 +324,9 @@ def write_warmup_requests(version, limits):
         # Imported here because it loads gRPC.
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
-        logger.warning(
-            "the export is complete, but has no warm-up requests for TF-Serving, since "
-            f"tensorflow-serving-api is not installed: {install_hint('serving-api')}"
+        logger.info(
+            "no warm-up requests for TF-Serving, since tensorflow-serving-api is not "
+            f"installed: {install_hint('serving-api')}"
         )
         return
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -309,14 +309,15 @@ def test_export_takes_the_next_version_and_removes_abandoned_folders(
     for name in ("tensorflow_serving", "tensorflow_serving.apis"):
         monkeypatch.setitem(sys.modules, name, None)
     export_only("encode")
-    version = export_saved_model(*tiny_model, tmp_path)
+    with caplog.at_level("INFO", "keras_transformer"):
+        version = export_saved_model(*tiny_model, tmp_path)
     assert version == tmp_path / "11"
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"2", "10", "11", "notes", ".writing-running"}
     # The warm-up requests need a package.
     messages = [each.message for each in caplog.records if each.name.startswith("kera")]
     assert len(messages) == 1
-    assert messages[0].startswith("the export is complete, but has no warm-up")
+    assert messages[0].startswith("no warm-up requests for TF-Serving")
     assert 'pip install ".[serving-api]"' in messages[0]
     files = [each.name for each in (version / "assets.extra").iterdir()]
     assert files == ["limits.json"]
