@@ -42,7 +42,7 @@ def capitalize(source, target, draw):
 
 
 def drop_final_punctuation(source, target, draw):
-    """Removes the last sign of both sides if it ends a sentence."""
+    """Removes the final punctuation mark of both sides if both have one."""
     if source[-1:] in _ENDS and target[-1:] in _ENDS:
         return source[:-1].rstrip(), target[:-1].rstrip()
     return source, target

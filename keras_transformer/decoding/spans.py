@@ -84,12 +84,12 @@ def find_spans(text, kinds, known=frozenset(), unknown=frozenset()):
     """Returns the `Span`s of a text, in order. They do not overlap.
 
     `known` are the characters that a model knows, or none if that is not known. With
-    `"symbols"`, words and signs with other characters are spans, too. Letters of known
-    scripts may be normalized, so they count only if they are among the `unknown`.
+    `"symbols"`, words and symbols with other characters are spans, too. Letters of
+    known scripts may be normalized, so they count only if they are among the `unknown`.
     """
     patterns = [f"(?P<{kind}>{_PATTERNS[kind]})" for kind in _PATTERNS if kind in kinds]
     if "symbols" in kinds and known and not known.issuperset(text):
-        # Before figures, which may belong to a sign.
+        # Before numbers, which may belong to a symbol.
         place = len(patterns) - ("numbers" in kinds)
         patterns[place:place] = _rare_patterns(text, known, unknown)
     if not patterns:
@@ -99,7 +99,7 @@ def find_spans(text, kinds, known=frozenset(), unknown=frozenset()):
 
 
 def _rare_patterns(text, known, unknown):
-    """Yields patterns of the words and signs with characters that are not known.
+    """Yields patterns of the words and symbols with characters that are not known.
 
     Other letters of known scripts than `unknown` are no such characters, nor is
     punctuation, because they may be translated.
@@ -191,7 +191,7 @@ def _has_capitals(text, spans):
 
 
 def _value(figure):
-    """Removes what separates thousands from a figure, and writes a decimal point."""
+    """Removes what separates the thousands of a number, and writes a decimal point."""
     figure = re.sub(r"(?<=\d)[.,'’ \u00a0\u202f](?=\d{3}(?!\d))", "", figure)
     return re.sub(r"(?<=\d),(?=\d)", ".", figure)
 
@@ -210,7 +210,7 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
 
     Returns:
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
-        of `translator.n_best`. If a span or a figure is lost, it has a warning.
+        of `translator.n_best`. If a span or a number is lost, it has a warning.
     """
     quiet = without_warnings(translator)
     is_bare = [
@@ -357,7 +357,7 @@ def _join_pieces(best, gaps, ranked):
 
 
 def _lost_figures(text, translation):
-    """Returns the figures of a text that its translation lacks in any notation.
+    """Returns the numbers of a text that its translation lacks in any notation.
 
     Times may have another one: "2:00 PM" is "14 Uhr".
     """
