@@ -25,11 +25,22 @@ from keras_transformer.numerics.softmax import masked_softmax
 def attention(logits, value, mask, dropout, training, relative_values=None):
     """Computes `softmax(logits) V` (equation 1).
 
-    From logits `[batch, num_heads, ..., target_length, source_length]` and values
-    `[batch, num_heads, ..., source_length, value_dim]` to `[batch, num_heads, ...,
-    target_length, value_dim]`, and the scores before dropout, float32. `...` is the
-    block axis of `RestrictedSelfAttention`. Other layers have no such axis. Vectors
-    `[target_length, source_length, value_dim]` can be added to the values.
+    In the shapes, `...` is the block axis of `RestrictedSelfAttention`. Other layers
+    have no such axis.
+
+    Args:
+        logits: `[batch, num_heads, ..., target_length, source_length]`.
+        value: `[batch, num_heads, ..., source_length, value_dim]`.
+        mask: Bool, `True` for each key to attend to, with axes that broadcast to those
+            of the logits, or `None`.
+        dropout: Dropout layer for the scores.
+        training: Whether to apply the dropout.
+        relative_values: Vectors `[target_length, source_length, value_dim]` that are
+            added to the values, or `None`.
+
+    Returns:
+        The context `[batch, num_heads, ..., target_length, value_dim]`, and the scores
+        before dropout, float32.
     """
     scores = masked_softmax(logits, mask)
     weights = dropout(ops.cast(scores, value.dtype), training=training)
@@ -218,10 +229,10 @@ class MultiHeadAttention(keras.layers.Layer):
     def attend(self, query, key, value, mask, causal, training, return_scores):
         """Computes the attention of all heads.
 
-        From queries, keys and values `[batch, num_heads, length, dim]` and a mask
-        `[batch, 1 or target_length, source_length]` or `None` to `[batch, num_heads,
-        target_length, value_dim]` and the scores. Without `return_scores`, a subclass
-        may return `None` for the scores.
+        Queries, keys and values are `[batch, num_heads, length, dim]`, and the mask is
+        `[batch, 1 or target_length, source_length]` or `None`. Returns the context
+        `[batch, num_heads, target_length, value_dim]` and the scores. Without
+        `return_scores`, a subclass may return `None` for the scores.
         """
         if causal:
             lengths = shape(query)[2], shape(key)[2]
@@ -271,7 +282,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def attention_logits(self, query, key):
         """Computes the attention logits with the score function `score_mode`.
 
-        From queries and keys `[batch, num_heads, ..., length, key_dim]` to logits
+        Queries and keys are `[batch, num_heads, ..., length, key_dim]`, and the logits
         `[batch, num_heads, ..., target_length, source_length]`, in float32 if the
         compute dtype is float16.
         """

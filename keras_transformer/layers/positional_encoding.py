@@ -64,8 +64,8 @@ def rotate(x, positions):
 def relative_vectors(table, distances):
     """Returns the vectors of distances, which are clipped (Shaw et al., 2018).
 
-    From a table of the distances -k to k, `[2k + 1, dim]`, and the positions of keys
-    minus those of queries, int32 `[...]`, to `[..., dim]`.
+    The table `[2k + 1, dim]` has rows for the distances -k to k. `distances`, int32
+    `[...]`, are positions of keys minus those of queries. The result is `[..., dim]`.
     """
     max_distance = table.shape[0] // 2
     places = ops.clip(distances, -max_distance, max_distance) + max_distance

@@ -19,9 +19,9 @@ def pack_kernel(kernel):
     slices, and a packed one at full bandwidth. XLA runs each product on one thread. So
     a large kernel is divided into pieces, whose products run in parallel.
 
-    From `[width, columns]`, with static sizes, to a tuple of pieces `[blocks, width,
-    block_columns]`, or to the kernel itself if its number of columns has no divisor
-    near `BLOCK_COLUMNS`.
+    The kernel is `[width, columns]`, with static sizes. Returns a tuple of pieces
+    `[blocks, width, block_columns]`, or the kernel itself if its number of columns has
+    no divisor near `BLOCK_COLUMNS`.
     """
     width, columns = kernel.shape
     sizes = [
