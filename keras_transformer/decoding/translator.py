@@ -74,7 +74,7 @@ class Translation(NamedTuple):
     """A translation and its score, `log-probability / penalty(length)`.
 
     If a text is translated in several segments, their scores are added. `warnings`
-    tells why the translation may be bad (see `decoding.warnings`).
+    lists reasons why the translation may be bad (see `decoding.warnings`).
     """
 
     text: str
@@ -264,7 +264,7 @@ class Translator:
         if n > search.beam_size:
             raise ModelError(
                 f"an n-best list of {n} needs a beam size of at least {n}. "
-                f"Received: beam_size={search.beam_size}."
+                f"Received: beam_size={search.beam_size}"
             )
         # Several results may have the same text, so twice as many are requested.
         num_places = 2 * n if n > 1 else n

@@ -13,7 +13,7 @@ class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
     With `normalization="pre"`, it is `x + Dropout(Sublayer(LayerNorm(x)))`. Pre-norm
-    models need less warmup, and their stacks end in one more layer normalization.
+    models need a shorter warm-up, and their stacks end in one more layer normalization.
     `apply` wraps a sublayer in either.
 
     Args:
