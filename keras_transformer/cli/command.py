@@ -143,10 +143,10 @@ def _refuse_extra_argument(ctx):
     text = " ".join(ctx.args)
     quoted, model = shlex.quote(text), shlex.quote(str(ctx.params["model"]))
     if os.path.exists(text):
-        ctx.fail(f"{text}: give a file as --input {quoted}")
+        ctx.fail(f"{text}: pass a file as --input {quoted}")
     ctx.fail(
-        f"{text!r}: give text on standard input, as in `echo {quoted} | "
-        f"{ctx.command_path} {model}`, or a file with --input"
+        f"{text!r}: pass text on standard input, as in `echo {quoted} | "
+        f"{ctx.command_path} {model}`, or a file as --input"
     )
 
 

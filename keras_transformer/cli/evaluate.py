@@ -124,7 +124,7 @@ def evaluate(
             "f1, which needs trees"
         )
     if not reference and not test_split:
-        raise UserError("give the references with --reference, or use --test-split")
+        raise UserError("pass the references as --reference, or --test-split")
     console.require_files(source, *reference)
     require_output(output, source, *reference)
     _check_metrics(metrics, reference, language)
@@ -141,7 +141,7 @@ def evaluate(
         unit, origin = "sentences", f"{reference[0]}: sentence"
     else:
         if source is None and not test_split:
-            raise UserError("give the text to translate with --source")
+            raise UserError("pass the text to translate as --source")
         given = {"tokenize": tokenize, "lowercase": lowercase}
         scoring = _scoring(model, given, metrics)
         if test_split:
@@ -325,7 +325,7 @@ def _read_treebank(reference, source):
     if len(given) != len(sentences):
         raise UserError(
             f"{source} must have one line per tree of {reference}. Received: "
-            f"{len(given)} lines and {len(sentences)} trees."
+            f"{len(given)} lines and {len(sentences)} trees"
         )
     for number, (words, (line, tree)) in enumerate(
         zip(given, numbered, strict=True), 1

@@ -47,7 +47,7 @@ def require_one_stdin(input_path, *others):
     For `input_path`, `None` is also standard input.
     """
     if [str(input_path or "-"), *map(str, others)].count("-") > 1:
-        raise UserError("standard input can be read only once; give files instead")
+        raise UserError("standard input can be read only once; pass files instead")
 
 
 def measure(path):
@@ -177,7 +177,7 @@ def open_binary_output(path: pathlib.Path | None):
     """
     if path is None:
         if sys.stdout is None:
-            raise UserError("standard output is closed; give a file with --output")
+            raise UserError("standard output is closed; pass a file as --output")
         yield sys.stdout.buffer
         return
     if is_stream(path):

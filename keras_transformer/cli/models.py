@@ -441,7 +441,7 @@ def extend_vocabulary(
     model = console.find_model(model)
     paths = [*source, *target, *text]
     if not paths:
-        raise UserError("give at least one of --source, --target and --text")
+        raise UserError("pass at least one of --source, --target and --text")
     console.require_exists(*paths)
     console.require_new(output)
 
@@ -460,7 +460,7 @@ def extend_vocabulary(
     is_shared = tokenizer.target is tokenizer
     if text and tokenizer.kind == "bpe" and not is_shared:
         raise UserError(
-            f"{model}: has separate vocabularies. Give --source and --target instead "
+            f"{model}: has separate vocabularies. Pass --source and --target instead "
             "of --text"
         )
     # A shared vocabulary is extended through `target_lines`, with text from all files.

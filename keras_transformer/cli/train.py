@@ -76,14 +76,14 @@ def train(
     if recipe is None:
         given = (output, initial_model, *overrides)
         if any(given) or restart or allow_changes or dry_run:
-            raise UserError("give the name or the file of a RECIPE")
+            raise UserError("pass RECIPE, the name of a packaged recipe or a YAML file")
         descriptions = packaged_recipes()
         width = max(map(len, descriptions))
         for name, description in descriptions.items():
             typer.echo(f"{name:{width}}  {description}")
         return
     if output is None and not dry_run:
-        raise UserError("give the run's folder with --output RUN")
+        raise UserError("pass the run folder as --output RUN")
     if output is not None:
         console.require_folder_path(output)
     if deterministic:
@@ -265,7 +265,7 @@ def init(
     if path.exists() and not force:
         raise UserError(f"{path}: already exists. Choose another name, or pass --force")
     if (source is None) != (target is None):
-        raise UserError("--source and --target: give both or neither")
+        raise UserError("--source and --target: pass both or neither")
     train = None if source is None else {"source": source, "target": target}
     text = recipe_template(recipe, path, train)
     replace_text(path, text)

@@ -191,7 +191,7 @@ def translate(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
     if prefix is not None and prefix_file is not None:
-        raise UserError("--prefix and --prefix-file: give only one of them")
+        raise UserError("--prefix and --prefix-file: pass only one of them")
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     sampled["seed"] = seed
     sampled = {name: value for name, value in sampled.items() if value is not None}
@@ -201,7 +201,7 @@ def translate(
         reason = "cannot be used with" if sampling else "needs"
         raise UserError(f"`{unsuited[0]}`: {reason} --sampling")
     if mbr is not None and rerank is not None:
-        raise UserError("--mbr and --rerank: give only one of them")
+        raise UserError("--mbr and --rerank: pass only one of them")
     if candidates is not None and mbr is None and rerank is None:
         raise UserError("`candidates`: needs --mbr or --rerank")
     if glossary is not None and sampling:

@@ -54,7 +54,7 @@ def test_init_copies_every_packaged_recipe(folder, name):
             ["old.yaml"],
             "old.yaml: already exists. Choose another name, or pass --force",
         ),
-        (["a.yaml", "--source", "b"], "--source and --target: give both or neither"),
+        (["a.yaml", "--source", "b"], "--source and --target: pass both or neither"),
         (
             ["a.yaml", "--recipe", "wmt"],
             "wmt: no packaged recipe of that name. Packaged: ",

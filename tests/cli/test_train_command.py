@@ -107,8 +107,11 @@ def test_train_warns_of_a_warmup_that_does_not_end(train):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "run"], "give the name or the file of a RECIPE"),
-        (["phrases"], "give the run's folder with --output RUN"),
+        (
+            ["--output", "run"],
+            "pass RECIPE, the name of a packaged recipe or a YAML file",
+        ),
+        (["phrases"], "pass the run folder as --output RUN"),
         (
             ["phrases", "--set", "training.warmup_step=3", "--output", "run"],
             "--set training.warmup_step: unknown key training.warmup_step; did you "

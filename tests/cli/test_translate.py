@@ -87,7 +87,7 @@ def test_translate_prints_a_line_of_json_per_line(model_path):
         (["--sampling", "--parallel-parts", "2"], "--parallel-parts: cannot be used "),
         (["--prefix-file", "nine"], "nine: must have one prefix per line of five. Rec"),
         (["--ensemble", "run", "--alignments"], "run: an ensemble cannot align words"),
-        (["--prefix", "a", "--prefix-file", "."], "--prefix and --prefix-file: give"),
+        (["--prefix", "a", "--prefix-file", "."], "--prefix and --prefix-file: pass"),
         (["--ensemble", "nowhere"], "nowhere: no such file"),
         (["--resume"], "--resume: needs --output, and regular files as inputs"),
     ],
@@ -184,14 +184,14 @@ def test_translate_reads_and_writes_files(model_path, tmp_path):
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("translate", ["five.en"], "five.en: give a file as --input five.en"),
+        ("translate", ["five.en"], "five.en: pass a file as --input five.en"),
         (
             "translate",
             ["Where is it?"],
-            "'Where is it?': give text on standard input, as in `echo 'Where is it?' | "
-            "{program} translate run`, or a file with --input",
+            "'Where is it?': pass text on standard input, as in `echo 'Where is it?' | "
+            "{program} translate run`, or a file as --input",
         ),
-        ("parse", ["A", "dog"], "'A dog': give text on standard input, as in `echo"),
+        ("parse", ["A", "dog"], "'A dog': pass text on standard input, as in `echo"),
     ],
 )
 def test_text_as_an_argument_gets_a_hint(

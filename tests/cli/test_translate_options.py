@@ -137,7 +137,7 @@ def test_glossary_and_choice_give_the_results_of_the_library(
     [
         (["--glossary", "x", "--sampling"], "--glossary: cannot be used with --samp"),
         (["--candidates", "3"], "--candidates: needs --mbr or --rerank"),
-        (["--mbr", "bleu", "--rerank", "x"], "--mbr and --rerank: give only one"),
+        (["--mbr", "bleu", "--rerank", "x"], "--mbr and --rerank: pass only one"),
         (
             ["--mbr", "bleu", "--candidates", "2", "--n-best", "3"],
             "--n-best 3: must not exceed the number of candidates, 2",
