@@ -82,13 +82,13 @@ def read_fairseq_tokenizer(folder, size, source, target, forced_id=None):
         else:
             pieces = [*SPECIAL, *sentencepiece_pieces(model)[3:]]
         if tuple(pieces[:4]) != SPECIAL:
-            raise ModelError(f"the first pieces must be {', '.join(SPECIAL)}")
+            raise ModelError(f"the first subwords must be {', '.join(SPECIAL)}")
         tokens = _read_tokens(folder, settings, stored, len(pieces))
         _warn_of_words(folder, tokens.keys() - {*pieces, "<mask>"})
         languages = _codes(tokens)
         if max(len(pieces), *languages.values()) >= size:
             raise ModelError(
-                f"vocab_size, {size}, is too small for {len(pieces)} pieces and "
+                f"vocab_size, {size}, is too small for {len(pieces)} subwords and "
                 f"{len(languages)} languages"
             )
         found = []
@@ -190,7 +190,7 @@ def _read_model(folder, stored):
                 # Left out, an added token in the middle would shift all later ids.
                 if numbers[piece] != (number := len(proto.pieces)):
                     raise ModelError(
-                        f"{folder / 'tokenizer.json'}: the piece {piece!r:.80} must "
+                        f"{folder / 'tokenizer.json'}: the subword {piece!r:.80} must "
                         f"have the id {number}. Received: {numbers[piece]}"
                     )
         return proto.SerializeToString()

@@ -366,7 +366,7 @@ def _tokenizer(folder, config, language, normalization):
         *pieces, last = read_vocabulary(folder / name)
         if last != PADDING:
             raise ModelError(
-                f"{folder / name}: the last piece must be {PADDING}. Received: "
+                f"{folder / name}: the last subword must be {PADDING}. Received: "
                 f"{last!r:.80}"
             )
         model = read_bytes(folder / f"{side}.spm", MAX_MODEL_BYTES, ModelError)

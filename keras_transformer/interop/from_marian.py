@@ -184,7 +184,9 @@ def import_marian(path, engine=None, language=None, normalization=None):
         "activation": arguments["activation"],
     }
     if num_missing := vocabularies[1].num_ids - len(vocabularies[1].ids):
-        card_rows["ids without a piece"] = f"{num_missing:,}, omitted from the softmax"
+        card_rows["ids without a subword"] = (
+            f"{num_missing:,}, omitted from the softmax"
+        )
     if tied:
         card_rows["tied decoder layers"] = (
             f"{' '.join(map(str, tied))}, stored as copies; fine-tuning unties them"
@@ -409,7 +411,7 @@ def _read_tokenizer(folder, vocabularies, language, normalization):
         if model is None and any(piece[:1] == "\u2581" for piece in pieces):
             raise ModelError(
                 f"{splitter}: no such file. It is required, because {file.name} has "
-                "pieces of SentencePiece"
+                "subwords of SentencePiece"
             )
         if model is None and any(piece[:-2] and piece[-2:] == "@@" for piece in pieces):
             raise ModelError(f"{file}: {_SUBWORD_NMT}")

@@ -41,7 +41,7 @@ def read_vocabulary(path):
     missing = next((n for n, number in enumerate(entries) if n != number), None)
     if missing is not None:
         raise ModelError(
-            f"{path}: no piece has the id {missing}. Ids must be 0, 1, 2, and so on"
+            f"{path}: no subword has the id {missing}. Ids must be 0, 1, 2, and so on"
         )
     return tuple(entries.values())
 
@@ -96,7 +96,7 @@ def _line_entries(text):
     for number, piece in enumerate(lines):
         if not piece:
             raise ModelError(
-                f"line {number + 1} is empty. Each line must have one piece"
+                f"line {number + 1} is empty. Each line must have one subword"
             )
         yield number, piece
 
@@ -116,16 +116,16 @@ def _sort_entries(entries, size):
         if number in pieces:
             raise ModelError(
                 f"the id {number} belongs to {pieces[number]!r:.80} and {piece!r:.80}. "
-                "Each id must have one piece"
+                "Each id must have one subword"
             )
         if piece in ids:
             raise ModelError(
-                f"the piece {piece!r:.80} has the ids {ids[piece]} and {number}. "
-                "Each piece must have one id"
+                f"the subword {piece!r:.80} has the ids {ids[piece]} and {number}. "
+                "Each subword must have one id"
             )
         pieces[number], ids[piece] = piece, number
     if not pieces:
-        raise ModelError("contains no pieces")
+        raise ModelError("contains no subwords")
     return dict(sorted(pieces.items()))
 
 
@@ -135,11 +135,11 @@ def _json_entries(text):
     except ValueError as error:
         raise ModelError(f"not JSON: {error}") from None
     if not isinstance(pairs, list):
-        raise ModelError("a vocabulary must map pieces to ids")
+        raise ModelError("a vocabulary must map subwords to ids")
     for pair in pairs:
         is_pair = isinstance(pair, tuple) and len(pair) == 2
         if not is_pair or type(pair[1]) is not int:
-            raise ModelError("a vocabulary must map pieces to ids")
+            raise ModelError("a vocabulary must map subwords to ids")
         if pair[1] < 0:
             raise ModelError(
                 f"the id of {pair[0]!r:.80} must be at least 0. Received: {pair[1]}"
@@ -176,7 +176,7 @@ def _scalar(text, place):
     quoted = _QUOTED[text[0]].fullmatch(text)
     if quoted is None:
         raise ModelError(
-            f"{place}: a piece in quotes must end with the closing quote. "
+            f"{place}: a subword in quotes must end with the closing quote. "
             f"Received: {text!r:.80}"
         )
     if text[0] == "'":
@@ -203,4 +203,4 @@ def _join_surrogates(piece):
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise ModelError(f"the piece {piece!r:.80} is not valid text") from None
+        raise ModelError(f"the subword {piece!r:.80} is not valid text") from None

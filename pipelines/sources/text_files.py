@@ -70,7 +70,7 @@ class TextFiles(Pairs):
         for paths in zip(self.source, self.target, strict=True):
             counts = [count_lines(path) for path in paths]
             if 0 in counts:
-                raise DataError(f"{paths[counts.index(0)]}: the file is empty.")
+                raise DataError(f"{paths[counts.index(0)]}: the file is empty")
             if counts[0] != counts[1]:
                 raise DataError(
                     f"{paths[0]} and {paths[1]} must have the same number of lines. "
@@ -131,7 +131,7 @@ def _read_alignments(source, target, path):
             if not match or words[0] >= sizes[0] or words[1] >= sizes[1]:
                 raise DataError(
                     f"{path}:{number}: {link} must be a link of the {sizes[0]} source "
-                    f"and {sizes[1]} target words, such as 0-0."
+                    f"and {sizes[1]} target words, such as 0-0"
                 )
             links.append(words)
         yield links
@@ -170,7 +170,7 @@ class PairLines(Pairs):
                 is_empty = False
                 yield pair
             if is_empty:
-                raise DataError(f"{path}: the file has no pairs.")
+                raise DataError(f"{path}: the file has no pairs")
 
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
@@ -240,7 +240,7 @@ class TsvFiles(PairLines):
                     if column > len(cells):
                         raise DataError(
                             f"{path}:{number}: {key} is column {column}, but the line "
-                            f"has only {len(cells)}."
+                            f"has only {len(cells)}"
                         )
                 yield tuple(cells[column - 1] for column in columns.values())
 
@@ -288,7 +288,10 @@ class CsvFiles(TsvFiles):
                 yield line and ""
                 continue
             if delimiter is None and line.startswith("sep="):
-                raise DataError(f"{path}:{number}: remove the line {line!r}.")
+                raise DataError(
+                    f"{path}:{number}: Excel's separator line is not supported. "
+                    f"Received: {line!r}. Remove it."
+                )
             if delimiter is None:
                 unquoted = re.sub('"[^"]*"', "", line)
                 most = max(",;", key=unquoted.count)
@@ -299,7 +302,7 @@ class CsvFiles(TsvFiles):
                 if len(cells) != first:
                     raise DataError(
                         f"{path}:{number}: has {len(cells)} cells, but the first line "
-                        f"has {first} (separated by {delimiter!r})."
+                        f"has {first} (separated by {delimiter!r})"
                     )
                 yield cells
             except csv.Error as error:
@@ -336,7 +339,7 @@ class JsonLines(PairLines):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
-                raise DataError(f"{place}: not a JSON object.") from None
+                raise DataError(f"{place}: not a JSON object") from None
             yield nested_pair(value, self, place)
 
 
@@ -388,7 +391,7 @@ class TmxFiles(PairLines):
         try:
             for number, line in enumerate(lines, start=1):
                 if line is None:
-                    raise DataError(f"{path}:{number}: not UTF-8.")
+                    raise DataError(f"{path}:{number}: not UTF-8")
                 parser.feed(f"{line}\n")
                 for event, element in parser.read_events():
                     if element.tag == "body":
@@ -408,7 +411,7 @@ class TmxFiles(PairLines):
             parser.close()
         except ElementTree.ParseError as error:
             line, _ = error.position
-            raise DataError(f"{path}:{line}: not TMX: {error}.") from None
+            raise DataError(f"{path}:{line}: not TMX: {error}") from None
         if is_empty:
             raise DataError(
                 f"{path}: data.source and data.target must be languages of the file. "

@@ -66,14 +66,14 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
         for piece, number in normal.items():
             if SPACE_MARK in piece[1:]:
                 raise DataError(
-                    f"the piece {piece!r} has a space after its first character, but "
+                    f"the subword {piece!r} has a space after its first character, but "
                     "core TensorFlow operations merge each word separately. "
                     f"{_USE_TEXT_OPS}"
                 )
             for character in set(piece) - normal.keys():
                 raise DataError(
-                    f"the piece {piece!r} contains {character!r}, which is not a "
-                    f"piece, so no merges lead to it. {_USE_TEXT_OPS}"
+                    f"the subword {piece!r} contains {character!r}, which is not a "
+                    f"subword, so no merges lead to it. {_USE_TEXT_OPS}"
                 )
             for index in range(1, len(piece)):
                 left, right = normal.get(piece[:index]), normal.get(piece[index:])

@@ -87,13 +87,31 @@ class FairseqTokenizer(Tokenizer):
         checked = check_sentencepiece_model(model)
         numbers = {piece: n for n, piece in enumerate(pieces) if piece is not None}
         if len(numbers) < len(pieces) - pieces.count(None):
-            raise DataError("the vocabulary contains a piece twice.")
+            twice = next(
+                piece for n, piece in enumerate(pieces) if numbers.get(piece, n) != n
+            )
+            raise DataError(
+                f"each subword must occur once. Received: {twice!r:.80} twice."
+            )
         # `<s>` to `<unk>` have the first ids, so a piece or a language must not.
         free = {n for n, piece in enumerate(pieces) if n > 3 and piece is None}
-        if any(pieces[:4]) or not free.issuperset(languages.values()):
-            raise DataError("a language or a special id has the id of a piece.")
-        if len(set(languages.values())) < len(languages):
-            raise DataError("two languages have the same id.")
+        if any(pieces[:4]):
+            raise DataError(
+                "the first four ids must have no subwords. Received: "
+                f"{pieces[:4]!r:.80}."
+            )
+        owners = {}
+        for language, number in languages.items():
+            if number not in free:
+                raise DataError(
+                    f"the id of {language} must be above 3 and have no subword. "
+                    f"Received: {number}."
+                )
+            if owners.setdefault(number, language) != language:
+                raise DataError(
+                    "each id must belong to one language. Received: "
+                    f"{number} for {owners[number]} and {language}."
+                )
         for language in (source, target):
             if language not in languages:
                 raise DataError(unknown_language(language, languages))
@@ -225,7 +243,7 @@ class FairseqTokenizer(Tokenizer):
             file = _File.model_validate_json(content)
             model = base64.b64decode(file.model, validate=True)
         except ValueError:
-            raise DataError("not a fairseq tokenizer.") from None
+            raise DataError("not a fairseq tokenizer") from None
         return cls(file.pieces, model, file.languages, file.source, file.target)
 
 

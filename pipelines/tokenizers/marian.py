@@ -88,10 +88,13 @@ class MarianSide(Tokenizer):
         super().__init__()
         numbers = {piece: number for number, piece in enumerate(pieces)}
         if len(numbers) < len(pieces):
-            raise DataError("the vocabulary contains a piece twice.")
+            twice = next(piece for n, piece in enumerate(pieces) if numbers[piece] != n)
+            raise DataError(
+                f"each subword must occur once. Received: {twice!r:.80} twice."
+            )
         for piece in (END_PIECE, UNKNOWN):
             if piece not in numbers:
-                raise DataError(f"the vocabulary has no {piece}.")
+                raise DataError(f"the vocabulary must contain {piece}")
         if normalization not in (None, *NORMALIZATIONS):
             raise DataError(
                 f"normalization must be one of {', '.join(NORMALIZATIONS)}. "
@@ -117,7 +120,7 @@ class MarianSide(Tokenizer):
             ids = {piece.encode(): number for piece, number in numbers.items()}
         except UnicodeEncodeError:
             raise DataError(
-                "the vocabulary contains a piece that is not valid text."
+                "the vocabulary contains a subword that is not valid text"
             ) from None
         self._numbers = lookup_table(ids, self.unknown_id)
         self._bytes = {}
@@ -284,7 +287,7 @@ class MarianTokenizer(MarianSide):
             model = _decode(source.model)
             other = model if target.model == "source" else _decode(target.model)
         except ValueError:
-            raise DataError("not a Marian tokenizer.") from None
+            raise DataError("not a Marian tokenizer") from None
         sides = (source.pieces, model), (target.pieces or source.pieces, other)
         return cls(*sides, file.normalization, file.language, file.prefixes)
 

@@ -9,6 +9,7 @@ it read memory outside the table.
 
 import math
 import struct
+from collections import Counter
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -63,7 +64,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
     that this package trains.
     """
     if len(content) > MAX_MODEL_BYTES:
-        raise DataError(f"the file exceeds the limit of {MAX_MODEL_BYTES:,} bytes.")
+        raise DataError(f"the file exceeds the limit of {MAX_MODEL_BYTES:,} bytes")
     try:
         model = ModelProto.FromString(content)
         pieces = [piece.piece for piece in model.pieces]
@@ -72,22 +73,26 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
             model.denormalizer_spec.precompiled_charsmap,
         ]
     except (DecodeError, ValueError):
-        raise DataError("not a SentencePiece model.") from None
+        raise DataError("not a SentencePiece model") from None
     if not pieces:
-        raise DataError("not a SentencePiece model.")
+        raise DataError("not a SentencePiece model")
     if lossless and not model.trainer_spec.byte_fallback:
-        raise DataError("the SentencePiece model must have byte fallback.")
+        raise DataError("the SentencePiece model must have byte fallback")
     if lossless and any(tables):
-        raise DataError("the SentencePiece model must not have a normalization table.")
+        raise DataError("the SentencePiece model must not have a normalization table")
     for table in filter(None, tables):
         check_charsmap(table)
     if len(set(pieces)) < len(pieces):
-        raise DataError("the SentencePiece model contains a piece twice.")
+        ((twice, _),) = Counter(pieces).most_common(1)
+        raise DataError(
+            "each subword of the SentencePiece model must occur once. Received: "
+            f"{twice!r:.80} twice."
+        )
     for number, piece in enumerate(model.pieces):
-        label = f"piece {number} of the SentencePiece model"
+        label = f"subword {number} of the SentencePiece model"
         # For invalid UTF-8, protobuf returns `bytes` instead of `str`.
         if not isinstance(piece.piece, str):
-            raise DataError(f"{label} is not valid UTF-8.")
+            raise DataError(f"{label} is not valid UTF-8")
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
             raise DataError(
                 f"{label} must have 1 to {MAX_PIECE_LENGTH:,} characters. "
@@ -111,7 +116,7 @@ def check_charsmap(table: bytes) -> None:
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(
             "the normalization table of the SentencePiece model exceeds the limit of "
-            f"{MAX_CHARSMAP_BYTES:,} bytes."
+            f"{MAX_CHARSMAP_BYTES:,} bytes"
         )
     size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
     # The library allocates blocks of 256 units.
@@ -158,5 +163,5 @@ def _check_trie(units, num_text_bytes):
 
 def _damaged(reason):
     return DataError(
-        f"the normalization table of the SentencePiece model is damaged: {reason}."
+        f"the normalization table of the SentencePiece model is damaged: {reason}"
     )

@@ -74,8 +74,8 @@ class WordPieceTokenizer(Tokenizer):
         distinct = set(vocabulary)
         if vocabulary[: len(fixed)] != fixed or len(distinct) < len(vocabulary):
             raise DataError(
-                "a WordPiece vocabulary must have no duplicate pieces and must begin "
-                f"with {', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
+                "a WordPiece vocabulary must have no duplicate subwords and must begin "
+                f"with {', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark"
             )
         self.vocabulary_size = len(vocabulary)
         self._vocabulary = tuple(vocabulary)
@@ -115,7 +115,7 @@ class WordPieceTokenizer(Tokenizer):
         try:
             fields = _Fields.model_validate_json(content)
         except ValidationError:
-            raise DataError("not a WordPiece tokenizer.") from None
+            raise DataError("not a WordPiece tokenizer") from None
         return cls(fields.vocabulary, fields.split_digits)
 
 
@@ -198,7 +198,7 @@ def train_word_pieces(
         raise DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
             f"{len(fixed)}, the number of special ids, bytes and characters (each also "
-            "as a suffix)."
+            "as a suffix)"
         )
     word_counts = _word_counts(sentences, WordSplitter(set(alphabet), split_digits))
     learned = _learn(word_counts, set(fixed), vocabulary_size)

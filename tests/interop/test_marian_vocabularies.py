@@ -70,7 +70,7 @@ def test_model_has_the_ids_with_pieces(tmp_path, options, settings, ids, size):
     assert imported.tokenizer.pieces()[:-2] == list(PIECES)
     expected = logits(arrays, SOURCE, TARGET)
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
-    missing = imported.card_rows.get("ids without a piece")
+    missing = imported.card_rows.get("ids without a subword")
     assert missing == (f"{size - 11}, omitted from the softmax" if size > 11 else None)
 
 

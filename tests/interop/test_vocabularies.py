@@ -86,25 +86,25 @@ def test_vocabulary_may_have_windows_line_ends_and_byte_order_mark(
 REFUSED = {
     # Marian also aborts on empty lines.
     "vocab.txt": [
-        ("", "contains no pieces"),
+        ("", "contains no subwords"),
         ("a\n\nb\n", "line 2 is empty"),
         ("a\nb\n\n", "line 3 is empty"),
         (" " * (65 << 20), "at most 67,108,864 bytes"),
     ],
     "vocab.yml": [
-        ("a: 0\nb: 2\n", "no piece has the id 1"),
+        ("a: 0\nb: 2\n", "no subword has the id 1"),
         ("a: 0\nb: 0\n", "the id 0 belongs to 'a' and 'b'"),
-        ("a: 0\na: 1\n", "the piece 'a' has the ids 0 and 1"),
+        ("a: 0\na: 1\n", "the subword 'a' has the ids 0 and 1"),
         ("a: 0\nb 1\n", "line 2: must be PIECE: ID. Received: 'b 1'"),
         ("a: 0\nb: -1\n", "line 2: must be PIECE: ID"),
         ("a: 0\nb: 99999999999999999999\n", "line 2: must be PIECE: ID"),
-        ('a: 0\n"b: 1\n', "line 2: a piece in quotes must end"),
+        ('a: 0\n"b: 1\n', "line 2: a subword in quotes must end"),
         ('a: 0\n"\\q": 1\n', "is not a YAML escape"),
         ('a: 0\n"\\U00110000": 1\n', "is not a character"),
         ('"\\ud800": 0\n', "is not valid text"),
         ("!!python/name:os.system : 0\n!!x: 1\n- 2", "line 3: must be PIECE: ID"),
-        ("", "contains no pieces"),
-        ("a: 1000000\n", "no piece has the id 0"),
+        ("", "contains no subwords"),
+        ("a: 1000000\n", "no subword has the id 0"),
         ("a\xff: 0\n", "not UTF-8"),
     ],
     "vocab.json": [('{"a": 0, "f": -1}', "'f' must be at least 0. Received: -1")],
@@ -127,9 +127,9 @@ def test_entries_may_lack_ids_and_are_limited_to_a_size(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_text("d: 9\nb: 3\na: 0\nc: 5\na: 7\n")
     assert list(read_entries(path, 6).items()) == [(0, "a"), (3, "b"), (5, "c")]
-    with pytest.raises(ModelError, match="the piece 'a' has the ids 0 and 7"):
+    with pytest.raises(ModelError, match="the subword 'a' has the ids 0 and 7"):
         read_entries(path)
-    with pytest.raises(ModelError, match="contains no pieces"):
+    with pytest.raises(ModelError, match="contains no subwords"):
         read_entries(path, 0)
 
 

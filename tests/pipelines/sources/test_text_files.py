@@ -226,7 +226,7 @@ GOOD = '{"source": "a", "target": "b"}'
     [
         (CsvFiles, ["Well, yes, sure;Ja", "No, thanks;Nein"], r"2: has 2 cells.* 3 "),
         (CsvFiles, ["en,de", "Hello, world,Hallo"], r"2: has 3 cells, .* has 2"),
-        (CsvFiles, ["sep=;", "a;b"], "1: remove the line 'sep=;'"),
+        (CsvFiles, ["sep=;", "a;b"], "Received: 'sep=;'. Remove it"),
         (CsvFiles, ["a,b", '"c', 'd",e'], "2: must be a line of CSV, and each"),
         (TsvFiles, ["a\tb", "only one"], "2: data.target is column 2, .* has only 1"),
         (TsvFiles, [], " the file has no pairs"),

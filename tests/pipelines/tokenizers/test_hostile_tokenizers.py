@@ -58,10 +58,10 @@ def change(content, alter):
     [
         (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"x"), "table"),
         (lambda m: setattr(m.denormalizer_spec, "precompiled_charsmap", b"x"), "table"),
-        (lambda m: setattr(m.pieces[270], "piece", ""), "piece 270 .* 0 characters"),
-        (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "piece 270 .* 1,001"),
-        (lambda m: setattr(m.pieces[270], "piece", "<s>"), "a piece twice"),
-        (lambda m: setattr(m.pieces[270], "piece", "QZ"), "piece 270 .* not valid UTF"),
+        (lambda m: setattr(m.pieces[270], "piece", ""), "word 270 .* 0 characters"),
+        (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "word 270 .* 1,001"),
+        (lambda m: setattr(m.pieces[270], "piece", "<s>"), "Received: '<s>' twice"),
+        (lambda m: setattr(m.pieces[270], "piece", "QZ"), "word 270 .* not valid UTF"),
         (lambda m: m.pieces.add(piece="\0", type=3), "a one-character control"),
         (
             lambda m: setattr(m.pieces[270], "score", float("nan")),

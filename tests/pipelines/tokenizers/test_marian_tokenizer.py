@@ -144,8 +144,8 @@ def test_opus_normalization_replaces_unusual_characters():
         (lambda f: f.update(language=["fra"]), "not a Marian tokenizer"),
         (lambda f: f.update(language="deu"), "no target language"),
         (lambda f: f.update(normalization="nfkc"), "normalization must be one of"),
-        (lambda f: f["source"].update(pieces=["a", "a"]), "a piece twice"),
-        (lambda f: f["source"].update(pieces=["a"]), "has no </s>"),
+        (lambda f: f["source"].update(pieces=["a", "a"]), "Received: 'a' twice"),
+        (lambda f: f["source"].update(pieces=["a"]), "must contain </s>"),
         (lambda f: f["source"].update(pieces=[*PIECES, 7]), "not a Marian tokenizer"),
         (
             lambda f: f["source"].update(pieces=[*PIECES, "\ud800"]),

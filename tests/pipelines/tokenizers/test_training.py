@@ -132,7 +132,7 @@ def test_word_pieces_reject_invalid_files(tmp_path):
     good = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", "a", "##a"]
     for vocabulary, problem in [
         (good[1:], "begin with"),
-        ([*good, "a"], "no duplicate pieces"),
+        ([*good, "a"], "no duplicate subwords"),
         ([*good, 3], "not a WordPiece tokenizer"),
     ]:
         fields = {"kind": "word_piece", "split_digits": False, "vocabulary": vocabulary}
