@@ -138,7 +138,7 @@ class EncodedCorpus:
         # Reading an altered array may raise any exception.
         except Exception as error:
             raise DataError(
-                f"{os.fspath(folder)}: no readable encoded corpus ({error})."
+                f"{os.fspath(folder)}: no readable encoded corpus ({error})"
             ) from None
 
     def _load(self, name, *dtypes):
@@ -247,7 +247,7 @@ class EncodedCorpus:
             ids = self._ids[side]
             if ids.min() < 0 or ids.max() >= size:
                 raise DataError(
-                    f"{self.folder}: contains {side} ids outside of the vocabulary."
+                    f"{self.folder}: contains {side} ids outside of the vocabulary"
                 )
 
     def rows_outside(self, size: int) -> np.ndarray:

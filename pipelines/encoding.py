@@ -110,7 +110,7 @@ def encode_corpus(
     # A link stays, and its target is replaced.
     folder = os.path.realpath(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise DataError(f"{folder}: must be a folder.")
+        raise DataError(f"{folder}: must be a folder")
     # An error also removes the folder of an interrupted call.
     for each in [folder] if fingerprint is None else [folder, f"{folder}.part"]:
         names = os.listdir(each) if os.path.isdir(each) else []

@@ -195,7 +195,7 @@ def content_hash(path: str | os.PathLike) -> str:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def visible_files(folder: str | os.PathLike) -> list[str]:
@@ -247,7 +247,7 @@ def text_chunks(
                 lines += chunk[: chunk.index(b"\0")].count(b"\n")
                 raise DataError(
                     f"{path}:{lines + 1}: must be a text, but contains a NUL byte, as "
-                    r"binary files do. tr -d '\000' removes such bytes."
+                    r"binary files do. tr -d '\000' removes such bytes"
                 )
             lines += chunk.count(b"\n")
             if not lines:
@@ -266,7 +266,7 @@ def text_chunks(
             problem = f"cannot be read ({reason or error})"
         else:
             raise
-        raise DataError(f"{path}: {problem}, after line {lines}.") from None
+        raise DataError(f"{path}: {problem}, after line {lines}") from None
     if not lines and returns > (chunk or b"").endswith(b"\r"):
         raise DataError(
             rf"{path}: lines must end with \n, but the text has only \r. Convert it "

@@ -281,7 +281,7 @@ def _read_metadata(path):
         FileSystems.delete([path])
         raise DataError(
             f"no training examples: {metadata['num_read']:,} pairs read, dropped: "
-            f"{describe_dropped(metadata['dropped']) or 'none'}."
+            f"{describe_dropped(metadata['dropped']) or 'none'}"
         )
     return metadata
 

@@ -66,14 +66,14 @@ def output_folder(path, kept=()):
 def make_folder(path):
     """Creates a folder on any of Beam's filesystems. Returns whether it existed."""
     if os.path.isfile(path):
-        raise DataError(f"{path}: is a file, not a folder.")
+        raise DataError(f"{path}: is a file, not a folder")
     try:
         if FileSystems.exists(path):
             return True
         FileSystems.mkdirs(path)
     except (OSError, ValueError) as error:
         # Beam raises ValueError if the filesystem's package is not installed.
-        raise DataError(f"{path}: cannot be created ({error}).") from error
+        raise DataError(f"{path}: cannot be created ({error})") from error
     return False
 
 
@@ -82,7 +82,7 @@ def open_lines(path, errors="drop"):
     try:
         file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
+        raise DataError(f"{path}: cannot be read ({error})") from None
     with file:
         yield from opened_lines(file, path, errors)
 

@@ -171,7 +171,7 @@ def encode_prefixes(tokenizer, prefixes, model):
         if not _can_generate(tokenizer, model, row):
             raise ModelError(
                 f"prefix {text.strip()!r} contains tokens that the model cannot "
-                "generate. Remove them, or use a model whose outputs include them."
+                "generate. Remove them, or use a model whose outputs include them"
             )
     check_positions(model, [[*row, tokenizer.end_id] for row in rows], prefixes)
     return rows
@@ -269,7 +269,7 @@ def encode_required(tokenizer, required, model, automaton=None):
             if not any(found):
                 raise ModelError(
                     f"the model cannot generate the required phrase {phrase[0]!r}. "
-                    "Its vocabulary must spell it, without a forbidden phrase."
+                    "Its vocabulary must spell it, without a forbidden phrase"
                 )
             encoded[-1].append(list(filter(None, found)))
     return encoded

@@ -221,7 +221,7 @@ def _parse(raw, syntax, has_tags, spans_of):
         if number % 3:
             events += [] if part is None else [_Event("keep", part, text=part)]
         elif re.search("</?keep>", part):
-            raise DataError("<keep> and </keep> must surround each text that stays.")
+            raise DataError("<keep> and </keep> must surround each text that stays")
         else:
             events += parse(part)
     return _assemble(events, syntax, spans_of)

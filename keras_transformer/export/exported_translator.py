@@ -113,7 +113,7 @@ class ExportedTranslator:
         if "translate_constrained" not in self._loaded.signatures:
             raise ModelError(
                 f"{self.path}: cannot use a glossary. Export the model with "
-                "--constraints."
+                "--constraints"
             )
         other = copy.copy(self)
         other.glossary, other._glossary = glossary, Glossary(glossary)
@@ -150,7 +150,7 @@ class ExportedTranslator:
                 raise ModelError(
                     f"{self.path}: cannot return an n-best list of {n}, because it was "
                     f"exported with a beam size of {beam_size}. Export the model with "
-                    "a larger beam."
+                    "a larger beam"
                 )
             texts, scores = texts[:, :n], scores[:, :n]
             counts = outputs.get("counts", np.ones(len(texts), int))
@@ -287,7 +287,7 @@ class ExportedTranslator:
         """Returns the signature `name`, or raises `ModelError` if there is none."""
         if name not in self._loaded.signatures:
             raise ModelError(
-                f"{self.path}: has no signature {name}. Export the model again."
+                f"{self.path}: has no signature {name}. Export the model again"
             )
         return self._loaded.signatures[name]
 

@@ -80,5 +80,5 @@ def foreign_error(path, reason):
     """Returns the error about a SavedModel of another program."""
     return ModelError(
         f"{path}: not an export of this package, because it has {reason}. Create one "
-        "with `keras-transformer export`."
+        "with `keras-transformer export`"
     )

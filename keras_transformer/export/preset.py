@@ -61,7 +61,7 @@ def export_preset(
 def check_exportable(model):
     """Rejects an `Ensemble`, and a model with weights that are not finite."""
     if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+        raise ExportError("an ensemble cannot be exported. Export one of its models")
     check_finite(model.name, model.weights)
 
 

@@ -53,12 +53,12 @@ def _trained_linearization(translator):
     if translator.data is None:
         raise ModelError(
             f"{translator.path}: parsing needs the recipe of the model. Use the run's "
-            "folder."
+            "folder"
         )
     if translator.data.kind != "trees":
         raise ModelError(
             f"{translator.path}: parsing needs a model trained on data.kind: trees. "
-            f"Received: data.kind: {translator.data.kind}."
+            f"Received: data.kind: {translator.data.kind}"
         )
     return translator.data.linearization
 

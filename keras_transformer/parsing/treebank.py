@@ -91,7 +91,7 @@ class TreeFiles(Pairs):
                     raise DataError(f"{path}:{line}: {error}") from None
                 yield tree
             if not count:
-                raise DataError(f"{path}: must contain at least one tree.")
+                raise DataError(f"{path}: must contain at least one tree")
 
     def symbols(self) -> list[str]:
         """Returns all symbols of the trees. Each needs a separate id."""
@@ -133,5 +133,5 @@ def _files(path: str) -> list[str]:
         return [path]
     found = visible_files(path)
     if not found:
-        raise DataError(f"{path}: must contain at least one file.")
+        raise DataError(f"{path}: must contain at least one file")
     return found

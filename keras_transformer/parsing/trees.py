@@ -101,7 +101,7 @@ def parse_tree(text: str) -> Tree:
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:
-        raise DataError("not a tree: it must be exactly one tree, with a word.")
+        raise DataError("not a tree: it must be exactly one tree, with a word")
     return trees[0]
 
 
@@ -152,13 +152,13 @@ def _parse(pieces, name):
         else:
             bracket.words.append(piece)
         if problem:
-            raise DataError(f"{name}:{line}: {problem}.")
+            raise DataError(f"{name}:{line}: {problem}")
         if not stack and words:
             yield first_line, _tree(words, tags, spans, bracket.label is not None)
     if stack:
         raise DataError(
             f"{name}:{first_line}: the tree that begins on this line needs "
-            f'{len(stack)} more ")".'
+            f'{len(stack)} more ")"'
         )
 
 

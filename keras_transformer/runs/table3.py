@@ -47,11 +47,11 @@ def expand_rows(names):
         if not found:
             raise RecipeError(
                 f"`rows` must be names in Table 3 ({', '.join(PAPER)}) or letters of "
-                f"its groups, such as A. Received: {name!r}."
+                f"its groups, such as A. Received: {name!r}"
             )
         wanted.update(found)
     if not wanted:
-        raise RecipeError("`rows` must name at least one row of Table 3.")
+        raise RecipeError("`rows` must name at least one row of Table 3")
     return [row for row in PAPER if row in wanted]
 
 

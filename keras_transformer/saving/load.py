@@ -58,7 +58,7 @@ def _locate_weights(path):
     if source.kind == "export":
         raise ModelError(
             f"{source}: is a SavedModel, whose weights cannot be changed, averaged or "
-            "combined. Use the run folder or the .keras file."
+            "combined. Use the run folder or the .keras file"
         )
     return source
 
@@ -88,7 +88,7 @@ def load_run(folder):
     except ModelError as error:
         raise ModelError(
             f"{folder}: the checkpoint does not match config.yaml: {error}. Check that "
-            "the recipe and the vocabulary are unchanged."
+            "the recipe and the vocabulary are unchanged"
         ) from None
     if lora:
         add_adapters(model, **lora.model_dump())

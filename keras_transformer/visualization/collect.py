@@ -71,7 +71,7 @@ class Attention(NamedTuple):
         if kind not in self.scores or (self.is_mean and (layer or head)):
             raise ModelError(
                 "a SavedModel has only the mean cross-attention of its last layers. "
-                "For other kinds, layers and heads, use the run folder."
+                "For other kinds, layers and heads, use the run folder"
             )
         num_layers, num_heads = self.scores[kind].shape[:2]
         limits = ("layer", layer, num_layers), ("head", head, num_heads)
@@ -111,7 +111,7 @@ def compute_attention(
     from keras_transformer.decoding.text import compute_unit_attention
 
     if isinstance(model, Ensemble):
-        raise ModelError("an ensemble has no attention scores. Use one of its models.")
+        raise ModelError("an ensemble has no attention scores. Use one of its models")
     sides = (tokenizer, select_target(tokenizer))
     rows = [
         encode_texts(side, [text])[0]

@@ -42,7 +42,7 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     if len(panels) > _MAX_PANELS:
         raise ModelError(
             f"at most {_MAX_PANELS} heads fit into one figure. Received: "
-            f"{len(panels)}. Choose a layer or head."
+            f"{len(panels)}. Choose a layer or head"
         )
     rows, columns = map(_escape, attention.labels(kind))
     panels_per_row = len({head for _, head, _ in panels})

@@ -104,7 +104,7 @@ class RecordFolder(Pairs):
     def _check_tokenizer(self, tokenizer: Tokenizer, label: str) -> None:
         if tokenizer.fingerprint() != self.facts["tokenizer"]:
             raise DataError(
-                f"{self.folder}: the ids come from a different tokenizer than {label}."
+                f"{self.folder}: the ids come from a different tokenizer than {label}"
             )
 
     def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
@@ -126,16 +126,16 @@ class RecordFolder(Pairs):
                     for side, size in zip(sides, sizes, strict=True):
                         ids = side.flat_values
                         if tf.reduce_any((ids < 0) | (ids >= size)):
-                            raise DataError(f"{path}: has ids outside the vocabulary.")
+                            raise DataError(f"{path}: has ids outside the vocabulary")
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
-                raise DataError(f"{path}: no such file.") from None
+                raise DataError(f"{path}: no such file") from None
             except _DAMAGE as error:
                 reason = str(getattr(error, "message", error)).partition("\n")[0]
                 raise DataError(f"{path}: damaged: {reason}") from None
             if found != num_pairs:
                 raise DataError(
-                    f"{path}: has {found} records, but {RECORDS} lists {num_pairs}."
+                    f"{path}: has {found} records, but {RECORDS} lists {num_pairs}"
                 )
 
     def fingerprint(self) -> str:

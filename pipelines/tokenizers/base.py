@@ -175,7 +175,7 @@ class Tokenizer(tf.Module):
         try:
             if len(content) > cls._max_bytes:
                 raise DataError(
-                    f"the file exceeds the limit of {cls._max_bytes:,} bytes."
+                    f"the file exceeds the limit of {cls._max_bytes:,} bytes"
                 )
             tokenizer = cls._parse(content)
         except DataError as error:

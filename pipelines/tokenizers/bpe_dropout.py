@@ -52,7 +52,7 @@ class BpeDropout:
         if model.trainer_spec.model_type != model.trainer_spec.BPE:
             raise DataError(
                 "tokenizer.bpe_dropout must be 0 unless the SentencePiece model is of "
-                "type BPE."
+                "type BPE"
             )
         pieces = pieces_by_type(model)
         normal, fixed = pieces[Piece.NORMAL], pieces[Piece.USER_DEFINED]

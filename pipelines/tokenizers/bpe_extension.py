@@ -52,7 +52,7 @@ def extend_bpe(
     text may provide fewer than `num_pieces` pieces.
     """
     if not tokenizer.has_merges:
-        raise DataError("only a SentencePiece model of type BPE can be extended.")
+        raise DataError("only a SentencePiece model of type BPE can be extended")
     model = ModelProto.FromString(tokenizer.model)
     counts = Counter()
     known = (each for each in sentences if each is not None)

@@ -102,7 +102,7 @@ class BytePairTokenizer(SentencePieceVocabulary):
         # If the library's error message quotes invalid UTF-8, decoding the message
         # raises a `ValueError`.
         except (RuntimeError, ValueError):
-            raise DataError("not a SentencePiece model.") from None
+            raise DataError("not a SentencePiece model") from None
         ids = processor.pad_id(), processor.unk_id()
         ids += processor.bos_id(), processor.eos_id()
         if ids != (self.pad_id, self.unknown_id, self.start_id, self.end_id):
@@ -163,7 +163,7 @@ class SentencePieceSplitter(tf.Module):
             self._operation.tokenize(["a"])
         except tf.errors.OpError:
             # tensorflow-text contains an older and stricter copy of the library.
-            raise DataError("tensorflow-text cannot read the model.") from None
+            raise DataError("tensorflow-text cannot read the model") from None
 
     def _load(self):
         # In a loaded SavedModel, operations with the same name would share one model.

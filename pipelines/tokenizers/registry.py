@@ -143,7 +143,7 @@ def train_tokenizer(
         )
     sampled = reservoir_sample(filter(_has_text, sentences), max_sentences)
     if not sampled:
-        raise DataError("a tokenizer needs at least one text that is not blank.")
+        raise DataError("a tokenizer needs at least one text that is not blank")
     if symbols and kind != BytePairTokenizer.kind:
         raise DataError(
             "words that are never split, such as the brackets and labels of parse "

@@ -238,13 +238,13 @@ def test_truncated_gzip_fails_after_good_lines(tmp_path):
     with pytest.raises(DataError, match="truncated") as error:
         for _ in lines:
             read += 1
-    message = f"{path}: the gzip file is truncated, after line {read}."
+    message = f"{path}: the gzip file is truncated, after line {read}"
     assert str(error.value) == message
     with pytest.raises(DataError) as error:
         count_lines(path)
     assert str(error.value) == message
     path.write_bytes(whole[:-3])
-    with pytest.raises(DataError, match=r"truncated, after line 100003\."):
+    with pytest.raises(DataError, match=r"truncated, after line 100003$"):
         list(read_lines(path))
 
 
