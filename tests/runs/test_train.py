@@ -159,23 +159,6 @@ def test_resumed_run_says_where_it_begins(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(
-    "F05", "a finished run that resumes with more steps equals one longer run"
-)
-def test_train_resumes_with_more_steps(phrases_run, tmp_path):
-    folder, _ = phrases_run
-    again = tmp_path / "again"
-    shutil.copytree(folder, again)
-    train(small_recipe("training.steps=11"), again, progress=False)
-    whole = tmp_path / "whole"
-    train(small_recipe("training.steps=11"), whole, progress=False)
-    # Only the stopped run has a checkpoint of step 8, so only the last one is compared.
-    one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
-@pytest.mark.slow
 def test_train_retries_failed_start_with_other_settings(tmp_path):
     """Word pieces, learned positions and bfloat16, after two starts that fail."""
     for settings, message in (
@@ -301,29 +284,3 @@ def test_train_rejects_lost_checkpoints_and_changed_text(phrases_run, tmp_path):
     summary = train(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 9
     assert load_recipe(changed / "config.yaml") == other
-
-
-@pytest.mark.slow
-@pytest.mark.fault(
-    "X02",
-    "training does not resume from it; `--from` starts a new run with its weights",
-)
-def test_new_run_starts_with_averaged_weights(phrases_run, tmp_path):
-    folder, _ = phrases_run
-    average = tmp_path / "average-1"
-    shutil.copytree(folder, average)
-    shutil.rmtree(average / "checkpoints")
-    with pytest.raises(RunError, match=r"checkpoints of .*`initial_model`"):
-        train(small_recipe(), average, progress=False)
-    # At this rate, one step hardly changes the weights.
-    recipe = small_recipe(
-        "training.steps=1",
-        "training.learning_rate=1e-9",
-        f"training.initial_model={tmp_path}/average-{{seed}}",
-    )
-    summary = train(recipe, tmp_path / "new", progress=False)
-    assert summary["steps"] == 1
-    before = weights(average / "model.keras")
-    after = weights(tmp_path / "new" / "model.keras")
-    for value, expected in zip(after, before, strict=True):
-        np.testing.assert_allclose(value, expected, atol=1e-7)

@@ -213,6 +213,9 @@ def test_interrupted_run_matches_an_uninterrupted_run(
     assert run.state() == uninterrupted[1]
 
 
+@pytest.mark.fault(
+    "F05", "a finished run that resumes with more steps equals one longer run"
+)
 def test_extended_run_matches_a_run_of_all_steps(recorders, uninterrupted, tmp_path):
     run = Run(tmp_path / "run", recorders)
     # Training in stages also calls `fit` once per stage.
