@@ -7,7 +7,6 @@ import pytest
 import tiny_export
 from commands import error_of, run_command
 
-import keras_transformer as kt
 from keras_transformer import opening as models
 from keras_transformer import pipelines
 from keras_transformer.decoding import read_glossary
@@ -60,40 +59,15 @@ def lines(result):
     return result.stdout.split("\n")[:-1]
 
 
-@pytest.mark.slow
-def test_search_options_give_the_results_of_the_library(translate, folders):
-    opened = models.open_model(folders[0])
-    both = models.open_model(folders[0], ensemble=[folders[1]])
-    prefixed = opened.n_best(SOURCES, 1, prefixes=["ein Hund"] * len(SOURCES))
-    free = opened.translate(SOURCES)
-    word = free[0].split()[0]
-    expected = {
-        (): free,
-        ("--forbid", word): opened.with_search(forbidden=[word]).translate(SOURCES),
-        ("--beam-size", "1"): opened.with_search(beam_size=1).translate(SOURCES),
-        ("--prefix", "ein Hund"): [best.text for (best,) in prefixed],
-        ("--ensemble", str(folders[1])): both.translate(SOURCES),
-    }
-    found = {options: lines(translate(*options)) for options in expected}
-    assert found == expected
-    assert len(set(map(tuple, found.values()))) == len(expected)
-
-
-def test_ensembles_have_one_vocabulary_and_higher_scores(translate, folders):
+def test_ensembles_have_one_vocabulary_and_no_alignments(translate, folders):
     assert error_of(translate("--ensemble", folders[2])) == (
         f"error: {folders[2] / 'model.keras'}: must have the same vocabulary as "
         f"{folders[0] / 'model.keras'}, like all models of an ensemble\n"
     )
     error = error_of(translate("--ensemble", folders[1], "--alignments"))
     assert "an ensemble cannot align words" in error
-    opened = kt.open_model(folders[0], ensemble=[folders[1]])
-    (pair,) = opened.score([SOURCES[0]], ["ein Hund"])
-    singles = [kt.open_model(folder) for folder in folders[:2]]
-    scores = [one.score([SOURCES[0]], ["ein Hund"])[0] for one in singles]
-    # The logarithm is concave, so the ensemble's log-probability is at least the mean.
-    assert min(one.log_prob for one in scores) < pair.log_prob
-    assert pair.num_tokens == scores[0].num_tokens
-    assert opened.fingerprint() != singles[0].fingerprint()
+    both = models.open_model(folders[0], ensemble=[folders[1]])
+    assert both.fingerprint() != models.open_model(folders[0]).fingerprint()
 
 
 @pytest.mark.slow
