@@ -122,19 +122,6 @@ def test_checkpoint_is_synced_before_an_older_one_is_deleted(
     assert events.index(("delete", "ckpt-1.npz")) > renamed
 
 
-def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with (
-        pytest.raises(StorageError, match=r"a\.txt: cannot be written \(No space left"),
-        replace_file(path) as temporary,
-    ):
-        temporary.write_text("half of the n")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("name", ["file/x.txt", "n" * 250 + ".txt"])
 def test_replace_file_reports_impossible_paths(tmp_path, name):
     (tmp_path / "file").touch()
