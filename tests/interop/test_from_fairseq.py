@@ -36,6 +36,7 @@ from toolkit_models import HOSTILE_TEXTS, safetensors
 from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer import opening
 from keras_transformer.cli.app import app
 from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import DataError, ExportError, ModelError
@@ -85,10 +86,10 @@ def imported(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def nllb(imported, tmp_path_factory):
+def nllb(imported, models_stay_open, tmp_path_factory):
     """The folder of an imported NLLB model, and its `Translator`."""
     folder = write_imported(imported("nllb"), tmp_path_factory.mktemp("nllb") / "m")
-    return folder, kt.open_model(folder)
+    return folder, opening.open_model(folder)
 
 
 def padded(rows):
