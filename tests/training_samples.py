@@ -1,4 +1,6 @@
-"""Small models and batches for tests of training."""
+"""Small models and batches for tests of training, and logs without times."""
+
+import json
 
 import keras
 import numpy as np
@@ -9,6 +11,8 @@ from keras_transformer import training
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
+# Keys of metrics.jsonl and of a checkpoint's progress that differ between equal runs.
+CLOCKS = {"seconds", "checkpoint_seconds", "tokens_per_second"}
 VOCABULARY = 23
 START, END = 2, 3
 # Numbers of source and target ids per row, including the end id. The third row contains
@@ -154,3 +158,13 @@ def log_softmax(logits):
     logits = np.asarray(logits, "float64")
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def without_clocks(values):
+    return {name: values[name] for name in values if name not in CLOCKS}
+
+
+def log_rows(run):
+    """Returns the rows of metrics.jsonl in a run folder, without times."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [without_clocks(json.loads(line)) for line in lines]

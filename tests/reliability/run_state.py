@@ -3,13 +3,9 @@
 import json
 
 import numpy as np
-from training_samples import steps_in
+from training_samples import log_rows, steps_in, without_clocks
 
 from keras_transformer.saving.keras_file import read
-
-# Times and rates in a checkpoint's `progress` and in metrics.jsonl, which differ
-# between runs of the same steps.
-TIMES = {"seconds", "checkpoint_seconds", "tokens_per_second"}
 
 
 def assert_same(run, other, same_files=True):
@@ -41,18 +37,8 @@ def newest_checkpoint(run):
     step = steps_in(run / "checkpoints")[-1]
     with np.load(run / "checkpoints" / f"ckpt-{step}.npz") as arrays:
         found = {name: array.tobytes() for name, array in arrays.items()}
-    found["progress"] = without_times(json.loads(found["progress"]))
+    found["progress"] = without_clocks(json.loads(found["progress"]))
     return {"step": step, **found}
-
-
-def log_rows(run):
-    """Returns the rows of metrics.jsonl without times and throughputs."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [without_times(json.loads(line)) for line in lines]
-
-
-def without_times(values):
-    return {name: values[name] for name in values if name not in TIMES}
 
 
 def model_weights(path):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from phrases_run import small_recipe
+from training_samples import log_rows
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines import EncodedCorpus, steps_per_epoch
@@ -18,7 +19,6 @@ from keras_transformer.runs.cost import count_run_flops
 from keras_transformer.runs.train import train
 from keras_transformer.saving.checkpoints import checkpoint_paths, path_in_model
 from keras_transformer.saving.load import load_run
-from keras_transformer.saving.names import read_metrics
 from keras_transformer.training.callbacks import Progress
 
 STAGES = (
@@ -37,14 +37,6 @@ SETTINGS = (
 def weights(folder):
     model = keras.saving.load_model(folder / "model.keras")
     return [weight.numpy() for weight in model.weights]
-
-
-def rows(folder):
-    """Returns the lines of metrics.jsonl without times."""
-    return [
-        {name: value for name, value in row.items() if name != "seconds"}
-        for row in read_metrics(folder)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +112,7 @@ def test_resumed_stages_give_the_same_model(run, tmp_path, step):
     train(small_recipe(*SETTINGS), interrupted, progress=False)
     for one, other in zip(weights(interrupted), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert rows(interrupted) == rows(run)
+    assert log_rows(interrupted) == log_rows(run)
 
 
 def test_model_is_the_moving_average_over_all_stages(run):
@@ -149,14 +141,14 @@ def test_average_run_reads_the_moving_average(run, tmp_path):
 
 
 def test_log_names_the_stage_of_each_row(run):
-    assert [(row["split"], row["step"], row["stage"]) for row in rows(run)] == [
+    assert [(row["split"], row["step"], row["stage"]) for row in log_rows(run)] == [
         ("stage", 0, 1),
         ("stage", 3, 2),
         ("validation", 4, 2),
         ("final", 6, 2),
     ]
-    assert rows(run)[-2]["best_metric"] == "perplexity"
-    assert rows(run)[-2]["is_best"] is True
+    assert log_rows(run)[-2]["best_metric"] == "perplexity"
+    assert log_rows(run)[-2]["is_best"] is True
 
 
 def test_cost_of_a_run_is_the_sum_over_its_stages(run):

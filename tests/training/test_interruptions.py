@@ -15,9 +15,11 @@ import tensorflow as tf
 from training_samples import (
     ResettableModel,
     batch,
+    log_rows,
     steps_in,
     tiny_transformer,
     weights_of,
+    without_clocks,
 )
 
 from keras_transformer import training
@@ -33,7 +35,6 @@ SETTINGS = {
     **{"checkpoint_steps": 2, "validation_steps": 4, "metric": "perplexity"},
     **{"log_steps": 3, "patience": 5, "max_consecutive_skips": 1, "bar": False},
 }
-CLOCKS = {"seconds", "tokens_per_second", "checkpoint_seconds"}
 
 
 def dataset(start_step):
@@ -127,11 +128,6 @@ class Run:
     def averages(self):
         return [np.array(each) for _, each in self.trainer.moving_average.pairs()]
 
-    def log(self):
-        """Returns the rows of metrics.jsonl without fields that depend on time."""
-        lines = (self.folder / "metrics.jsonl").read_text("utf-8").splitlines()
-        return [without_clocks(json.loads(line)) for line in lines]
-
     def state(self):
         model = self.trainer.model
         folder = self.folder / "checkpoints"
@@ -147,16 +143,12 @@ class Run:
         ]
         return {
             "arrays": [np.asarray(each).tobytes() for each in arrays],
-            "log": self.log(),
+            "log": log_rows(self.folder),
             "progress": without_clocks(dict(self.trainer.progress)),
             "regular checkpoints": regular,
             "validated": self.validated,
             "norms": self.norms,
         }
-
-
-def without_clocks(values):
-    return {name: values[name] for name in values if name not in CLOCKS}
 
 
 @pytest.fixture(scope="module")
@@ -245,11 +237,11 @@ def test_resumed_log_line_has_a_loss_if_later_steps_are_skipped(recorders, tmp_p
     run = Run(tmp_path / "run", recorders)
     run.part(last_step=2)
     run.part(last_step=EMPTY)
-    skipped, line = run.log()
+    skipped, line = log_rows(run.folder)
     assert (skipped["split"], line["split"], line["step"]) == ("skipped", "train", 3)
     whole = Run(tmp_path / "whole", recorders)
     whole.part(last_step=EMPTY)
-    assert whole.log() == run.log()
+    assert log_rows(whole.folder) == log_rows(run.folder)
     assert line["loss"] > 0
 
 
@@ -293,7 +285,7 @@ def test_refused_start_changes_no_file(recorders, tmp_path):
     assert files() == before
     # A start that continues writes the scores of the final model again.
     assert trainer.restore() == 4
-    assert run.log()[-1]["split"] == "validation"
+    assert log_rows(run.folder)[-1]["split"] == "validation"
     assert steps_in(run.folder / "checkpoints") == [4]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import worker_processes
 from phrases_run import DATA_AND_MODEL
-from training_samples import steps_in
+from training_samples import log_rows, steps_in
 from waiting import wait_until
 
 from keras_transformer.errors import WorkerLostError, WorkersError
@@ -47,8 +47,6 @@ SETTINGS = [
     "training.validation_steps=12",
     "training.validation_bleu=false",
 ]
-# Keys of metrics rows whose values are times.
-TIMES = {"seconds", "tokens_per_second"}
 
 
 def start_workers(folder, dropout=0.0, only=None):
@@ -71,13 +69,6 @@ def run_workers(folder, dropout=0.0):
 def weights(run):
     _, _, model = load_model(run / "model.keras")
     return [weight.numpy() for weight in model.weights]
-
-
-def log(run):
-    """Returns the rows of metrics.jsonl in a run folder, without times."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = map(json.loads, lines)
-    return [{key: row[key] for key in row if key not in TIMES} for row in rows]
 
 
 def files(run):
@@ -127,7 +118,7 @@ def test_two_workers_match_one_process(uninterrupted, tmp_path, record_property)
     assert len(differences) > 10 and max(differences) < 2e-5
     record_property("happened", f"weights differ by at most {max(differences):.0e}")
 
-    logs, one_logs = log(folder / "run"), log(tmp_path / "run")
+    logs, one_logs = log_rows(folder / "run"), log_rows(tmp_path / "run")
     # Four validations and the scores of the final model.
     assert len(logs) == len(one_logs) == STEPS // 12 + 1
     for row, one_row in zip(logs, one_logs, strict=True):
@@ -168,7 +159,7 @@ def test_training_resumes_after_a_lost_worker(
     run_workers(tmp_path, dropout)
     for value, expected in zip(weights(run), weights(whole), strict=True):
         np.testing.assert_array_equal(value, expected)
-    assert log(run) == log(whole)
+    assert log_rows(run) == log_rows(whole)
     record_property(
         "happened",
         f"ended after {seconds:.0f} s (timeout {TIMEOUT} s); bit-identical afterwards",
