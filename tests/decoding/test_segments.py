@@ -53,9 +53,57 @@ def split(text, max_length):
     return [part for part, _ in pairs]
 
 
-def test_short_text_is_one_segment():
-    for text in ("A dog runs. A cat.", " a\u00a0b. ", "x"):
-        assert split(text, 18) == [text]
+SENTENCES = 'One two. Three four five. "Six (seven!)" Eight nine? Ten… Eleven.'
+ABBREVIATIONS = "Dr. E. Meier kam am 3. Mai z. B. aus den U.S. Staaten."
+
+
+@pytest.mark.parametrize(
+    ("text", "max_length", "parts"),
+    [
+        # A short text is one segment.
+        *((text, 18, [text]) for text in ("A dog runs. A cat.", " a\u00a0b. ", "x")),
+        (
+            *(SENTENCES, 24),
+            [
+                *("One two.", "Three four five.", '"Six (seven!)"', "Eight nine?"),
+                *("Ten…", "Eleven."),
+            ],
+        ),
+        # Abbreviations and numbers do not end sentences.
+        (
+            *(f"{ABBREVIATIONS} Mr. Hill vs. St. Pius!", 60),
+            [ABBREVIATIONS, "Mr. Hill vs. St. Pius!"],
+        ),
+        (
+            *("It cost 3.14 euros, approx. five dollars. In 1999. Then not.", 50),
+            ["It cost 3.14 euros, approx. five dollars.", "In 1999.", "Then not."],
+        ),
+        # Text in lower case is split at every full stop.
+        (
+            *("one two. three four five. six seven! eight", 20),
+            ["one two.", "three four five.", "six seven!", "eight"],
+        ),
+        ("One two. three four five. Six", 25, ["One two. three four five.", "Six"]),
+        # Other scripts.
+        ("一二三四五。六七「八九。」十", 8, ["一二三四五。", "六七「八九。」", "十"]),
+        ("यह एक है। वह दो है॥ तीन", 12, ["यह एक है।", "वह दो है॥", "तीन"]),
+        ("هل هذا؟ نعم. لا", 8, ["هل هذا؟", "نعم.", "لا"]),
+        # A sentence that is too long to be one segment is cut into windows of
+        # max_length + 1 - half subwords, where half is (max_length + 1) // 2. A segment
+        # contains the words that begin in the same window.
+        ("aaa bbb ccc ddd", 12, ["aaa bbb", "ccc ddd"]),
+        ("a b c d e f g h", 8, ["a b c", "d e", "f g h"]),
+        ("一二三，四五六七八", 4, ["一二三，", "四五", "六七八"]),
+    ],
+)
+def test_text_is_split_into_sentences_and_words(text, max_length, parts):
+    assert split(text, max_length) == parts
+
+
+def test_each_line_is_judged_by_its_own_length():
+    pairs, _ = segments_of(["A. B.\n" + SENTENCES, SENTENCES], 24)
+    assert [len(each) for each in pairs] == [7, 6]
+    assert pairs[0][:2] == [("A. B.", ""), ("One two.", "\n")]
 
 
 @pytest.mark.parametrize("text", ["", " \t", "\n\r\n", "\u3000\u00a0", "\u200b\u2028"])
@@ -86,55 +134,6 @@ def test_line_breaks_are_gaps():
         ],
         [("", ""), ("Six", "\n\t")],
     ]
-
-
-def test_long_line_is_split_into_sentences():
-    text = 'One two. Three four five. "Six (seven!)" Eight nine? Ten… Eleven.'
-    assert split(text, 24) == [
-        *("One two.", "Three four five.", '"Six (seven!)"', "Eight nine?"),
-        *("Ten…", "Eleven."),
-    ]
-    # Each line is judged by its own length.
-    pairs, _ = segments_of(["A. B.\n" + text, text], 24)
-    assert [len(each) for each in pairs] == [7, 6]
-    assert pairs[0][:2] == [("A. B.", ""), ("One two.", "\n")]
-
-
-def test_abbreviations_do_not_end_sentences():
-    text = (
-        "Dr. E. Meier kam am 3. Mai z. B. aus den U.S. Staaten. Mr. Hill vs. St. Pius!"
-    )
-    assert split(text, 60) == [text[:54], text[55:]]
-    text = "It cost 3.14 euros, approx. five dollars. In 1999. Then not."
-    assert split(text, 50) == [text[:41], "In 1999.", "Then not."]
-
-
-def test_lowercase_text_is_split_at_every_full_stop():
-    text = "one two. three four five. six seven! eight"
-    assert split(text, 20) == ["one two.", "three four five.", "six seven!", "eight"]
-    assert split("One two. three four five. Six", 25) == [
-        "One two. three four five.",
-        "Six",
-    ]
-
-
-def test_other_scripts_are_split():
-    assert split("一二三四五。六七「八九。」十", 8) == [
-        "一二三四五。",
-        "六七「八九。」",
-        "十",
-    ]
-    assert split("यह एक है। वह दो है॥ तीन", 12) == ["यह एक है।", "वह दो है॥", "तीन"]
-    assert split("هل هذا؟ نعم. لا", 8) == ["هل هذا؟", "نعم.", "لا"]
-
-
-def test_long_sentence_is_split_between_words():
-    # A sentence is too long to be one segment, so it is cut into windows of
-    # max_length + 1 - half subwords, where half is (max_length + 1) // 2. A segment
-    # contains the words that begin in the same window.
-    assert split("aaa bbb ccc ddd", 12) == ["aaa bbb", "ccc ddd"]
-    assert split("a b c d e f g h", 8) == ["a b c", "d e", "f g h"]
-    assert split("一二三，四五六七八", 4) == ["一二三，", "四五", "六七八"]
 
 
 def test_words_that_are_too_long_are_cut():
