@@ -1,4 +1,7 @@
-"""Layers match PyTorch's with the same weights, and work with Keras's LoRA."""
+"""Layers match PyTorch and KerasHub with the same weights.
+
+They also work with Keras's LoRA and `Sequential`.
+"""
 
 import keras
 import numpy as np
@@ -6,7 +9,8 @@ import pytest
 from layer_checks import numpy, randomize
 from small_transformers import built
 
-from keras_transformer.layers import DecoderLayer, EncoderLayer
+import keras_transformer as kt
+from keras_transformer.layers import DecoderLayer, Encoder, EncoderLayer
 
 WIDTH, HEADS, INNER = 12, 3, 20
 SIZES = {"num_heads": HEADS, "key_dim": WIDTH // HEADS, "d_ff": INNER, "dropout": 0.0}
@@ -28,8 +32,14 @@ def build_layer(layer, *inputs):
     return layer
 
 
-# Names of a layer's attentions here and in PyTorch.
-ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+# Names of a layer's sublayers in each library.
+ATTENTIONS = {
+    "torch": {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
+    "keras_hub": {
+        "self_attention": "self_attention",
+        "cross_attention": "cross_attention",
+    },
+}
 
 
 def torch_state(layer, prefix=""):
@@ -42,7 +52,7 @@ def torch_state(layer, prefix=""):
         state[prefix + name] = torch.tensor(np.array(array))
 
     norms = [layer.self_attention_add_norm]
-    for ours, theirs in ATTENTIONS.items():
+    for ours, theirs in ATTENTIONS["torch"].items():
         attention = getattr(layer, ours, None)
         if attention is None:
             continue
@@ -154,6 +164,77 @@ def test_stacks_match_torch_transformer():
     close(numpy(decoded), expected.detach().numpy())
 
 
+def copy_into_keras_hub(ours, theirs):
+    """Copies our layer's weights to KerasHub's. Biases that ours lacks become zero."""
+    for weight in theirs.weights:
+        # For example: transformer_encoder/self_attention_layer/query/kernel.
+        _, part, *rest = weight.path.split("/")
+        if rest[0] in ("query", "key", "value", "attention_output"):
+            part = part.removesuffix("_layer")
+            name = {"attention_output": "output"}.get(rest[0], rest[0])
+            dense = getattr(getattr(ours, part), f"{name}_dense")
+            value = numpy(dense.kernel) if rest[1] == "kernel" else np.zeros(1)
+        elif part.endswith("_norm"):
+            part = part.removesuffix("_layer_norm").removesuffix("_layer")
+            part = part.replace("feedforward", "feed_forward")
+            value = numpy(
+                getattr(getattr(ours, f"{part}_add_norm").layer_norm, rest[0])
+            )
+        else:
+            side = {"intermediate": "inner", "output": "outer"}[part.split("_")[1]]
+            dense = getattr(ours.feed_forward, f"{side}_dense")
+            value = numpy(getattr(dense, rest[0]))
+        if value.size == 1:
+            value = np.zeros(weight.shape)
+        weight.assign(value.reshape(weight.shape))
+
+
+def hub_options(normalization):
+    return {
+        "intermediate_dim": INNER,
+        "num_heads": HEADS,
+        "dropout": 0.0,
+        "layer_norm_epsilon": 1e-6,
+        "normalize_first": normalization == "pre",
+    }
+
+
+@NORMALIZATIONS
+def test_encoder_layer_matches_keras_hub(normalization):
+    keras_hub = pytest.importorskip("keras_hub")
+    ours = build_layer(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
+    theirs = keras_hub.layers.TransformerEncoder(**hub_options(normalization))
+    theirs(SOURCE)
+    copy_into_keras_hub(ours, theirs)
+    expected = numpy(theirs(SOURCE, padding_mask=MASK))
+    close(numpy(ours(SOURCE, attention_mask=MASK[:, None]))[MASK], expected[MASK])
+
+
+@NORMALIZATIONS
+def test_decoder_layer_matches_keras_hub(normalization):
+    keras_hub = pytest.importorskip("keras_hub")
+    ours = build_layer(
+        DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE
+    )
+    theirs = keras_hub.layers.TransformerDecoder(**hub_options(normalization))
+    theirs(TARGET, SOURCE)
+    copy_into_keras_hub(ours, theirs)
+    expected = numpy(theirs(TARGET, SOURCE, encoder_padding_mask=MASK))
+    close(numpy(ours(TARGET, SOURCE, source_mask=MASK)), expected)
+
+
+def test_embedding_matches_keras_hub():
+    """KerasHub does not multiply by sqrt(d_model); the logits are the same."""
+    keras_hub = pytest.importorskip("keras_hub")
+    ids = np.array([[3, 1, 4], [1, 5, 0]])
+    ours = build_layer(kt.layers.TokenEmbedding(9, WIDTH), ids)
+    theirs = keras_hub.layers.ReversibleEmbedding(9, WIDTH)
+    theirs.build()
+    theirs.embeddings.assign(numpy(ours.embeddings))
+    close(numpy(ours(ids)), numpy(theirs(ids)) * np.sqrt(WIDTH))
+    close(numpy(ours(SOURCE, reverse=True)), numpy(theirs(SOURCE, reverse=True)))
+
+
 def small_model(**options):
     return built(40, 1, d_model=16, d_ff=32, num_heads=2, dropout=0.0, **options)
 
@@ -182,3 +263,23 @@ def test_lora_trains_two_low_rank_matrices_per_projection():
     model.fit(IDS, np.array([[11, 12, 3], [13, 3, 0]]), epochs=2, verbose=0)
     np.testing.assert_array_equal(numpy(dense._kernel), kernel)
     assert np.abs(numpy(dense.kernel) - kernel).max() > 0
+
+
+def test_layers_work_in_sequential():
+    """Layers with one input work in `keras.Sequential`."""
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            kt.layers.TokenEmbedding(40, 16),
+            kt.layers.PositionalEncoding(),
+            Encoder(num_layers=2, num_heads=2, key_dim=8, d_ff=32, dropout=0.1),
+            kt.layers.FeedForward(24),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(3),
+        ]
+    )
+    padded = np.array([[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]])
+    found = numpy(model(padded))
+    assert found.shape == (2, 3)
+    # The mask of the embedding reaches all layers, so padding has no effect.
+    close(found[:1], numpy(model(padded[:1, :3])))

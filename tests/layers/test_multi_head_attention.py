@@ -1,4 +1,4 @@
-"""`MultiHeadAttention` against the paper's equation 1 and Keras's own layer."""
+"""`MultiHeadAttention` against the paper's equation 1, Keras, and PyTorch."""
 
 import math
 import re
@@ -108,6 +108,47 @@ def test_attention_matches_keras(value_dim, use_bias):
     np.testing.assert_allclose(
         numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK)),
         numpy(reference(QUERY, VALUE, KEY, attention_mask=MASK)),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.backends
+def test_attention_matches_torch(use_bias):
+    import torch
+
+    query = GENERATOR.normal(size=(2, 5, 12)).astype("float32")
+    layer = build_layer(3, 4, query=query, key=KEY, use_bias=use_bias)
+    reference = torch.nn.MultiheadAttention(
+        12, 3, bias=use_bias, kdim=13, vdim=11, batch_first=True
+    )
+    projections = [layer.query_dense, layer.key_dense, layer.value_dense]
+
+    def tensor(array):
+        return torch.tensor(np.asarray(array))
+
+    state = {
+        f"{name}_proj_weight": tensor(numpy(dense.kernel).T)
+        for name, dense in zip("qkv", projections, strict=True)
+    }
+    state["out_proj.weight"] = tensor(numpy(layer.output_dense.kernel).T)
+    if use_bias:
+        biases = [numpy(dense.bias) for dense in projections]
+        state["in_proj_bias"] = tensor(np.concatenate(biases))
+        state["out_proj.bias"] = tensor(numpy(layer.output_dense.bias))
+    reference.load_state_dict(state)
+    ignored = ~MASK[:, :1].repeat(5, axis=1)
+    # PyTorch needs a mask for each head of each row.
+    expected, _ = reference(
+        tensor(query),
+        tensor(KEY),
+        tensor(VALUE),
+        attn_mask=tensor(ignored.repeat(3, axis=0)),
+    )
+    np.testing.assert_allclose(
+        numpy(layer(query, VALUE, KEY, attention_mask=~ignored)),
+        expected.detach().cpu().numpy(),
         rtol=1e-3,
         atol=1e-5,
     )
