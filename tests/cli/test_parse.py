@@ -198,7 +198,7 @@ def test_parsing_errors_are_one_line(trained, folder, tmp_path, monkeypatch):
         ("evaluate {run} --metric f1 --reference broken.trees", broken),
         ("evaluate {run} --metric f1 --reference empty.trees", "contains no trees"),
         ("evaluate {run} -m f1 -m bleu --reference {toy}", "f1: cannot be combined"),
-        ("evaluate {run} --reference {toy}", "the text to translate with --source"),
+        ("evaluate {run} --reference {toy}", "the text to translate as --source"),
         ("train craft_parsing -o x", "KERAS_TRANSFORMER_DATA is not set"),
         (
             "train craft_parsing -o x --set data.train.trees=broken.trees "
