@@ -262,7 +262,7 @@ def test_each_vocabulary_grows_by_its_text(translator, run, tmp_path):
     (tmp_path / "new").write_text("\n".join(new), "utf-8")
     command = ("extend-vocabulary", run, "--size", 9, "--output", tmp_path / "grown")
     refused = run_command(*command, "--text", tmp_path / "new", code=2)
-    assert "Give --source and --target" in refused.stderr
+    assert "Pass --source and --target" in refused.stderr
     result = run_command(*command, "--target", tmp_path / "new", code=0)
     assert "0 source subwords added" in result.stderr
     assert "389 target subwords in total" in result.stderr
