@@ -25,6 +25,12 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.names import read_final_scores, read_metrics
 
 
+def continue_quickly(run, steps):
+    """Continues a run without translations, so that no search is compiled."""
+    recipe = small_recipe(f"training.steps={steps}", "training.validation_bleu=false")
+    return train(recipe, run, progress=False, allow_changes=True)
+
+
 def weights(path):
     return [weight.numpy() for weight in keras.saving.load_model(path).weights]
 
@@ -136,7 +142,7 @@ def test_changed_text_without_a_fingerprint_is_noticed(
 def test_fewer_steps_than_trained_are_reported(phrases_run, tmp_path, caplog):
     again = tmp_path / "again"
     shutil.copytree(phrases_run[0], again)
-    summary = train(small_recipe("training.steps=5"), again, progress=False)
+    summary = continue_quickly(again, 5)
     assert "has trained 8 steps, more than training.steps=5" in caplog.text
     assert summary["steps"] == 8
 
@@ -152,8 +158,7 @@ def test_resumed_run_says_where_it_begins(
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     with caplog.at_level("INFO", "keras_transformer"):
-        recipe = small_recipe(f"training.steps={steps}")
-        summary = train(recipe, again, progress=False)
+        summary = continue_quickly(again, steps)
     assert message in caplog.text
     assert "count all starts" in summary["resumed"] and "resumed" not in first
 
