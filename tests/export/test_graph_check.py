@@ -99,22 +99,6 @@ def test_exports_that_reach_files_or_code_are_refused(tmp_path, name):
         assert "\n" not in message
 
 
-def test_unchecked_export_runs_its_operations(tmp_path):
-    """Shows that the check is needed: without it, this graph writes a file."""
-    marker = tmp_path / "marker"
-
-    def writes(texts):
-        tf.io.write_file(str(marker), "x")
-        return texts
-
-    export(tmp_path / "1", writes)
-    with pytest.raises(ModelError, match="the operation 'WriteFile' is not allowed"):
-        open_model(tmp_path)
-    assert not marker.exists()
-    ServedModel(tmp_path, allow_unsafe=True).run("serving_default", {"inputs": ["a"]})
-    assert marker.exists()
-
-
 def test_check_refuses_a_table_from_a_file(tmp_path):
     words = tmp_path / "words"
     words.write_text("a 1\n")
