@@ -281,10 +281,9 @@ def batch_by_length(lengths, batch_tokens):
     A batch has at most `batch_tokens` positions, including padding. A longer row forms
     a batch by itself.
     """
-    lengths = [few_lengths(length) for length in lengths]
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batch and lengths[i] * (len(batch) + 1) > batch_tokens:
+        if batch and few_lengths(lengths[i]) * (len(batch) + 1) > batch_tokens:
             yield batch
             batch = []
         batch.append(i)
