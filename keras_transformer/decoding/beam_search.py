@@ -86,7 +86,7 @@ def beam_search(
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"`, which means `False` on JAX and `True` on other backends. Pass
             `False` if XLA compiles the search: large batches of a constant size are
-            then halved instead.
+            then divided instead.
         num_results: Number of hypotheses to return per sentence, an int. Those after
             the first `n_best` are the next best that the search found before it
             stopped. Defaults to `n_best` if that is an int, and to `beam_size` if it is
@@ -186,7 +186,8 @@ def beam_search(
     if first_counts is not None:
         state = state._replace(num_finished=first_counts)
     state = decode_loop(
-        step, state, cache, context, buffer_length, drop_finished, decoder.compact
+        *(step, state, cache, context, buffer_length, drop_finished),
+        decoder.compact if drop_finished else decoder.grow,
     )
     found = state.finished_scores > NEG_INF
     sequences = ops.where(found[:, :, None], state.finished_sequences, ids.pad)

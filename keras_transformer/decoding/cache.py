@@ -22,6 +22,8 @@ from keras_transformer.numerics.softmax import mask_to_bias
 
 # Number of positions between calls of `compact`.
 COMPACT_INTERVAL = 16
+# Factor by which `grow` multiplies the capacity of a cache.
+GROWTH = 3
 # JAX requires start indices of one type. A Python 0 would be int64 where 64 bits are
 # enabled, but positions are int32.
 _ZERO = np.int32(0)
@@ -236,6 +238,22 @@ def reorder(cache, parents):
     batch_size = cache.ancestors.shape[0] or -1
     ancestors = ops.reshape(rows, (batch_size, beam_size, num_slots))
     return cache._replace(ancestors=ancestors)
+
+
+def grow(cache, window=None):
+    """Multiplies the capacity of a `Buffer` cache by `GROWTH`, up to the window."""
+    num_slots = cache.ancestors.shape[2]
+    extra = (GROWTH - 1) * num_slots
+    if window is not None:
+        extra = min(extra, window * cache.beam_size - num_slots)
+
+    def pad(x, axis):
+        return ops.pad(x, [[0, extra * (i == axis)] for i in range(len(x.shape))])
+
+    layers = tuple(
+        Buffer(pad(layer.key, 3), pad(layer.value, 2)) for layer in cache.layers
+    )
+    return Cache(layers, pad(cache.ancestors, 2))
 
 
 def compact(cache, window=None):

@@ -100,6 +100,15 @@ def few_lengths(length):
     return max(_SHORTEST, 1 << (length - 1).bit_length())
 
 
+def is_jax_on_cpu():
+    """Returns whether the backend is JAX and computes on a CPU by default."""
+    if keras.config.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
 def shared_constant(array):
     """Converts a large array to a tensor that compiled functions refer to.
 

@@ -84,6 +84,10 @@ class EnsembleDecoder:
         pairs = zip(self._decoders, cache, strict=True)
         return tuple(decoder.compact(own) for decoder, own in pairs)
 
+    def grow(self, cache):
+        pairs = zip(self._decoders, cache, strict=True)
+        return tuple(decoder.grow(own) for decoder, own in pairs)
+
 
 def _log_mean(logits):
     """Returns the logarithm of the mean probabilities, shaped like each of `logits`."""

@@ -231,6 +231,9 @@ class IncrementalDecoder:
     def compact(self, cache):
         return kv_cache.compact(cache, self.model.attention_window)
 
+    def grow(self, cache):
+        return kv_cache.grow(cache, self.model.attention_window)
+
 
 def _dense(dense, x, kernel=None):
     """Applies a `Dense` layer, with `kernel` in place of its own unless `None`."""

@@ -5,15 +5,16 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import COMPACT_INTERVAL
+from keras_transformer.decoding.cache import COMPACT_INTERVAL, GROWTH
+from keras_transformer.decoding.compiled import is_jax_on_cpu
 from keras_transformer.numerics.indexing import gather, shape
 
 # Dropping sentences copies the whole cache. So the loop waits until at most 3/4 of the
 # sentences are unfinished, or until the cache is compacted, which copies it anyway.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
-# Batches of constant size are halved from this size on. A step of fewer sentences takes
-# about as long, and XLA compiles it once more.
-MIN_HALVED = 32
+# Batches of constant size are divided from this size on. A step of fewer sentences
+# takes about as long, and XLA compiles it once more.
+MIN_DIVIDED = 32
 
 
 class StepDecoder(NamedTuple):
@@ -30,6 +31,8 @@ class StepDecoder(NamedTuple):
         compact: Function `cache -> cache` that makes the cache smaller or faster to
             read, or `None`. The loop calls it at least every `COMPACT_INTERVAL` steps
             if `drop_finished` is on, and otherwise never.
+        grow: Function `cache -> cache` that enlarges a cache of `first_capacity`, or
+            `None`. The loop calls it for parts of a batch.
         returns_log_probs: Whether `step` returns log-probabilities, which are not
             normalized again. Ids with log-probability minus infinity are never
             generated.
@@ -41,6 +44,7 @@ class StepDecoder(NamedTuple):
     step: Any
     reorder: Any = None
     compact: Any = None
+    grow: Any = None
     returns_log_probs: bool = False
     added_scores: Any = None
 
@@ -72,9 +76,17 @@ class WrappingDecoder:
     @property
     def compact(self):
         """Function that compacts the cache, or `None` (see `StepDecoder`)."""
-        if self._decoder.compact is None:
+        return self._of_inner(self._decoder.compact)
+
+    @property
+    def grow(self):
+        """Function that enlarges the cache, or `None` (see `StepDecoder`)."""
+        return self._of_inner(self._decoder.grow)
+
+    def _of_inner(self, function):
+        if function is None:
             return None
-        return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
+        return lambda cache: {**cache, "inner": function(cache["inner"])}
 
 
 def next_logits(decoder, last_ids, cache, context, index, *attention):
@@ -88,12 +100,16 @@ def next_logits(decoder, last_ids, cache, context, index, *attention):
     return ops.reshape(logits, (-1, logits.shape[-1])), cache
 
 
-def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=None):
+def decode_loop(step, state, cache, context, num_steps, drop_finished, resize=None):
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
     If `drop_finished` is true, finished sentences leave the batch once they are at
     least a quarter of it, or when the cache is compacted. Otherwise, a large batch of
-    constant size is halved once half of it is finished. Results are the same.
+    constant size goes on with its unfinished half. On a CPU with JAX, it goes on with a
+    quarter at a time, once one is left or the cache of `first_capacity` is full.
+    Results are the same.
+
+    `resize` is the decoder's `compact` if `drop_finished` is true, and else its `grow`.
 
     The function `step` maps `(state, cache, context, index)` to a new state and cache.
     It must not change the results of a sentence that is done. `index` is a scalar
@@ -106,7 +122,7 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     """
     index = ops.convert_to_tensor(0, dtype="int32")
     if not drop_finished:
-        return _run_halved(step, state, cache, context, index, num_steps)
+        return _run_divided(step, state, cache, context, index, num_steps, resize)
 
     # `results` is the state of all sentences. `state`, `cache`, and `context` belong to
     # the sentences that are left in the batch, and `rows` contains the indices of these
@@ -116,17 +132,14 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
 
     def body(index, results, rows, state, cache, context):
         stop = num_steps
-        if compact is not None:
+        if resize is not None:
             stop = ops.minimum(num_steps, index + COMPACT_INTERVAL)
         index, state, cache = _run_steps(
             step, state, cache, context, index, stop, _enough_left
         )
-        if compact is not None:
-            cache = compact(cache)
-        places = rows[:, None]
-        results = keras.tree.map_structure(
-            lambda result, now: ops.scatter_update(result, places, now), results, state
-        )
+        if resize is not None:
+            cache = resize(cache)
+        results = _put_rows(results, rows, state)
         return (index, results, *drop_done(rows, state, cache, context))
 
     def drop_done(rows, state, cache, context):
@@ -148,26 +161,51 @@ def decode_loop(step, state, cache, context, num_steps, drop_finished, compact=N
     return ops.while_loop(condition, body, loop)[1]
 
 
-def _run_halved(step, state, cache, context, index, num_steps):
-    """Calls `step` for all sentences, and once half of them are done, for the others.
+def first_capacity(batch_size, num_steps):
+    """Returns the capacity of a buffer, in positions, before `grow` is called.
+
+    Most sentences of a batch need few steps, and on a CPU, a small buffer is faster.
+    """
+    is_small = _is_large(batch_size) and is_jax_on_cpu()
+    return -(-num_steps // GROWTH) if is_small else num_steps
+
+
+def _is_large(batch_size):
+    return isinstance(batch_size, int) and batch_size >= MIN_DIVIDED
+
+
+def _run_divided(step, state, cache, context, index, num_steps, grow):
+    """Calls `step` for all sentences, then for parts of those that are left.
 
     Returns the state of all sentences.
     """
     size = state.done.shape[0]
-    if size is None or size < MIN_HALVED:
+    if not _is_large(size):
         return _run_steps(step, state, cache, context, index, num_steps, _any_left)[1]
+    num_rows = -(-size // (4 if is_jax_on_cpu() else 2))
+    stop = num_steps if grow is None else first_capacity(size, num_steps)
     index, state, cache = _run_steps(
-        *(step, state, cache, context, index, num_steps),
-        lambda state: _num_left(state) > size // 2,
+        *(step, state, cache, context, index, stop),
+        lambda state: _num_left(state) > num_rows,
     )
-    rows = ops.cast(ops.argsort(ops.cast(state.done, "int32")), "int32")[: size // 2]
-    half = take_rows(state, rows), _take_sentences(cache, rows, size)
-    half = _run_steps(
-        *(step, *half, take_rows(context, rows), index, num_steps, _any_left)
+    order = ops.cast(ops.argsort(ops.cast(state.done, "int32")), "int32")
+
+    def body(first, results):
+        # The last part may repeat rows of the one before, with the same results.
+        start = ops.minimum(first, size - num_rows)
+        rows = ops.slice(order, (start,), (num_rows,))
+        part = take_rows(state, rows), _take_sentences(cache, rows, size)
+        if stop is not num_steps:
+            part = part[0], grow(part[1])
+        part = _run_steps(
+            *(step, *part, take_rows(context, rows), index, num_steps, _any_left)
+        )[1]
+        return first + num_rows, _put_rows(results, rows, part)
+
+    first = ops.convert_to_tensor(0, dtype="int32")
+    return ops.while_loop(
+        lambda first, _: first < _num_left(state), body, (first, state)
     )[1]
-    return keras.tree.map_structure(
-        lambda whole, part: ops.scatter_update(whole, rows[:, None], part), state, half
-    )
 
 
 def has_dynamic_shapes(drop_finished):
@@ -180,6 +218,14 @@ def has_dynamic_shapes(drop_finished):
 def take_rows(nest, rows):
     """Takes rows `rows` (int32 `[n]`) of every tensor in `nest`."""
     return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), nest)
+
+
+def _put_rows(nest, rows, new):
+    """Replaces rows `rows` (int32 `[n]`) of every tensor in `nest`."""
+    places = rows[:, None]
+    return keras.tree.map_structure(
+        lambda x, now: ops.scatter_update(x, places, now), nest, new
+    )
 
 
 def _take_sentences(nest, sentences, batch_size):

@@ -86,7 +86,8 @@ def sample(
     if first_ids is not None:
         state = state._replace(first_ids=ops.cast(first_ids, "int32"))
     state = decode_loop(
-        step, state, cache, context, buffer_length, drop_finished, decoder.compact
+        *(step, state, cache, context, buffer_length, drop_finished),
+        decoder.compact if drop_finished else decoder.grow,
     )
     return state.sequences, state.log_probs
 

@@ -12,7 +12,7 @@ from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import ConstrainedDecoder
 from keras_transformer.decoding.ensemble import Ensemble, EnsembleDecoder, build_models
 from keras_transformer.decoding.incremental import IncrementalDecoder, arrange_weights
-from keras_transformer.decoding.loop import has_dynamic_shapes
+from keras_transformer.decoding.loop import first_capacity, has_dynamic_shapes
 from keras_transformer.decoding.options import BeamSearch, Sampling, SpecialIds
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.steering import SteeredDecoder
@@ -198,7 +198,7 @@ def _begin(
     max_length = ops.where(lengths > 1, max_length, 0)
     # A growing cache has no unused slots. Like dropping finished sentences, it needs
     # dynamic shapes.
-    capacity = None if drop_finished else buffer_length
+    capacity = None if drop_finished else first_capacity(batch_size, buffer_length)
     cache, context = decoder.begin(source_ids, beam_size, capacity)
     if isinstance(settings, BeamSearch) and settings.steering():
         decoder = SteeredDecoder(decoder, settings, beam_size, ids)

@@ -36,8 +36,8 @@ from keras_transformer.decoding import (
     translate_ids,
 )
 
-# On JAX, batches are halved from this size on.
-loop.MIN_HALVED = 2
+# On JAX, batches are divided from this size on.
+loop.MIN_DIVIDED = 2
 
 
 def search(tables, limits):

@@ -129,6 +129,17 @@ def test_cache_attends_to_the_slots_of_each_hypothesis(max_length, window, beam_
             hypotheses.compact()
 
 
+@pytest.mark.parametrize("window", [None, 4, 5, 30])
+def test_buffer_grows_once_it_is_full(window):
+    hypotheses = Hypotheses(max_length=4, window=window)
+    for index in range(STEPS):
+        hypotheses.append(index)
+        hypotheses.assert_attends_to_histories()
+        hypotheses.reorder()
+        if index == 3:
+            hypotheses.cache = kv_cache.grow(hypotheses.cache, window)
+
+
 @needs_growing_cache
 def test_compact_drops_slots_that_no_hypothesis_attends_to():
     hypotheses, dropped = Hypotheses(), 0
