@@ -128,17 +128,20 @@ def test_server_survives_random_bytes(port, caplog):
 def test_server_drops_clients_that_do_not_read(port):
     body = json.dumps({"inputs": ["x" * 900_000]}).encode()
     request = head(f"Content-Length: {len(body)}") + body
+
+    def send(client):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.settimeout(0.5)
+        # The responses exceed the socket buffers, so the server has to wait.
+        with contextlib.suppress(OSError):
+            for _ in range(12):
+                client.sendall(request)
+
     with contextlib.ExitStack() as stack:
-        for _ in range(LIMITS.max_connections):
-            client = socket.socket()
-            stack.enter_context(client)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.connect(("127.0.0.1", port))
-            client.settimeout(0.5)
-            # The responses exceed the socket buffers, so the server has to wait.
-            with contextlib.suppress(OSError):
-                for _ in range(12):
-                    client.sendall(request)
+        clients = [socket.socket() for _ in range(LIMITS.max_connections)]
+        with futures.ThreadPoolExecutor(len(clients)) as pool:
+            list(pool.map(send, map(stack.enter_context, clients)))
         # All connections are in use until the server closes them.
         started = time.monotonic()
         while True:
