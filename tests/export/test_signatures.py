@@ -182,6 +182,26 @@ def test_export_runs_in_tf_serving(tiny_export):
         assert f"`{name}`" in guide
 
 
+@pytest.mark.slow
+def test_export_with_core_operations_matches_plain_export(signatures, core_export):
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((core_export / "saved_model.pb").read_bytes())
+    operations = operations_of(model.meta_graphs[0].graph_def)
+    assert not operations & set().union(*FROM_TENSORFLOW_TEXT.values())
+    assert {"LookupTableFindV2", "UnicodeDecode"} <= operations
+    ours = tf.saved_model.load(str(core_export)).signatures
+    texts = tf.constant(TEXTS)
+    for name, inputs in (
+        ("serving_default", {"inputs": texts}),
+        ("translate_n_best", {"inputs": texts}),
+        ("score", {"inputs": texts, "targets": texts[::-1]}),
+    ):
+        found, expected = ours[name](**inputs), signatures[name](**inputs)
+        assert set(found) == set(expected)
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=f"{name} {key}")
+
+
 def operations_of(graph):
     """Returns the names of the operations in a graph and its functions."""
     nodes = [*graph.node]
