@@ -28,7 +28,7 @@ def test_translator_can_be_copied(translator, clone):
     for name in names:
         assert getattr(again, name) == getattr(translator, name)
     if pickled:  # compiling takes seconds
-        assert again.translate(TEXTS) == translator.translate(TEXTS)
+        assert again.translate(TEXTS[:1]) == translator.translate(TEXTS[:1])
     assert again.fingerprint() == translator.fingerprint()
     assert (again.model is translator.model) == (clone is copy.copy)
     assert again.target_tokenizer is again.tokenizer
