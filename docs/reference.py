@@ -462,8 +462,9 @@ API_LINE = re.compile(
 )
 
 
-def find_definition(parts):
+def find_definition(path):
     """Returns the path and the syntax tree of a module, class or function."""
+    parts = path.replace(".pipelines.", "/pipelines.").rpartition("/")[2].split(".")
     names = []
     while True:
         for path in (
@@ -497,18 +498,30 @@ def signature(name, function):
     return f"`{name}({ast.unparse(arguments)})`"
 
 
-def constructor(node):
-    """Returns the signature of a class, or `None` if it inherits the constructor."""
+def constructor(node, path):
+    """Returns the signature of a class, also of an inherited constructor, or `None`."""
     for each in node.body:
         if getattr(each, "name", None) == "__init__":
             return signature(node.name, each)
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
     # The fields of a recipe's section stand on the page of recipe keys.
-    if not fields or "Field(" in ast.unparse(fields[0]):
-        return None
-    fields = [ast.unparse(each).replace(" = ", "=") for each in fields]
-    fields = [re.sub(": .*?(?==|$)", "", each) for each in fields]
-    return f"`{node.name}({', '.join(fields)})`"
+    if fields and "Field(" not in ast.unparse(fields[0]):
+        names = [each.target.id for each in fields]
+        values = [
+            f"={ast.unparse(each.value)}" if each.value else "" for each in fields
+        ]
+        return f"`{node.name}({', '.join(map(''.join, zip(names, values)))})`"
+    for owner in find_object(path).__mro__:
+        is_ours = owner.__module__.startswith("keras_transformer.")
+        if is_ours and "__init__" in vars(owner):
+            _, base = find_definition(f"{owner.__module__}.{owner.__name__}")
+            return signature(node.name, child(base, "__init__"))
+    return None
+
+
+def find_object(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def is_hidden(owner, name):
@@ -533,24 +546,35 @@ def api_lines(node, path):
     if isinstance(node, ast.FunctionDef):
         yield f"  - {signature(node.name, node)}"
     elif isinstance(node, ast.ClassDef):
-        if constructor(node):
-            yield f"  - {constructor(node)}"
-        module, _, name = path.rpartition(".")
-        yield from method_lines(node, getattr(importlib.import_module(module), name))
+        if call := constructor(node, path):
+            yield f"  - {call}"
+        yield from method_lines(node, find_object(path))
     else:
-        room = importlib.import_module(".".join(path.split(".")[:2]))
-        for name in getattr(room, "__all__", ()):
-            if getattr(getattr(room, name), "__module__", None) == path:
-                public = child(node, name)
-                is_class = isinstance(public, ast.ClassDef)
-                call = constructor(public) if is_class else signature(name, public)
-                yield f"  - {call or f'`{name}`'}: {summary(public)}"
+        for public in public_definitions(node, path):
+            if isinstance(public, ast.ClassDef):
+                call = constructor(public, f"{path}.{public.name}")
+            else:
+                call = signature(public.name, public)
+            yield f"  - {call or f'`{public.name}`'}: {summary(public)}"
+
+
+def public_definitions(node, path):
+    """Returns what a package exports of a module or, if nothing, all public names."""
+    definitions = [
+        each
+        for each in node.body
+        if isinstance(each, ast.FunctionDef | ast.ClassDef)
+        and not each.name.startswith("_")
+        and ast.get_docstring(each)
+    ]
+    room = importlib.import_module(".".join(path.split(".")[:2]))
+    names = getattr(room, "__all__", ())
+    return [each for each in definitions if each.name in names] or definitions
 
 
 def api_line(match):
     """Returns the link and summary of a module, class or function, and its items."""
-    parts = match[1].split(".")
-    path, node = find_definition(parts[1:] if parts[1] == "pipelines" else parts)
+    path, node = find_definition(match[1])
     link = f"../../{path.relative_to(ROOT).as_posix()}"
     first = f"- [`{match[1]}`]({link}): {summary(node)}"
     return "\n".join([first, *api_lines(node, match[1])])
