@@ -205,7 +205,8 @@ def type_name(annotation):
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{yaml_value(each)}`" for each in annotation.__args__)
     if typing.get_origin(annotation) is list:
-        return f"list of {type_name(annotation.__args__[0])}"
+        name = type_name(annotation.__args__[0])
+        return f"list of {name}" if name.startswith("`") else f"list of {name}s"
     options = typing.get_args(annotation)
     if options:
         names = dict.fromkeys(
@@ -434,12 +435,12 @@ def data_text(descriptions):
 
 class DataIntroduction:
     """The key `kind` is the format of the data (default: `files`) and decides which
-    other keys there are. All kinds have `max_length`, and those for text `noise`, whose
-    keys are shares of the pairs of which an epoch also contains a noisy copy.
+    other keys there are. Every kind has `max_length`. Kinds of text also have `noise`:
+    each of its keys is the share of pairs that an epoch contains again with that noise.
 
     Beside `train`, there are `validation`, for validation and early stopping, and
     `test`, which training does not read, both `null` by default. They have the form of
-    `train`, but no `bidirectional`, `alignments` and `weights`; with `records`, that of
+    `train`, without `bidirectional`, `alignments` or `weights`; with `records`, that of
     `files`.
     """
 
@@ -510,7 +511,9 @@ def constructor(node, path):
         values = [
             f"={ast.unparse(each.value)}" if each.value else "" for each in fields
         ]
-        return f"`{node.name}({', '.join(map(''.join, zip(names, values)))})`"
+        return (
+            f"`{node.name}({', '.join(map(''.join, zip(names, values, strict=True)))})`"
+        )
     for owner in find_object(path).__mro__:
         is_ours = owner.__module__.startswith("keras_transformer.")
         if is_ours and "__init__" in vars(owner):

@@ -257,7 +257,7 @@ def _check_metrics(metrics, references, language):
             "is a file of trees"
         )
     if len(references) > 1 and not {Metric.f1, Metric.perplexity}.isdisjoint(metrics):
-        raise UserError("--metric perplexity and f1: need a single --reference")
+        raise UserError("--metric perplexity or f1: pass a single --reference")
     if language is not None:
         if Metric.compound_bleu not in metrics:
             raise UserError("--language needs --metric compound_bleu")

@@ -247,7 +247,7 @@ def _read_scores(path):
     try:
         results = read_json(path, output).results
     except UserError as error:
-        raise UserError(f"{error}; not an output of `evaluate --json`") from None
+        raise UserError(f"{error}. Pass a file that `evaluate --json` wrote") from None
     return [
         {"name": _result_name(each), "signature": each.signature, "score": each.score}
         for each in results
@@ -343,7 +343,9 @@ def import_(
     is_huggingface = is_huggingface_folder(folder)
     settings = engine, target_language, normalize
     if source_language is not None and not is_huggingface:
-        raise UserError(f"{folder}: Marian models have no source language")
+        raise UserError(
+            f"{folder}: Marian models have no source language. Omit --source-language"
+        )
     with console.quiet_libraries():
         if is_huggingface:
             imported = import_huggingface(folder, *settings, source_language)

@@ -269,7 +269,8 @@ def encode_required(tokenizer, required, model, automaton=None):
             if not any(found):
                 raise ModelError(
                     f"the model cannot generate the required phrase {phrase[0]!r}. "
-                    "Its vocabulary must spell it, without a forbidden phrase"
+                    "Its vocabulary must be able to spell it, and it must not "
+                    "contain a forbidden phrase"
                 )
             encoded[-1].append(list(filter(None, found)))
     return encoded

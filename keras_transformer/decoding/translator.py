@@ -215,9 +215,8 @@ class Translator:
             lines: List of str, the texts to translate.
             protect: Kinds of spans that translations contain unchanged: `"urls"`,
                 `"emails"`, `"placeholders"`, `"tags"`, `"symbols"` (such as emoji),
-                `"numbers"` and `"code"`. With
-                `()`, none. What is between `<keep>` and `</keep>` in a line with tags
-                also stays (see `decoding.markup`).
+                `"numbers"` and `"code"`. If empty, none. Text between `<keep>` and
+                `</keep>` also stays (see `decoding.markup`).
 
         Returns:
             List of str, one translation per line, in order.

@@ -101,7 +101,7 @@ def parse_tree(text: str) -> Tree:
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:
-        raise DataError("not a tree: it must be exactly one tree, with a word")
+        raise DataError("must be exactly one tree, with at least one word")
     return trees[0]
 
 

@@ -96,7 +96,7 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    size: str = "base"  # name in kt.SIZES, which sets the other defaults
+    size: str = "base"  # one of tiny, small, base, big, parsing, A1 to E
     start: Literal["learned", "zeros"] | None = None  # start vector; null: learned
     timescales: Literal[TIMESCALES] | None = None  # sinusoid frequencies; null: paper
     variations: VariationSettings | None = None  # see `Variations`

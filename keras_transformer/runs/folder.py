@@ -229,7 +229,7 @@ def claim(folder, recipe, allow_changes=False):
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
             "cannot resume and would replace it. Choose another `output`. To start "
-            f"from the weights of this model, add `initial_model` {folder}"
+            f"from the weights of this model, set `initial_model` to {folder}"
         )
     # Restored checkpoints need their recipe and vocabulary, which are replaced below.
     refuse_lost_checkpoints(folder / _CHECKPOINTS)

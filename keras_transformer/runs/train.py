@@ -79,8 +79,8 @@ def train(
             A malicious file can then run any code.
 
     Returns:
-        A mapping of names to results and paths, for display. It is empty on all
-        workers except the first.
+        A dict for display, such as `"steps"`, `"model"` (the path of `model.keras`) and
+        `"validation"`. It is empty on all workers except the first.
 
     Raises:
         RecipeError: If the recipe cannot be read.

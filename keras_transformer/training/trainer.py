@@ -180,7 +180,8 @@ class Trainer:
                 calls train further, pass the number of the run's last step instead of
                 `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
-                skipped (see `TrainingModel`). Each skip is reported.
+                skipped (see `TrainingModel`). Each skip is reported. With 0, the first
+                one stops training, whatever `skip_nonfinite`.
             locate_batch: Function that receives the number of a skipped step, from 1,
                 and returns the locations of the sentence pairs in its batch (list of
                 str, such as "file:line"). They are reported with the skip. If `None`,

@@ -126,7 +126,7 @@ def test_evaluate_accepts_several_references(evaluate, tmp_path):
     assert found == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
     for metric in ("perplexity", "f1"):
         error = error_of(evaluate(*other, "--metric", metric))
-        assert "--metric perplexity and f1: need a single --reference" in error
+        assert "--metric perplexity or f1: pass a single --reference" in error
 
 
 @pytest.mark.parametrize(
