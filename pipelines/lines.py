@@ -87,7 +87,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-LATIN_HINT = "If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
+# A superset of Latin-1, apart from control characters.
+LATIN_HINT = "If it is Windows-1252, convert it with iconv -f CP1252 -t UTF-8."
 
 
 def read_lines(

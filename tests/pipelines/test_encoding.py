@@ -147,8 +147,8 @@ def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
     assert corpus.report == (
         f"12 of 23 pairs kept; dropped: 2 not UTF-8 on a side ({name}:9, {name}:13); "
         f"8 with an empty side ({name}:5, {other}:8, {name}:16, {name}:17, {name}:18, "
-        f"...); 1 longer than data.max_length ({other}:12). If it is Latin-1, convert "
-        "it with iconv -f LATIN1 -t UTF-8."
+        f"...); 1 longer than data.max_length ({other}:12). If it is Windows-1252, "
+        "convert it with iconv -f CP1252 -t UTF-8."
     )
     # The remaining pairs are still aligned.
     kept = [n for n in range(23) if n not in (4, 7, 8, 11, 12, *range(15, 21))]

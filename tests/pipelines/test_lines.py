@@ -204,7 +204,7 @@ def test_one_warning_summarizes_replaced_lines(tmp_path, caplog):
     assert list(read_lines(path, errors="replace")) == ["Hund", "l\ufffduft"] * 500
     assert caplog.messages == [
         f"{path}: 500 line(s) not UTF-8, the first is line 2; unreadable bytes were "
-        "replaced. If it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8."
+        "replaced. If it is Windows-1252, convert it with iconv -f CP1252 -t UTF-8."
     ]
 
 
