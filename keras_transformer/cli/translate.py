@@ -225,10 +225,13 @@ def translate(
         given["prefix_file"] = prefix_file
         if unsuited := [name for name, value in given.items() if value]:
             raise UserError(f"`{unsuited[0]}`: cannot be used with {input_path.suffix}")
-        document = Document(input_path, attributes=translate_attributes)
+        with console.quiet_libraries():  # the parser of markup loads TensorFlow
+            document = Document(input_path, attributes=translate_attributes)
         total, end = len(document.texts), b"\n"
     else:
         total, end = measure(input_path)
+        if input_path is not None and input_path.suffix == ".csv":
+            console.warn(f"{input_path}: plain text, so cells are not separated")
     if prefix_file is not None:
         _check_prefix_count(prefix_file, input_path, total)
 

@@ -18,7 +18,7 @@ ARGUMENTS = {
     "train": ["phrases", "--output", "new"],
     "plot": ["run"],
     "evaluate": ["run", "--test-split"],
-    "translate": ["run", "-i", "text"],
+    "translate": ["run", "-i", "page.html"],
     "score": ["run", *PAIR],
     "average": ["run"],
     "export": ["run", "exported"],
@@ -95,7 +95,7 @@ def command_names():
 def outcomes(tmp_path_factory):
     """Dict of commands to "quiet", "loud", "no TensorFlow", or an error's text."""
     folder = tmp_path_factory.mktemp("commands")
-    for name in ("text", "copy"):
+    for name in ("text", "copy", "page.html"):
         (folder / name).write_text("ein Hund\n")
     (folder / "run").mkdir()
     (folder / "run" / "config.yaml").write_text("data: {kind: phrases}\n")

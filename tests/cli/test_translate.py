@@ -122,6 +122,13 @@ def test_translate_names_an_option_out_of_range(model_path, option, value, rule)
     assert f"'{option}': {float(value)}: must be {rule}" in result.stderr
 
 
+def test_tables_are_plain_text_with_a_warning(model_path, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a;b\n")
+    result = run_command("translate", model_path, "--input", path, code=0)
+    assert result.stderr == f"warning: {path}: plain text, so cells are not separated\n"
+
+
 def test_prefixes_and_forbidden_words_reach_the_model(model_path, translator, tmp_path):
     def calls(*options):
         translator.searches.clear()
