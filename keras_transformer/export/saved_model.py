@@ -325,8 +325,8 @@ def write_warmup_requests(version, limits):
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
         logger.info(
-            "no warm-up requests for TF-Serving, since tensorflow-serving-api is not "
-            f"installed: {install_hint('serving-api')}"
+            "no warm-up requests for TF-Serving (`serve` needs none), since "
+            f"tensorflow-serving-api is not installed: {install_hint('serving-api')}"
         )
         return
     with tf.io.TFRecordWriter(str(path)) as writer:
