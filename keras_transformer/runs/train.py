@@ -242,6 +242,9 @@ class _Run:
             self.tokenizer.fingerprint(),
             skip_nonfinite=self.recipe.training.on_nonfinite == "skip",
         )
+        # The scores of the initial model are the first that training has to beat.
+        is_validated = initial is not None and "validation" in self.pairs
+        self.trainer.progress.validation_due = is_validated
         self.trainer.restore(self._check_unchanged)
         if self.workers.is_chief:
             dump_recipe(self.recipe, self.folder / CONFIG)
@@ -426,9 +429,10 @@ class _Run:
             )
         if progress.best_step is not None:
             metric = progress.best_metric or self.recipe.validation_metric()
+            step = progress.best_step
+            place = f"at step {step}" if step else "before training, which did not help"
             summary["best single checkpoint"] = (
-                f"{metric} {progress.best_score:.2f} at step "
-                f"{progress.best_step} (best.keras; beam size "
+                f"{metric} {progress.best_score:.2f} {place} (best.keras; beam size "
                 f"{settings.validation_beam_size})"
             )
         summary["training cost"] = training_cost(

@@ -72,7 +72,7 @@ class Progress(BaseModel):
     skipped_in_a_row: NonNegativeInt = 0  # such steps since the last update
     # Sums of the training metrics since the last line of the log (see `metric_sums`).
     metrics: Annotated[list[float], AfterValidator(_check_sums)] = []
-    validation_due: bool = False  # the validation after `step` was interrupted
+    validation_due: bool = False  # the validation after `step` is not complete
     # Fingerprints of the texts, and the settings on which validation scores depend.
     text: str | None = None
     validation_text: str | None = None

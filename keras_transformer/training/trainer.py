@@ -211,11 +211,13 @@ class Trainer:
         )
         with after_step:
             if validate and self.progress.validation_due:
-                # A signal has interrupted this validation. The checkpoint of its step
-                # still says that it is due, and a scheduled one was not written.
+                # The validation of an initial model, or one that a signal interrupted.
+                # The checkpoint of its step still says that it is due, and a scheduled
+                # one was not written.
                 after_step.run_validation()
-                self._saved_step = None
-                after_step.save_if_due()
+                if self.progress.step:
+                    self._saved_step = None
+                    after_step.save_if_due()
             remaining = steps - self.progress.step
             if remaining > 0 and not after_step.is_over():
                 if shapes := getattr(dataset, "shapes", None):

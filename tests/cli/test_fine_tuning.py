@@ -1,6 +1,7 @@
 """Fine-tuning: training from the weights and vocabulary of another model."""
 
 import itertools
+import json
 import shutil
 
 import keras
@@ -90,6 +91,16 @@ def test_fine_tuning_starts_from_the_averaged_weights(
     path, _ = average_run(initial_run, last=1, output=tmp_path / "last.keras")
     last = weights(path)
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
+
+
+def test_initial_model_is_validated_first(fine_tuning):
+    run, _ = fine_tuning
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    first, *others = [row for row in rows if row["split"] in ("validation", "final")]
+    assert (first["step"], first["is_best"]) == (0, True)
+    for row in others:  # the weights hardly change
+        assert row["perplexity"] == pytest.approx(first["perplexity"], rel=1e-4)
 
 
 def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuning):
