@@ -30,13 +30,13 @@ def power(length, alpha):
 LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
 SEGMENTATIONS = "auto", "sentence", "line"
 CASES = "auto", "keep"
-# Settings that `SteeredDecoder` applies, with their defaults.
-STEERING = {
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "coverage_penalty": 0.0,
-    "min_length": 0,
-}
+# Settings that `SteeredDecoder` applies. Their defaults switch them off.
+STEERING = (
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "coverage_penalty",
+    "min_length",
+)
 
 
 class SpecialIds(NamedTuple):
@@ -164,8 +164,8 @@ class BeamSearch:
         """Returns the settings for `SteeredDecoder` that are not off, as a dict."""
         return {
             name: getattr(self, name)
-            for name, default in STEERING.items()
-            if getattr(self, name) != default
+            for name in STEERING
+            if getattr(self, name) != getattr(BeamSearch, name)
         }
 
     def penalty(self, length):
