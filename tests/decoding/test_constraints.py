@@ -90,13 +90,17 @@ def test_decoder_of_log_probs_is_not_normalized_again():
 @pytest.mark.parametrize("sequences", [None, [(6, 4), (4, 4)]])
 def test_prefix_may_end_inside_a_word(sequences):
     """The result is the best of those that begin with any of the allowed tokens."""
-    tables = random_tables(seed=4, batch=4)
-    prefixes = [[6, 5], [5], [6, 4], []]
+    tables = random_tables(seed=4, batch=8)
+    prefixes = [[6, 5], [5], [6, 4], [], *[[6, 5]] * 4]
     # For each prefix and position, a range of ranks, and all allowed beginnings.
     ends = np.array(
-        [[[2, 3], [1, 4]], [[1, 3], [0, 0]], [[0, 0], [2, 3]], [[0, 0]] * 2]
+        [
+            *([[2, 3], [1, 4]], [[1, 3], [0, 0]], [[0, 0], [2, 3]], [[0, 0]] * 2),
+            *[[[2, 3], [0, 0]]] * 4,
+        ]
     )
     allowed = [[[4], [6, 5], [6, 4], [6, 6]], [[5], [4]], [[6, 4]], [[]]]
+    allowed += [[[4], [6, 5]]] * 4
     options = {"sequences": sequences, "n_best": 1}
     found, scores = search(tables, WIDE, 4, prefixes, ends=ends, **options)
     for row, (prefix, forced) in enumerate(zip(prefixes, allowed, strict=True)):
