@@ -9,6 +9,7 @@ from keras import ops
 from layer_checks import numpy
 
 from keras_transformer.layers import MultiHeadAttention, PositionalEncoding
+from keras_transformer.layers.positional_encoding import rotate
 
 INPUTS = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
 LEARNED = {"kind": "learned", "max_length": 11}
@@ -128,6 +129,16 @@ def test_learned_positions_end_at_max_length():
 def test_positions_reject_invalid_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         PositionalEncoding(**options)
+
+
+def test_rotation_multiplies_pairs_as_complex_numbers():
+    x = np.random.default_rng(8).normal(size=(5, 12)).astype("float32")
+    pairs = x[:, 0::2] + 1j * x[:, 1::2]
+    angles = np.arange(5)[:, None] * 10000.0 ** (-np.arange(0, 12, 2) / 12)
+    pairs *= np.exp(1j * angles)
+    expected = np.stack([pairs.real, pairs.imag], axis=-1).reshape(5, 12)
+    found = numpy(rotate(x, np.arange(5, dtype="int32")))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
