@@ -32,6 +32,12 @@ SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _ENTITY = r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);"
 _TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
+# Quotation marks and line breaks as in the strings of programs, but neither commands of
+# LaTeX nor the folders of Windows.
+_ESCAPE = re.compile(
+    r"""(\\["']|\s*(?:\\[nrt])+(?![a-z])\s*|(?<=[^\s\\])\\n(?=[a-z]+\s))"""
+)
+_FOLDERS = re.compile(r"\b[A-Za-z]:\\|\\\\")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?: *>>[\w -]+<< *)?")
 _NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
@@ -71,7 +77,7 @@ _BEFORE, _AFTER = (
 class _Event(NamedTuple):
     """A part of marked-up text."""
 
-    kind: str  # "text", "keep", "open", "close" or "empty"
+    kind: str  # "text", "keep", "break", "open", "close" or "empty"
     raw: str
     key: object = None  # what an opening and its closing tag share
     text: str = ""  # of a "text" or "keep", what a reader sees
@@ -212,9 +218,14 @@ def _align(translator, pairs):
 
 def _parse(raw, syntax, has_tags, spans_of):
     """Returns the `_Marked` text of a str, with the `Span`s that `spans_of` finds."""
-    if syntax == "text" and not (has_tags and _TAG.search(raw)):
-        return _Marked(raw, spans_of(raw))
     parse = _markdown_events if syntax == "markdown" else _html_events
+    has_escapes = False
+    if syntax == "text":
+        has_escapes = _ESCAPE.search(raw) and not _FOLDERS.search(raw)
+        if not (has_tags and _TAG.search(raw)):
+            if not has_escapes:
+                return _Marked(raw, spans_of(raw))
+            parse = _text_events
     events = []
     # Every third part is text, and one of the others what stays.
     for number, part in enumerate(_KEEP.split(raw)):
@@ -224,6 +235,8 @@ def _parse(raw, syntax, has_tags, spans_of):
             raise DataError("<keep> and </keep> must surround each text that stays")
         else:
             events += parse(part)
+    if has_escapes:
+        events = [one for each in events for one in _divide_escapes(each)]
     return _assemble(events, syntax, spans_of)
 
 
@@ -299,6 +312,10 @@ def _assemble(events, syntax, spans_of):
             found = [form for form in found if html.unescape(form) == each]
             # Characters that are also written without entities stay, one by one.
             forms[each] = found if each in found else entity
+        for each in "\"'":
+            found = re.findall(rf"\\?{each}", raw) if syntax == "text" else []
+            if rf"\{each}" in found:
+                forms[each] = found if each in found else rf"\{each}"
     is_beside = any(each.closing is None for each in recent)
     trail = "" if is_beside else text[len(text.rstrip()) :].replace("\n", "")
     text = text.rstrip()
@@ -576,13 +593,35 @@ def _html_events(raw):
         part = raw[start : found[index][0]]
         if name == "br":
             kind = "break"
-        # `html.unescape` also takes the `&copy=1` of an address for an entity.
-        text = re.sub(_ENTITY, lambda match: html.unescape(match[0]), part)
-        events.append(_Event(kind, part, key, text))
+        events.append(_Event(kind, part, key, _unescape(part)))
         if content:
             events.append(_Event("keep", content, text=content))
             index = ends[0]
     return events
+
+
+def _unescape(raw):
+    # `html.unescape` also takes the `&copy=1` of an address for an entity.
+    return re.sub(_ENTITY, lambda match: html.unescape(match[0]), raw)
+
+
+def _text_events(raw):
+    return [_Event("text", raw, text=raw)]
+
+
+def _divide_escapes(event):
+    """Yields the `_Event`s of a text with escapes, or another event as it is."""
+    if event.kind != "text":
+        yield event
+        return
+    is_html = event.raw != event.text
+    for number, part in enumerate(_ESCAPE.split(event.raw)):
+        if number % 2 and part[0] == "\\" and part[1] in "\"'":
+            yield _Event("text", part, text=part[1])
+        elif number % 2:
+            yield _Event("break", part)
+        elif part:
+            yield event._replace(raw=part, text=_unescape(part) if is_html else part)
 
 
 def _markdown_events(raw):

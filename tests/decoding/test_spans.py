@@ -217,6 +217,17 @@ MARKED = {
         "<i>x</i> {n, select, a {<b>a</b> b} other {c d}} y": (
             "y {n, select, a {<b>a</b> b} other {c d}} <i>x</i>"
         ),
+        # Escapes of programs.
+        r"one two\n\nThree four \n": r"two one\n\nfour Three \n",
+        r"\tOne two\tThree four": r"\ttwo One\tfour Three",
+        r"one two\nthree four": r"two one\nfour three",
+        r"say \"one two\" don\'t": r"don\'t two\" \"one say",
+        r"say \"one\" or 'two'": r"'two' or \"one\" say",
+        r'"one" \"two\"': r'"two" \"one\"',  # as many as before, in order
+        r"<b>one two</b>\nThree &amp; \"four\"": None,
+        r"one &lt; \"<b>two</b>\"": r"\"<b>two</b>\" &lt; one",
+        r"in C:\new\Report.txt \n": r"\n C:\new\Report.txt in",
+        r"the \textbf{big} \newline dog": r"dog \newline \textbf{big} the",
     },
 }
 
