@@ -111,7 +111,7 @@ def _batch_tokens(recipe, text, machine):
     # power of two that gives ten. Every sentence must fit into a batch.
     if epoch_tokens // 10 < size:
         size = 1 << max(epoch_tokens // 10, 1).bit_length() - 1
-        reason = f"for {epoch_tokens:,} tokens per epoch"
+        reason = f"for {text.pairs:,} pairs"
     return max(1024, recipe.data.max_length + 1, size), reason
 
 
