@@ -91,6 +91,15 @@ def name_hint(name, names):
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
+# What other toolkits call these keys.
+_OTHER_NAMES = {
+    "epochs": "steps",
+    "max_epochs": "steps",
+    "lr": "learning_rate",
+    "layers": "num_layers",
+}
+
+
 def _key_hint(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
@@ -98,6 +107,7 @@ def _key_hint(key, keys):
     similarly spelled key.
     """
     section, _, leaf = key.rpartition(".")
+    leaf = _OTHER_NAMES.get(leaf, leaf)
     by_leaf = {other.rpartition(".")[2]: other for other in reversed(keys)}
     if leaf in by_leaf:
         return f"; did you mean {by_leaf[leaf]}?"

@@ -357,6 +357,7 @@ def test_initial_model_may_depend_on_the_seed(tmp_path, monkeypatch):
 # Overrides of the recipe `MINIMAL`, and a part of the message.
 WRONG = [
     ("training.warmup_step=3", "training.warmup_step; did you mean training.warmup_s"),
+    ("training.epochs=3", "training.epochs; did you mean training.steps"),
     ("training.beam_size=3", "training.beam_size; did you mean decoding.beam_size"),
     ("data.sorce=x", "data.sorce; did you mean data.train.source?"),
     ("data.trian.source=x", "data.trian; did you mean data.train?"),
