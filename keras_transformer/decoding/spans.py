@@ -289,12 +289,15 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
             for figure in _lost_figures(text, best)
             if not any(figure in each for each in lost)
         ]
-        for each in dict.fromkeys(lost):
-            message = f"the translation changes {each!r}"
-            if message not in found[index][0].warnings:
-                found[index] = add_warning(found[index], message)
+        messages = [f"the translation changes {each!r}" for each in lost]
+        for span in spans[index]:
+            if re.fullmatch(PLURAL, span.text):
+                name = ",".join(span.text.split(",")[:2])
+                messages.append(
+                    f"{name}, ...}} is not translated: translate its forms one by one"
+                )
         # Stand-ins hide words of other scripts.
-        for each in untranslated[index]:
+        for each in dict.fromkeys(messages + untranslated[index]):
             if each not in found[index][0].warnings:
                 found[index] = add_warning(found[index], each)
     return found
