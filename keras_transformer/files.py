@@ -221,7 +221,7 @@ def convert_disk_full_errors(path):
         path = getattr(error, "filename", None) or path
         reason = f"{_reason(error)}, {_free(path)}"
         raise StorageError(
-            f"{_message(path, reason)}. Free space or raise the limit."
+            f"{_message(path, reason)}. Free space or raise the limit"
         ) from error
 
 

@@ -234,7 +234,7 @@ def check_budget(
         raise DataError(
             "training.batch_tokens must be at least the longest sentence. Received: "
             f"training.batch_tokens={batch_tokens}, longest sentence={longest}. "
-            "Increase training.batch_tokens or reduce data.max_length."
+            "Increase training.batch_tokens or reduce data.max_length"
         )
     return longest
 
@@ -244,7 +244,7 @@ def check_start(seed: int, start_step: int) -> None:
     if seed < 0 or start_step < 0:
         raise DataError(
             "training.seed and the start step must not be negative. "
-            f"Received: seed={seed}, start_step={start_step}."
+            f"Received: seed={seed}, start_step={start_step}"
         )
 
 

@@ -118,14 +118,14 @@ def encode_corpus(
         if {name for name in names if not name.startswith(_TEMPORARY)} - _FILES:
             raise DataError(
                 f"{each}: contains other files. Choose an empty folder for the token "
-                "ids."
+                "ids"
             )
     with replace_folder(folder, is_kept=fingerprint is not None) as temporary:
         id_chunks = pairs.id_chunks(source_tokenizer)
         if id_chunks is not None and sampling:
             raise DataError(
                 "the pairs already contain ids, so no segmentations can be drawn. "
-                f"Received: bpe_dropout={bpe_dropout}."
+                f"Received: bpe_dropout={bpe_dropout}"
             )
         facts = _read_partial(temporary / FACTS, fingerprint)
         if id_chunks is None:
@@ -144,7 +144,7 @@ def encode_corpus(
         if not facts["num_pairs"]:
             raise DataError(
                 f"no {examples}: {corpus_report(facts).removesuffix('.')}. "
-                f"Received: max_length={max_length} (data.max_length in a recipe)."
+                f"Received: max_length={max_length} (data.max_length in a recipe)"
             )
     return EncodedCorpus(folder)
 
@@ -446,7 +446,7 @@ class _NpyFile:
         self._file.flush()
         size = self._file.tell() + self.length * self._dtype.itemsize
         if os.fstat(self._file.fileno()).st_size < size:
-            raise DataError(f"{self._path}: is incomplete. Try again.")
+            raise DataError(f"{self._path}: is incomplete. Try again")
         self._file.truncate(size)
         self._file.seek(0, os.SEEK_END)
         return self

@@ -271,7 +271,7 @@ def text_chunks(
     if not lines and returns > (chunk or b"").endswith(b"\r"):
         raise DataError(
             rf"{path}: lines must end with \n, but the text has only \r. Convert it "
-            r"with tr '\r' '\n'."
+            r"with tr '\r' '\n'"
         )
 
 
@@ -295,19 +295,19 @@ def _check_start(chunk: bytes, path, is_xml) -> None:
     if chunk[257:262] == b"ustar":
         name = "a tar archive"
     if name is not None:
-        raise DataError(f"{path}: must be a text. Received: {name}.")
+        raise DataError(f"{path}: must be a text. Received: {name}")
     encoding = _wide_encoding(chunk)
     if encoding is not None:
         raise DataError(
             f"{path}: the text is {encoding}. Convert it with iconv -f {encoding} -t "
-            "UTF-8."
+            "UTF-8"
         )
     start = chunk.removeprefix(codecs.BOM_UTF8)[:99].lstrip()
     if start.lower().startswith(_XML) and not is_xml:
         is_tmx = b"tmx" in start.lower()
         name = "TMX (for training, data.kind: tmx)" if is_tmx else "XML or HTML"
         raise DataError(
-            f"{path}: must be a text with one sentence per line. Received: {name}."
+            f"{path}: must be a text with one sentence per line. Received: {name}"
         )
 
 

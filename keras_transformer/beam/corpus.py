@@ -93,7 +93,7 @@ def encode_with_apache_beam(
     output = os.fspath(output)
     check_same_number(sources, targets)
     if shards < 1:
-        raise DataError(f"shards must be at least 1. Received: {shards}.")
+        raise DataError(f"shards must be at least 1. Received: {shards}")
     tokenizer = load_tokenizer(tokenizer_folder)
     metadata = {
         "format": FORMAT,
@@ -122,7 +122,7 @@ def encode_with_apache_beam(
         metadata_path = FileSystems.join(output, RECORDS)
         if FileSystems.exists(metadata_path):
             raise DataError(
-                f"{output}: already contains a corpus. Choose another folder."
+                f"{output}: already contains a corpus. Choose another folder"
             )
         _copy_tokenizer(tokenizer, tokenizer_folder, output)
         run_pipeline(build, pipeline_options)

@@ -148,12 +148,12 @@ def _output_names(task, sources, targets):
     if task == SCORE:
         check_same_number(sources, targets)
     elif targets:
-        raise DataError("target files are for scoring only. Remove them to translate.")
+        raise DataError("target files are for scoring only. Remove them to translate")
     names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
     if not names or len(set(names)) < len(names):
         raise DataError(
             "the input files must have different names, and at least one is needed. "
-            f"Received: {', '.join(names) or 'none'}."
+            f"Received: {', '.join(names) or 'none'}"
         )
     return names
 

@@ -92,7 +92,7 @@ def check_same_number(sources, targets):
     if not sources or len(sources) != len(targets):
         raise DataError(
             "source and target must have the same number of files, at least one. "
-            f"Received: {len(sources)} source files and {len(targets)} target files."
+            f"Received: {len(sources)} source files and {len(targets)} target files"
         )
 
 
@@ -106,7 +106,7 @@ def line_pairs(source, target, errors="drop"):
             shorter = source if pair[0] is _MISSING else target
             raise DataError(
                 f"{source} and {target} must have the same number of lines. "
-                f"{shorter} ends after line {number - 1}."
+                f"{shorter} ends after line {number - 1}"
             )
         yield number, *pair
 

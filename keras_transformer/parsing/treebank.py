@@ -57,11 +57,11 @@ class TreeFiles(Pairs):
         if len(weights) != len(paths) or not paths:
             raise DataError(
                 "trees must have one weight per path, and at least one path. "
-                f"Received: {len(weights)} weights, {len(paths)} paths."
+                f"Received: {len(weights)} weights, {len(paths)} paths"
             )
         if not all(weight > 0 and np.isfinite(weight) for weight in weights):
             raise DataError(
-                f"weights of trees must be finite and above 0. Received: {weights}."
+                f"weights of trees must be finite and above 0. Received: {weights}"
             )
         self._files = [
             (file, weight)

@@ -32,7 +32,7 @@ def extend_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
         raise DataError(
             f"a vocabulary of kind {tokenizer.kind} cannot be extended, because new "
             "subwords would change how it splits existing words. Use a model with "
-            "tokenizer.kind=bpe."
+            "tokenizer.kind=bpe"
         )
     target = source = extend_bpe(tokenizer.target, sentences, num_pieces)
     larger = target.tokenizer
@@ -41,8 +41,7 @@ def extend_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
         larger = SeparateTokenizers(source.tokenizer, target.tokenizer)
     if not source.replaced and not target.replaced:
         raise DataError(
-            "the text provides no new subwords that occur at least twice. Add more "
-            "text."
+            "the text provides no new subwords that occur at least twice. Add more text"
         )
     return _resize(model, source.replaced, target.replaced), larger
 

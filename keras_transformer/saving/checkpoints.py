@@ -101,20 +101,20 @@ class CheckpointFile:
         if unknown := [name for name in names if name not in variables]:
             raise CheckpointError(
                 f"{self.path}: the model has no {_KINDS[group]} {unknown[0]}. Check "
-                "that the checkpoint belongs to this model."
+                "that the checkpoint belongs to this model"
             )
         for name, variable in variables.items():
             if name not in names:
                 raise CheckpointError(
                     f"{self.path}: the checkpoint has no {_KINDS[group]} {name}. Check "
-                    "that it belongs to this model."
+                    "that it belongs to this model"
                 )
             shape = self.shape(f"{group}/{name}")
             if shape != tuple(variable.shape):
                 raise CheckpointError(
                     f"{self.path}: {name} has shape {shape} in the checkpoint but "
                     f"{tuple(variable.shape)} in the model. Check that the recipe and "
-                    "the vocabulary are unchanged."
+                    "the vocabulary are unchanged"
                 )
 
     def read(self, name, variable):

@@ -112,7 +112,7 @@ class TfdsPairs(Pairs):
             raise DataError(
                 "data.source_language and data.target_language must be two different "
                 f"languages of {builder.name}. Received: {languages[0]}, "
-                f"{languages[1]}."
+                f"{languages[1]}"
             )
         return languages
 
@@ -127,7 +127,7 @@ def _translation_key(features, source: str, target: str) -> str | None:
     known = sorted(set().union(*languages.values()))
     raise DataError(
         "data.source_language and data.target_language must be languages of the same "
-        f"feature. Received: {source!r} and {target!r}. Available: {', '.join(known)}."
+        f"feature. Received: {source!r} and {target!r}. Available: {', '.join(known)}"
     )
 
 

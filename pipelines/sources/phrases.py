@@ -134,7 +134,7 @@ def phrases(
     if not 0 <= 2 * held_out < size:
         raise DataError(
             "phrases: `size` must be more than twice `held_out`. "
-            f"Received: size={size}, held_out={held_out}."
+            f"Received: size={size}, held_out={held_out}"
         )
     random = Random(seed)
     pairs = _draw_pairs(source, target, size, random)
@@ -149,7 +149,7 @@ def parse_locale(argument: str, name: str) -> Locale:
     except (UnknownLocaleError, ValueError, TypeError) as error:
         raise DataError(
             f"phrases: `{argument}` must be a locale that Babel supports, such as "
-            f"'en', 'de' or 'pt_BR'. Received: {name!r}."
+            f"'en', 'de' or 'pt_BR'. Received: {name!r}"
         ) from error
 
 
@@ -213,7 +213,7 @@ def _draw_pairs(
     if len(pairs) < size:
         raise DataError(
             f"phrases: `size` must be at most about {len(pairs)} for {source} to "
-            f"{target}. Received: size={size}."
+            f"{target}. Received: size={size}"
         )
     return pairs
 
@@ -275,7 +275,7 @@ def _split(
             "phrases: `held_out` must be small enough that each word of a held-out "
             f"phrase remains {MIN_WORD_COUNT} times in training. Received: "
             f"held_out={held_out}. Only {len(validation)} phrases for validation and "
-            f"{len(test)} for testing can be held out."
+            f"{len(test)} for testing can be held out"
         )
     for part in (train, validation, test):
         random.shuffle(part)

@@ -79,7 +79,7 @@ class RecordFolder(Pairs):
         if not os.path.exists(path):
             raise DataError(
                 f"{path}: no such file. Create the folder with `keras-transformer "
-                "corpus prepare`."
+                "corpus prepare`"
             )
         manifest = read_json(path, _Manifest, MAX_LOG_BYTES, DataError)
         # The fingerprint contains the facts as stored, without defaults.
@@ -87,7 +87,7 @@ class RecordFolder(Pairs):
         if self.facts["format"] != FORMAT:
             raise DataError(
                 f"{path}: written by another version of the package. Create the folder "
-                "again with this version."
+                "again with this version"
             )
         self._shards = [
             (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
@@ -148,7 +148,7 @@ class RecordFolder(Pairs):
             if shard.get("sha256") not in (None, found):
                 raise DataError(
                     f"{path}: altered or damaged, because its SHA-256 differs from the "
-                    f"one in {RECORDS}. Restore the file or create the folder again."
+                    f"one in {RECORDS}. Restore the file or create the folder again"
                 )
         return hashlib.sha256(f"{facts} {hashes}".encode()).hexdigest()
 

@@ -63,7 +63,7 @@ class TextFiles(Pairs):
                 "source and target must have the same number of files, at least one. "
                 f"Received: {len(self.source)} source files "
                 f"({', '.join(self.source)}) and {len(self.target)} target files "
-                f"({', '.join(self.target)})."
+                f"({', '.join(self.target)})"
             )
 
     def __iter__(self) -> Iterator[Pair]:
@@ -74,7 +74,7 @@ class TextFiles(Pairs):
             if counts[0] != counts[1]:
                 raise DataError(
                     f"{paths[0]} and {paths[1]} must have the same number of lines. "
-                    f"Received: {counts[0]} and {counts[1]}."
+                    f"Received: {counts[0]} and {counts[1]}"
                 )
         for source, target in zip(self.source, self.target, strict=True):
             yield from zip(
@@ -111,7 +111,7 @@ class TextFiles(Pairs):
             if counts[0] != counts[1]:
                 raise DataError(
                     f"{source} and {path} must have the same number of lines. "
-                    f"Received: {counts[0]} and {counts[1]}."
+                    f"Received: {counts[0]} and {counts[1]}"
                 )
         files = zip(self.source, self.target, self._alignments, strict=True)
         return itertools.chain.from_iterable(
@@ -151,7 +151,7 @@ class PairLines(Pairs):
         self.target = target
         self._num_lines = _LineCounts()
         if not self.paths:
-            raise DataError("`paths` must contain at least one file. Received: none.")
+            raise DataError("`paths` must contain at least one file. Received: none")
 
     def parse(self, lines: Iterable[str | None], path: str) -> Iterator[Pair]:
         """Yields the pair of each line, which is `None` if it is not UTF-8."""
@@ -211,14 +211,14 @@ class TsvFiles(PairLines):
         if isinstance(source, str) != isinstance(target, str):
             raise DataError(
                 "data.source and data.target must both be column numbers or both be "
-                f"names. Received: {source!r} and {target!r}."
+                f"names. Received: {source!r} and {target!r}"
             )
         self._num_header_lines = int(isinstance(source, str))
         # Python would count a column below 1 from the end of the line.
         if not isinstance(source, str) and min(source, target) < 1:
             raise DataError(
                 "data.source and data.target must be column numbers from 1 or names. "
-                f"Received: {source} and {target}."
+                f"Received: {source} and {target}"
             )
 
     def parse(self, lines, path):
@@ -230,7 +230,7 @@ class TsvFiles(PairLines):
                     if cells.count(name) != 1:
                         raise DataError(
                             f"{path}:1: {key} must be one of the columns "
-                            f"{', '.join(cells)}. Received: {name}."
+                            f"{', '.join(cells)}. Received: {name}"
                         )
                     columns[key] = cells.index(name) + 1
             elif not cells:
@@ -260,7 +260,7 @@ class TsvFiles(PairLines):
         if num_quoted:
             raise DataError(
                 f"{path}: all cells are in quotes, as spreadsheets write them. Set "
-                "data.kind: csv, which removes the quotes."
+                "data.kind: csv, which removes the quotes"
             )
 
 
@@ -290,7 +290,7 @@ class CsvFiles(TsvFiles):
             if delimiter is None and line.startswith("sep="):
                 raise DataError(
                     f"{path}:{number}: Excel's separator line is not supported. "
-                    f"Received: {line!r}. Remove it."
+                    f"Received: {line!r}. Remove it"
                 )
             if delimiter is None:
                 unquoted = re.sub('"[^"]*"', "", line)
@@ -308,7 +308,7 @@ class CsvFiles(TsvFiles):
             except csv.Error as error:
                 raise DataError(
                     f"{path}:{number}: must be a line of CSV, and each cell on one "
-                    f"line. Received: {error}."
+                    f"line. Received: {error}"
                 ) from None
 
 
@@ -416,7 +416,7 @@ class TmxFiles(PairLines):
             raise DataError(
                 f"{path}: data.source and data.target must be languages of the file. "
                 f"Received: {self.source} and {self.target}. Available: "
-                f"{', '.join(sorted(found)) or 'none'}."
+                f"{', '.join(sorted(found)) or 'none'}"
             )
 
 
@@ -447,7 +447,7 @@ def check_sides(source, target) -> None:
     """Raises `DataError` if both sides are the same column or key."""
     if source == target:
         raise DataError(
-            f"data.source and data.target must differ. Received: both are {source!r}."
+            f"data.source and data.target must differ. Received: both are {source!r}"
         )
 
 
@@ -469,13 +469,13 @@ def _nested_text(value, dotted, key, place):
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
             raise DataError(
                 f"{place}: {key}={dotted} must be a key of the object. Available: "
-                f"{known}."
+                f"{known}"
             )
         value = value[name]
     if not isinstance(value, str):
         raise DataError(
             f"{place}: the value at {key}={dotted} must be text. Received: "
-            f"{type(value).__name__}."
+            f"{type(value).__name__}"
         )
     # A lone surrogate is valid JSON, but not UTF-8.
     return value.encode("utf-8", "replace").decode("utf-8")

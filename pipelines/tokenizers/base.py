@@ -104,7 +104,7 @@ class Tokenizer(tf.Module):
         """
         raise DataError(
             "tokenizer.bpe_dropout requires `tokenizer.kind: bpe`. "
-            f"Received: {self.kind}."
+            f"Received: {self.kind}"
         )
 
     def detokenize(self, ids):

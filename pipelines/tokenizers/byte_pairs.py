@@ -108,7 +108,7 @@ class BytePairTokenizer(SentencePieceVocabulary):
         if ids != (self.pad_id, self.unknown_id, self.start_id, self.end_id):
             raise DataError(
                 "the SentencePiece model must have the ids 0 (padding), 1 (unknown), 2 "
-                f"(start) and 3 (end). Received ids: {', '.join(map(str, ids))}."
+                f"(start) and 3 (end). Received ids: {', '.join(map(str, ids))}"
             )
         splitter = SentencePieceSplitter(model, tf.int32)
         super().__init__(model)

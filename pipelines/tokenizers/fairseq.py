@@ -91,26 +91,26 @@ class FairseqTokenizer(Tokenizer):
                 piece for n, piece in enumerate(pieces) if numbers.get(piece, n) != n
             )
             raise DataError(
-                f"each subword must occur once. Received: {twice!r:.80} twice."
+                f"each subword must occur once. Received: {twice!r:.80} twice"
             )
         # `<s>` to `<unk>` have the first ids, so a piece or a language must not.
         free = {n for n, piece in enumerate(pieces) if n > 3 and piece is None}
         if any(pieces[:4]):
             raise DataError(
                 "the first four ids must have no subwords. Received: "
-                f"{pieces[:4]!r:.80}."
+                f"{pieces[:4]!r:.80}"
             )
         owners = {}
         for language, number in languages.items():
             if number not in free:
                 raise DataError(
                     f"the id of {language} must be above 3 and have no subword. "
-                    f"Received: {number}."
+                    f"Received: {number}"
                 )
             if owners.setdefault(number, language) != language:
                 raise DataError(
                     "each id must belong to one language. Received: "
-                    f"{number} for {owners[number]} and {language}."
+                    f"{number} for {owners[number]} and {language}"
                 )
         for language in (source, target):
             if language not in languages:

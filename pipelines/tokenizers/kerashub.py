@@ -120,7 +120,7 @@ class KerasHubTokenizer(Tokenizer):
         else:
             raise DataError(
                 "the bytes of the subwords are known for SentencePiece, byte-pair and "
-                f"WordPiece tokenizers only. Received: {type(self._hub).__name__}."
+                f"WordPiece tokenizers only. Received: {type(self._hub).__name__}"
             )
         first = len(SPECIAL_PIECES)
         return [b""] * first + [spell(piece) for piece in self.pieces()[first:]]
@@ -129,7 +129,7 @@ class KerasHubTokenizer(Tokenizer):
         """Raises a `DataError`, because `load_tokenizer` cannot load the result."""
         raise DataError(
             "a KerasHub tokenizer cannot be saved with a model. Save it with its "
-            "`save_to_preset` method, and wrap it again after loading."
+            "`save_to_preset` method, and wrap it again after loading"
         )
 
     def fingerprint(self) -> str:

@@ -90,7 +90,7 @@ class MarianSide(Tokenizer):
         if len(numbers) < len(pieces):
             twice = next(piece for n, piece in enumerate(pieces) if numbers[piece] != n)
             raise DataError(
-                f"each subword must occur once. Received: {twice!r:.80} twice."
+                f"each subword must occur once. Received: {twice!r:.80} twice"
             )
         for piece in (END_PIECE, UNKNOWN):
             if piece not in numbers:
@@ -98,7 +98,7 @@ class MarianSide(Tokenizer):
         if normalization not in (None, *NORMALIZATIONS):
             raise DataError(
                 f"normalization must be one of {', '.join(NORMALIZATIONS)}. "
-                f"Received: {normalization!r}."
+                f"Received: {normalization!r}"
             )
         self.end_id, self.unknown_id = numbers[END_PIECE], numbers[UNKNOWN]
         self.pad_id, self.start_id = num_pieces, num_pieces + 1
@@ -220,7 +220,7 @@ class MarianTokenizer(MarianSide):
         if language is not None and f">>{language}<<" not in source[0]:
             known = ", ".join(languages(source[0])) or "none"
             raise DataError(
-                f"the vocabulary has no target language {language!r}. It has: {known}."
+                f"the vocabulary has no target language {language!r}. It has: {known}"
             )
         self.language = language
         self._prefixes = prefixes and self.model is not None

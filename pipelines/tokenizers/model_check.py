@@ -86,7 +86,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
         ((twice, _),) = Counter(pieces).most_common(1)
         raise DataError(
             "each subword of the SentencePiece model must occur once. Received: "
-            f"{twice!r:.80} twice."
+            f"{twice!r:.80} twice"
         )
     for number, piece in enumerate(model.pieces):
         label = f"subword {number} of the SentencePiece model"
@@ -96,17 +96,17 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
             raise DataError(
                 f"{label} must have 1 to {MAX_PIECE_LENGTH:,} characters. "
-                f"Received: {len(piece.piece):,} characters."
+                f"Received: {len(piece.piece):,} characters"
             )
         # SentencePiece fails on a text that contains a one-character control symbol.
         if piece.type == piece.CONTROL and len(piece.piece) == 1:
             raise DataError(
                 f"{label} is a one-character control symbol. Control symbols must have "
-                "at least two characters, because a text may contain any character."
+                "at least two characters, because a text may contain any character"
             )
         if not math.isfinite(piece.score):
             raise DataError(
-                f"{label} must have a finite score. Received: {piece.score}."
+                f"{label} must have a finite score. Received: {piece.score}"
             )
     return model
 

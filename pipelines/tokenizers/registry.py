@@ -50,7 +50,7 @@ class SeparateTokenizers(Tokenizer):
         if source.kind != target.kind:
             raise DataError(
                 "the tokenizers of source and target must be of the same kind. "
-                f"Received: {source.kind} and {target.kind}."
+                f"Received: {source.kind} and {target.kind}"
             )
         self.kind = source.kind
         self.vocabulary_size = source.vocabulary_size
@@ -131,11 +131,11 @@ def train_tokenizer(
     if kind in [each.kind for each in _IMPORTED_CLASSES]:
         raise DataError(
             f"a {kind} tokenizer cannot be trained, only imported with its model. To "
-            "fine-tune that model, pass `--from MODEL`."
+            "fine-tune that model, pass `--from MODEL`"
         )
     if kind not in _TRAINERS:
         raise DataError(
-            f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}."
+            f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}"
         )
     if max_sentences < 1:
         raise ValueError(
@@ -147,7 +147,7 @@ def train_tokenizer(
     if symbols and kind != BytePairTokenizer.kind:
         raise DataError(
             "words that are never split, such as the brackets and labels of parse "
-            f"trees, require `tokenizer.kind: bpe`. Received: {kind}."
+            f"trees, require `tokenizer.kind: bpe`. Received: {kind}"
         )
     sampled = list(normalize_texts(sampled, text))
     options = {"symbols": symbols} if symbols else {}
@@ -195,7 +195,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     names = ", ".join(each.file_name for each in _CLASSES)
     raise DataError(
         f"{os.path.abspath(folder)}: must contain a tokenizer ({names}). A .keras file "
-        "needs its tokenizer in the same folder."
+        "needs its tokenizer in the same folder"
     )
 
 

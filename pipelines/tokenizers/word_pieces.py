@@ -275,6 +275,6 @@ def _learn(
     if learned is None:  # the last threshold was 1
         raise DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
-            f"The largest possible value is {len(fixed) + len(pieces)}."
+            f"The largest possible value is {len(fixed) + len(pieces)}"
         )
     return learned

@@ -168,7 +168,7 @@ for encoding in ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"):
         for mark, name in {"": encoding, "\ufeff": encoding[:6]}.items():
             NO_TEXT[f"{encoding} {mark}{text}"] = (
                 (mark + text).encode(encoding),
-                rf"the text is {name}\. Convert it with iconv -f {name} -t UTF-8\.$",
+                rf"the text is {name}\. Convert it with iconv -f {name} -t UTF-8$",
             )
 
 

@@ -27,7 +27,7 @@ SIZE = 8 << 20  # bytes of the tmpfs
 # Error line of a command, with the path of the file or folder.
 FULL = (
     r"error: {path}\S*: cannot be written \((No space left on device|File too large), "
-    r"[\d,]+ bytes free\)\. Free space or raise the limit\."
+    r"[\d,]+ bytes free\)\. Free space or raise the limit$"
 )
 
 

@@ -39,7 +39,7 @@ def test_models_of_other_types_are_rejected():
     with pytest.raises(DataError, match="must have byte fallback"):
         BytePairTokenizer(train_sentencepiece(vocab_size=90, model_type="bpe"))
     options = {"byte_fallback": True, "normalization_rule_name": "identity"}
-    with pytest.raises(DataError, match=r"Received ids: -1, 0, 1, 2\."):
+    with pytest.raises(DataError, match=r"Received ids: -1, 0, 1, 2$"):
         BytePairTokenizer(train_sentencepiece(vocab_size=380, **options))
     options |= {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     # Unigram models choose the likeliest split and merge nothing.
