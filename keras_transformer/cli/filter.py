@@ -76,8 +76,9 @@ def filter(
     """Remove improbable pairs from a noisy parallel corpus.
 
     Rules first remove pairs that are unlikely to be translations, and report how many.
-    The model scores the others. The scores are written to
-    OUTPUT_SOURCE.scores, which the same command continues, also with another limit.
+    The model scores the others. The scores are written next to the file of
+    --output-source, with .scores appended to its name. Run the same command again to
+    resume; with another limit, it reuses the scores.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
@@ -192,7 +193,7 @@ def _check_outputs(inputs, output_source, output_target):
     outputs = {"--output-source": output_source, "--output-target": output_target}
     with _scores_file(output_source) as scores:
         if scores.exists() and not record_file(scores).exists():
-            raise UserError(f"{scores}: exists, but contains no scores of this command")
+            raise UserError(f"{scores}: contains no scores of this command; move it")
     for option, path in (outputs | {"the scores in": scores}).items():
         if path.resolve() in taken:
             other = taken[path.resolve()]

@@ -262,8 +262,8 @@ class Translator:
         check_at_least("n", n, 1)
         if n > search.beam_size:
             raise ModelError(
-                f"an n-best list of {n} needs a beam size of at least {n}. "
-                f"Received: beam_size={search.beam_size}"
+                f"an n-best list of {n} needs `beam_size` of at least {n}. "
+                f"Received: {search.beam_size}"
             )
         # Several results may have the same text, so twice as many are requested.
         num_places = 2 * n if n > 1 else n

@@ -290,6 +290,7 @@ def _expand_variables(value, key):
         if not os.environ.get(name):
             raise RecipeError(
                 f"{key}: the environment variable {name} is not set, but {value} "
-                f"uses it. Set {name} to the data folder, or pass --set {key}=PATH"
+                f"uses it. Set {name} to the data folder, or change the path in a copy "
+                "of the recipe (`keras-transformer init my.yaml --recipe RECIPE`)"
             )
     return _VARIABLE.sub(lambda match: os.environ[match[1]], value)

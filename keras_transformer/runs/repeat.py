@@ -169,7 +169,10 @@ def read_evaluation_settings(output):
     """Reads the section `evaluation` of the recipe in an output folder of `repeat`."""
     path = output / CONFIG
     if not path.is_file():
-        raise RunError(f"{path}: no such file, so the settings of BLEU are unknown")
+        raise RunError(
+            f"{path}: no such file, so the settings of BLEU are unknown. Run `repeat` "
+            "again with the same recipe, which writes it"
+        )
     return load_recipe(path).evaluation.model_dump()
 
 

@@ -308,7 +308,8 @@ def check_vocabularies(path, model, tokenizer):
             for sizes in (found, expected)
         )
         raise ModelError(
-            f"{path}: the model has {expected} subwords, but the tokenizer has {found}"
+            f"{path}: the model has {expected} subwords, but the tokenizer has "
+            f"{found}. Copy the tokenizer from the model's run"
         )
 
 

@@ -183,7 +183,10 @@ def compute_export_attention(translator, source, target):
     _check_texts(source, target)
     (found,) = translator.attend([source], [target])
     if found is None:
-        raise ModelError("the sentence is too long for the export")
+        raise ModelError(
+            "the sentence or its translation exceeds the export's limits; pass a "
+            "shorter one, or the model that was exported"
+        )
     source_pieces, target_pieces, scores = found
     return Attention(
         source=source_pieces,

@@ -123,7 +123,7 @@ def test_translator_generates_outputs_only(model):
 
 
 def test_n_best_rejects_lengths_out_of_range(translator):
-    with pytest.raises(ModelError, match="a beam size of at least 4"):
+    with pytest.raises(ModelError, match="needs `beam_size` of at least 4"):
         translator.n_best(["a"], 4)
     with pytest.raises(ValueError, match=r"`n` must be at least 1. Received: n=0"):
         translator.n_best([], 0)
