@@ -28,6 +28,7 @@ def distill(
         ),
     ] = 0.9,
     overrides: options.Overrides = (),
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Train a fast model on the translations of a larger one.
 
@@ -39,6 +40,7 @@ def distill(
     keras-transformer distill europarl_en_fr --source train.en --output runs/student \\
       --set data.validation.source=val.en --set data.validation.target=val.fr
     """
+    console.refuse_workers("distill")
     console.find_model(teacher)
     console.require_files(source)
     console.require_folder_path(output)
@@ -62,11 +64,15 @@ def distill(
         refuse_other_files(output)
     folder.mkdir(parents=True, exist_ok=True)
     console.print_status("[1/3] translating")
-    translate(teacher, source, translated, resume=True)
+    translate(teacher, source, translated, resume=True, allow_unsafe=allow_unsafe)
     if has_begun(output):
         console.print_status("[2/3] not filtering: the run keeps its text")
     else:
         console.print_status("[2/3] filtering")
-        filter(teacher, source, translated, *kept.values(), keep_fraction=keep_fraction)
+        filter(
+            *(teacher, source, translated, *kept.values()),
+            keep_fraction=keep_fraction,
+            allow_unsafe=allow_unsafe,
+        )
     console.print_status("[3/3] training")
     train("student", output, recipe_keys(kept))

@@ -18,7 +18,8 @@ def serve(
         pathlib.Path,
         Argument(
             metavar="FOLDER",
-            help="Exported model, e.g. saved_models/NAME, or a preset.",
+            help="Exported model, e.g. saved_models/NAME, preset, packaged model, "
+            "or hf://OWNER/NAME.",
         ),
     ],
     port: Annotated[
