@@ -392,10 +392,11 @@ def recipe_page():
         "[template](../../keras_transformer/recipes/files.yaml). Where the paper "
         "states a value, the default is that of its base model for English to "
         "German.\n\n"
-        "For a key that may be `auto`, `train` chooses a value that fits the text and "
-        "the machine. All such keys are `auto` in the recipe `files`, and by default "
-        "in recipes for text without a section `model`; the kinds of data `tfds`, "
-        "`phrases` and `trees` have no `auto`.\n"
+        "A recipe for text without a section `model` takes all missing keys of "
+        "`tokenizer`, `model` and `training` from the recipe `files` instead: "
+        "`normalization: pre`, `schedule: inverse_sqrt`, and `auto` for the keys that "
+        "may be `auto`. For these, `train` chooses a value that fits the text and the "
+        "machine. The kinds of data `tfds`, `phrases` and `trees` have no `auto`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}{data_text(descriptions)}"
     for name, field in schema.Recipe.model_fields.items():
