@@ -21,12 +21,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.base import (
-    Dense,
-    child_layer,
-    inner_layers,
-    zero_matrices,
-)
+from keras_transformer.layers.base import Dense, child_layer, inner_layers
 from keras_transformer.layers.transformer_layer import LAYER_ARGUMENTS
 from keras_transformer.numerics.activations import activation_name, get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
@@ -217,11 +212,6 @@ class Transformer(keras.Model):
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self._build_added_layers(inputs_shape)
-
-    def build_for_loading(self, inputs_shape):
-        """Like `build`, but leaves large matrices at zero until weights are loaded."""
-        with zero_matrices():
-            self.build(inputs_shape)
 
     def _build_added_layers(self, inputs_shape):
         """Builds the layers of a subclass without a `build`, by tracing its `call`."""

@@ -62,7 +62,8 @@ ALLOWED = {
     },
     "interop": {
         *("export", "transformer", "saving", "decoding", "recipes", "pipelines"),
-        *("numerics", "files", "untrusted", "arguments", "errors", "_imports"),
+        *("layers", "numerics", "files", "untrusted", "arguments", "errors"),
+        "_imports",
     },
     "opening": {"interop", "export", "saving", "decoding", "errors"},
     "documents": {"decoding", "errors"},

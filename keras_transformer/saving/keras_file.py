@@ -225,13 +225,15 @@ def _count(settings, weights):
 
 def load_stored(path, stored, model_class=None, **changes):
     """Builds a `Transformer` with changed settings, and loads the stored weights."""
+    from keras_transformer.layers.base import zero_matrices
     from keras_transformer.transformer import Transformer
 
     # Wrong changes are a mistake of the caller.
     with contextlib.nullcontext() if changes else _refuse(path):
         model = (model_class or Transformer).from_config({**stored.settings, **changes})
     with _refuse(path):
-        model.build_for_loading(INPUT_SHAPES)
+        with zero_matrices():
+            model.build(INPUT_SHAPES)
         check_size(model.count_params(), stored.num_parameters)
         model.load_weights(stored.weights)
     return model
