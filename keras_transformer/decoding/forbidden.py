@@ -25,11 +25,17 @@ _CONTINUES = "*"
 
 
 class Phrase(NamedTuple):
-    """A sequence of symbols, matched anywhere or only next to word boundaries."""
+    """A forbidden phrase, matched anywhere or only next to word boundaries.
+
+    Attributes:
+        symbols: Tuple of int, such as the bytes of a text.
+        at_start: Whether the phrase is matched only after a boundary.
+        at_end: Whether the phrase is matched only before a boundary.
+    """
 
     symbols: tuple
-    at_start: bool = False  # only after a boundary
-    at_end: bool = False  # only before a boundary
+    at_start: bool = False
+    at_end: bool = False
 
 
 class Automaton(NamedTuple):

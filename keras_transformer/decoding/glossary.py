@@ -17,9 +17,9 @@ FLAGS = ("case", "inside")
 
 
 class Term(NamedTuple):
-    """A row of a glossary.
+    """A term of a glossary: a source phrase and its translations.
 
-    Args:
+    Attributes:
         source: A phrase of the source.
         targets: Phrases of the target, of which one must occur in the translation.
         match_case: Whether the source phrase has exactly these letters.
@@ -40,7 +40,7 @@ class Term(NamedTuple):
 
 
 def read_glossary(path):
-    """Reads a glossary: a UTF-8 file with a term per line, in columns between tabs.
+    """Reads a glossary, a tab-separated UTF-8 file with one term per line.
 
     The columns are the source phrase, its target phrases, separated by `|`, and
     possibly flags, separated by commas: `case` if the case of letters matters, and

@@ -6,10 +6,15 @@ from keras import ops
 
 
 class PairScore(NamedTuple):
-    """Log-probability of a given translation."""
+    """The log-probability of a given translation.
 
-    log_prob: float  # natural logarithm, including the end id
-    num_tokens: int  # number of target subwords, including the end id
+    Attributes:
+        log_prob: Natural logarithm of the probability, including the end id.
+        num_tokens: Number of target subwords, including the end id.
+    """
+
+    log_prob: float
+    num_tokens: int
 
 
 def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):

@@ -71,10 +71,14 @@ BATCH_TOKENS = 4096
 
 
 class Translation(NamedTuple):
-    """A translation and its score, `log-probability / penalty(length)`.
+    """A translation, its score and warnings about it.
 
-    If a text is translated in several segments, their scores are added. `warnings`
-    lists reasons why the translation may be bad (see `decoding.warnings`).
+    Attributes:
+        text: The translation.
+        score: `log-probability / penalty(length)`, or the log-probability of a sample.
+            If a text is translated in several segments, their scores are added.
+        warnings: Tuple of reasons why the translation may be bad, one sentence each
+            (see `decoding.warnings`).
     """
 
     text: str

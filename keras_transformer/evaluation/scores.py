@@ -22,12 +22,21 @@ _NUM_SAMPLES = 1_000
 
 
 class CorpusScore(NamedTuple):
-    """A corpus score from 0 to 100. A lower TER is better, and a TER may exceed 100."""
+    """The score of a corpus by BLEU, chrF or TER.
 
-    metric: str  # sacreBLEU's name, such as "chrF2"
+    Attributes:
+        metric: sacreBLEU's name of the metric, such as `"chrF2"`.
+        score: The score, from 0 to 100. A TER may exceed 100, and a lower one is
+            better.
+        signature: sacreBLEU's signature: version, tokenizer and case. Scores with equal
+            signatures can be compared.
+        text: The line that sacreBLEU prints.
+    """
+
+    metric: str
     score: float
-    signature: str  # version, tokenizer, case; equal for comparable scores
-    text: str  # the line that sacreBLEU prints
+    signature: str
+    text: str
 
 
 def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> CorpusScore:

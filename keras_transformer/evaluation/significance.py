@@ -24,21 +24,36 @@ _SEED = "SACREBLEU_SEED"
 
 
 class SystemScore(NamedTuple):
-    """A system's corpus score and its comparison with the baseline."""
+    """A system's corpus score and its comparison with the baseline.
+
+    Attributes:
+        name: Name of the system.
+        score: The score of the whole corpus.
+        p_value: p-value of the difference from the baseline, or `None` for the
+            baseline.
+        mean: Mean of the score over the bootstrap resamples, or `None` for
+            randomization.
+        interval: Half the width of the 95% interval around `mean`, or `None` for
+            randomization.
+    """
 
     name: str
     score: float
-    p_value: float | None  # of the difference from the baseline, None for the baseline
-    # Mean of the score over the bootstrap resamples, and half the width of its 95%
-    # interval. Both are `None` for randomization.
+    p_value: float | None
     mean: float | None
     interval: float | None
 
 
 class Comparison(NamedTuple):
-    """The scores of all systems by one metric, the baseline first."""
+    """The scores of all systems by one metric.
 
-    metric: str  # sacreBLEU's name
+    Attributes:
+        metric: sacreBLEU's name of the metric.
+        signature: sacreBLEU's signature (see `CorpusScore`).
+        systems: List of `SystemScore`, the baseline first.
+    """
+
+    metric: str
     signature: str
     systems: list[SystemScore]
 
@@ -59,7 +74,10 @@ def compare_systems(
     tokenize="13a",
     lowercase=False,
 ):
-    """Tests systems against the first one (Koehn 2004, Riezler and Maxwell 2005).
+    """Tests whether the scores of systems differ from those of a baseline.
+
+    The tests are the paired bootstrap (Koehn, 2004) and approximate randomization
+    (Riezler and Maxwell, 2005).
 
     Args:
         systems: Mapping of system names to lists of str, one translation per sentence.
@@ -67,7 +85,7 @@ def compare_systems(
         references: List of str, one reference per sentence. If sentences have several
             references, a list of such lists.
         metrics: Sequence of one or more of "bleu", "chrf" and "ter".
-        test: "bootstrap" (Koehn) or "randomization" (Riezler and Maxwell).
+        test: "bootstrap" or "randomization".
         num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
             and 10,000 for randomization.
         seed: Seed of the resampling, an int of at least 1.
@@ -158,10 +176,15 @@ def _set_seed(seed):
 
 
 class SeedStatistics(NamedTuple):
-    """Mean and sample standard deviation of a score over seeds."""
+    """Mean and sample standard deviation of a score over seeds.
+
+    Attributes:
+        mean: The mean.
+        deviation: The sample standard deviation, or `None` for a single seed.
+    """
 
     mean: float
-    deviation: float | None  # None for a single seed
+    deviation: float | None
 
     def __str__(self):
         if self.deviation is None:
@@ -215,7 +238,7 @@ def compare_seeds(
     num_samples=1000,
     seed=12345,
 ):
-    """Tests whether a system's mean BLEU over seeds differs from the baseline's.
+    """Tests whether mean BLEU over seeds differs from that of a baseline.
 
     This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
     the same resamples of the sentences. The p-value is (c + 1) / (n + 1), as in

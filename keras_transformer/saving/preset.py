@@ -45,7 +45,14 @@ class Preset(NamedTuple):
 
 
 class TaskSettings(Section):
-    """Arguments of `Translator` in `task.json`."""
+    """Arguments of `Translator` in `task.json`.
+
+    Attributes:
+        search: Settings of beam search.
+        max_source_length: Maximum number of subwords that are translated together.
+        low_score: Mean log-probability per subword below which a translation has a
+            warning, or `None`.
+    """
 
     search: DecodingSettings
     max_source_length: Annotated[int, pydantic.Field(ge=2, lt=2**30)]

@@ -11,28 +11,41 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Limits(BaseModel):
-    """Limits of a server. Requests are checked before the model runs."""
+    """Limits of a server. Requests are checked before the model runs.
+
+    Attributes:
+        max_body_bytes: Maximum size of a request, else status 413.
+        max_texts: Maximum number of texts in a request, else status 400.
+        max_text_length: Maximum number of characters of a text, else status 400.
+        max_ids: Maximum number of ids in a request, with padding, else status 400.
+        max_values: Maximum number of numbers and texts in a response, else status 400.
+        max_batch_size: Maximum number of rows that are computed together.
+        max_wait: Seconds for a batch to fill up.
+        queue_size: Maximum number of waiting rows, else status 503.
+        body_timeout: Seconds to receive a request, else status 408.
+        request_timeout: Seconds to answer a request, else status 504.
+        idle_timeout: Seconds to send headers or to read a response.
+        shutdown_timeout: Seconds to finish requests in progress.
+        max_connections: Maximum number of open connections.
+        reload_interval: Seconds between checks for a new version, or `None` for none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # A request that exceeds `max_body_bytes` gets status 413. One that exceeds any of
-    # the next four limits gets status 400.
     max_body_bytes: Count = 1 << 20
     max_texts: Count = 256
-    max_text_length: Count = 5_000  # characters
-    max_ids: Count = 1 << 16  # including padding
-    max_values: Count = 1 << 20  # numbers and texts in a response
-
-    max_batch_size: Count = 32  # rows
-    max_wait: Annotated[float, Field(ge=0)] = 0.005  # seconds for a batch to fill up
-    queue_size: Count = 512  # rows; beyond it, requests get status 503
-
-    body_timeout: Seconds = 10.0  # to receive a request, else status 408
-    request_timeout: Seconds = 60.0  # to answer a request, else status 504
-    idle_timeout: Seconds = 10.0  # to send headers or read a response
-    shutdown_timeout: Seconds = 30.0  # to finish requests in progress
+    max_text_length: Count = 5_000
+    max_ids: Count = 1 << 16
+    max_values: Count = 1 << 20
+    max_batch_size: Count = 32
+    max_wait: Annotated[float, Field(ge=0)] = 0.005
+    queue_size: Count = 512
+    body_timeout: Seconds = 10.0
+    request_timeout: Seconds = 60.0
+    idle_timeout: Seconds = 10.0
+    shutdown_timeout: Seconds = 30.0
     max_connections: Count = 1024
-    reload_interval: Seconds | None = 1.0  # between version checks; None: no checks
+    reload_interval: Seconds | None = 1.0
 
     @model_validator(mode="after")
     def _check_queue_size(self):

@@ -22,7 +22,7 @@ _MAX_SCALAR = 0x30000  # no character from here on has a canonical decomposition
 class TextSettings(BaseModel):
     """Settings of text that are stored with a tokenizer, as `text.json`.
 
-    Args:
+    Attributes:
         normalization: Whether texts are normalized before they are split into subwords
             (see `normalize`).
         sentences: Whether the training text has one sentence per line.
