@@ -23,7 +23,7 @@ _Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Variations:
-    """Details in which other toolkits differ from the paper.
+    """Details of the model in which other toolkits differ from the paper.
 
     `Transformer` accepts them as the single argument `variations`, so that its other
     arguments match the paper. The defaults match the paper, or tensor2tensor where the

@@ -101,9 +101,10 @@ def batch_indices(
     step: int,
     pad_to_bucket: bool = False,
 ) -> np.ndarray:
-    """Returns the pairs in a batch of `training_dataset`, of all workers together.
+    """Returns the rows of the pairs in a batch of `training_dataset`.
 
-    `step` is the number of the batch, counted from 1.
+    They are those of all workers together. `step` is the number of the batch, counted
+    from 1.
     """
     plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))

@@ -35,11 +35,16 @@ logger = logging.getLogger(__name__)
 
 
 class SavedModelHandler(ModelHandler):
-    """Runs lines through a SavedModel that `export_saved_model` wrote.
+    """Handler for Beam's `RunInference` that translates or scores with an export.
 
     Elements are texts to translate, or (text, translation) pairs to score. The result
-    for an element is the text of its output line. The folder `path` must be visible to
-    every worker.
+    for an element is the text of its output line.
+
+    Args:
+        path: Folder of one version of an export, visible to every worker.
+        task: `TRANSLATE` or `SCORE`.
+        batch_size: Maximum number of elements per batch.
+        allow_unsafe: Whether to load the export unchecked. It can then run any code.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64, allow_unsafe=False):

@@ -198,7 +198,7 @@ def align_units(source, target, attention, prefix, text):
 
 
 def format_pharaoh(pairs):
-    """Formats an alignment as `source-target` pairs separated by spaces."""
+    """Formats an alignment as Pharaoh does: pairs `source-target`, with spaces."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

@@ -42,8 +42,12 @@ STEERING = (
 class SpecialIds(NamedTuple):
     """Ids that do not stand for subwords. Of these, a search generates only `end`.
 
-    If there is no id for unknown subwords, `unknown` is `None`. Sources end with
-    `source_end`, or with `end` if it is `None`.
+    Attributes:
+        pad: Id of padding.
+        unknown: Id of unknown subwords, or `None` if there is none.
+        start: Id that begins the decoder's input.
+        end: Id that ends a target.
+        source_end: Id that ends a source. If `None`, it is `end`.
     """
 
     pad: int = 0
@@ -70,7 +74,7 @@ class SpecialIds(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer, source=None):
-        """Returns the special ids of a tokenizer, and the end id of a source one."""
+        """Returns a tokenizer's special ids, with the end id of `source` if given."""
         return cls(
             tokenizer.pad_id,
             tokenizer.unknown_id,
@@ -161,7 +165,7 @@ class BeamSearch:
                 )
 
     def steering(self):
-        """Returns the settings for `SteeredDecoder` that are not off, as a dict."""
+        """Returns the settings for `SteeredDecoder` that are switched on, as a dict."""
         return {
             name: getattr(self, name)
             for name in STEERING

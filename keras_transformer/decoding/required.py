@@ -198,7 +198,7 @@ def _any_of_phrase(flags, phrase, offset=0):
 
 
 def required_row(phrases):
-    """Returns the ids and marks that require phrases of a sentence.
+    """Encodes the required phrases of a sentence as a row of ids and marks.
 
     A phrase is a list of alternatives, which are lists of ids. A phrase that is given
     twice must occur twice. An occurrence may count for several different phrases, such

@@ -38,7 +38,7 @@ def translate_ids(
     word_edges=None,
     first_ids=None,
 ):
-    """Returns the best translations of a batch of sources.
+    """Translates a batch of source ids by beam search.
 
     The arguments that are not described here are the same as for `beam_search`.
 
@@ -111,7 +111,7 @@ def sample_ids(
     is_checked=False,
     first_ids=None,
 ):
-    """Returns translations drawn at random.
+    """Draws translations of a batch of source ids at random.
 
     The other arguments are the same as for `translate_ids`.
 

@@ -103,7 +103,7 @@ def _is_language(text):
 
 
 def document_format(path):
-    """Returns the one of `FORMATS` that the suffix of a path names, or `None`."""
+    """Returns the format of a path's suffix, one of `FORMATS`, or `None`."""
     suffix = pathlib.Path(path).suffix.lower()
     suffix = _OTHER_SUFFIXES.get(suffix, suffix)
     return suffix if suffix in FORMATS else None

@@ -53,8 +53,8 @@ def rank_by_utility(ranked, utility):
         utility: Function for `minimum_bayes_risk`.
 
     Returns:
-        Such lists, with expected utilities as scores. Of equal texts, the first one is
-        kept.
+        Lists of the same form, best first, with expected utilities as scores.
+        Translations with equal texts are merged; the first one stays.
     """
 
     def sort(translations):
@@ -77,7 +77,8 @@ def rank_by_reverse_model(texts, ranked, reverse, weight=1.0):
         weight: Factor on the second part.
 
     Returns:
-        Such lists, with the new scores. Of equal texts, the first one is kept.
+        Lists of the same form, best first, with the new scores. Translations with equal
+        texts are merged; the first one stays.
     """
     sources = [each.text for translations in ranked for each in translations]
     counts = map(len, ranked)

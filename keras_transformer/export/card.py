@@ -115,7 +115,7 @@ def describe_model(
 
 
 def run_metadata(path):
-    """Reads the recipe and a validation of a run, as arguments of `describe_model`.
+    """Reads a run's recipe and validation scores, the arguments for `model_card`.
 
     The validation is that of the final model or, if there is none, the last one. For
     `best.keras`, it is the best one. Other `.keras` files have none.

@@ -88,7 +88,7 @@ class ExportedTranslator:
 
     @classmethod
     def of_signatures(cls, signatures, path, batch_size, limits=None):
-        """Returns a translator with other functions than those of a file.
+        """Returns a translator that calls the given functions instead of an export.
 
         `signatures` maps names to functions that return tensors or arrays, and `limits`
         are `ExportLimits`. Warnings are not logged, but only added to translations.

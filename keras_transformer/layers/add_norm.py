@@ -10,7 +10,7 @@ from keras_transformer.numerics.normalization import LayerNormalization
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AddNorm(keras.layers.Layer):
-    """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
+    """The paper's Add & Norm, `LayerNorm(x + Dropout(Sublayer(x)))`.
 
     With `normalization="pre"`, it is `x + Dropout(Sublayer(LayerNorm(x)))`. Pre-norm
     models need a shorter warm-up, and their stacks end in one more layer normalization.

@@ -11,12 +11,12 @@ from keras_transformer.layers.transformer_layer import (
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(TransformerLayer):
-    """Causal self-attention, cross-attention, and the feed-forward network.
+    """Layer of the decoder: self-attention, cross-attention, feed-forward network.
 
-    Each is wrapped in an `AddNorm`. `transform` applies them, also one position at a
-    time in `decoding.incremental`. The arguments are those of `TransformerLayer`. They
-    apply to both attentions, except `attention_window`, which restricts self-attention
-    only.
+    Self-attention is causal. Each sublayer is wrapped in an `AddNorm`. `transform`
+    applies them, also one position at a time in `decoding.incremental`. The arguments
+    are those of `TransformerLayer`. They apply to both attentions, except
+    `attention_window`, which restricts self-attention only.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -89,7 +89,10 @@ class DecoderLayer(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
-    """Stack of `num_layers` decoder layers with the arguments of `TransformerLayer`."""
+    """The decoder: a stack of `num_layers` decoder layers.
+
+    The other arguments are those of `TransformerLayer`.
+    """
 
     layer_class = DecoderLayer
 

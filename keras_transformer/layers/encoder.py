@@ -11,9 +11,9 @@ from keras_transformer.layers.transformer_layer import (
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(TransformerLayer):
-    """Self-attention and the feed-forward network, each wrapped in an `AddNorm`.
+    """Layer of the encoder: self-attention and the feed-forward network.
 
-    The arguments are those of `TransformerLayer`.
+    Each is wrapped in an `AddNorm`. The arguments are those of `TransformerLayer`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -67,7 +67,10 @@ class EncoderLayer(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """Stack of `num_layers` encoder layers with the arguments of `TransformerLayer`."""
+    """The encoder: a stack of `num_layers` encoder layers.
+
+    The other arguments are those of `TransformerLayer`.
+    """
 
     layer_class = EncoderLayer
 

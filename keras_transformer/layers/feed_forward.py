@@ -8,7 +8,7 @@ from keras_transformer.numerics.activations import activation_name, get_activati
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
-    """`FFN(x) = max(0, x W_1 + b_1) W_2 + b_2` at every position (equation 2).
+    """Feed-forward network `max(0, x W_1 + b_1) W_2 + b_2` (equation 2).
 
     Args:
         d_ff: Inner width.

@@ -12,12 +12,12 @@ from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Returns a bool mask `[batch, length]`, True where `ids` has a token."""
+    """Returns the mask of padding, bool `[batch, length]`, True at tokens."""
     return ops.not_equal(ids, pad_id)
 
 
 def causal_mask(target_length, source_length):
-    """Returns a bool mask `[1, target_length, source_length]`.
+    """Returns the causal mask, bool `[1, target_length, source_length]`.
 
     Query i attends to keys 0 to i. The lengths are ints or scalar tensors.
     """

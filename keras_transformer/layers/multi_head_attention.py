@@ -76,8 +76,8 @@ class MultiHeadAttention(keras.layers.Layer):
         positions: `"relative"` adds a learned vector of the distance to each key and
             each value, the same for all heads (Shaw et al., 2018, equations 3 and 4).
             `"rotary"` rotates queries and keys by their positions (Su et al., 2021).
-            Both are for self-attention. Other values of `Transformer`'s argument have
-            no effect here.
+            Both are for self-attention. `"sinusoidal"` and `"learned"`, which
+            `Transformer` adds to the embeddings, change nothing here.
         max_distance: Distance from which on all relative vectors are equal, k.
 
     Raises:

@@ -88,7 +88,7 @@ def multiply_each_query(x, matrices):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEncoding(keras.layers.Layer):
-    """Adds the encoding of each position, computed in float32.
+    """Layer that adds an encoding of each position (section 3.5), in float32.
 
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E). With `"relative"` or

@@ -38,7 +38,7 @@ class TransformerLayer(keras.layers.Layer):
         attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Constant added to the variance in layer normalizations.
         positions: `"relative"` or `"rotary"` for positions in self-attention (see
-            `MultiHeadAttention`). Other values have no effect in a layer.
+            `MultiHeadAttention`). Other values change nothing in a layer.
         max_distance: Distance from which on all relative positions are equal.
     """
 

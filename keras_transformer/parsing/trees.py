@@ -73,7 +73,7 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 
 
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
-    """Yields the trees of a file, plain or compressed, each after its line's number.
+    """Yields `(line_number, tree)` for each tree in a file, plain or compressed.
 
     A tree may span several lines, and a line may contain several trees. Each tree is
     normalized as follows:
@@ -97,7 +97,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
 
 
 def parse_tree(text: str) -> Tree:
-    """Parses a text of exactly one tree."""
+    """Parses a text that contains exactly one tree."""
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:

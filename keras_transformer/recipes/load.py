@@ -1,4 +1,4 @@
-"""Reading and writing of recipes. Each error is one line that names the key."""
+"""Reads, checks and writes recipes. Each error is one line that names the key."""
 
 import copy
 import functools
@@ -107,7 +107,7 @@ def load_recipe(
         keys: Mapping of dotted keys to values, applied before `overrides`. A section
             `decoding` applies if that of the recipe has no values but the defaults.
         run: Folder that `train`, `repeat` or `ablate` writes. Once training has begun,
-            missing keys (see above) and keys that are `auto` take their values from
+            missing keys and keys that are `auto` take their values from
             its `config.yaml`.
         report: Called with each line of a report on the values chosen for `auto`: a
             heading, then a line per value.

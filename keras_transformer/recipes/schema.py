@@ -448,7 +448,7 @@ class DecodingSettings(Section):
 
 
 class Recipe(Section):
-    """An experiment. All keys outside `data` have defaults."""
+    """The settings of an experiment. All keys outside `data` have defaults."""
 
     data: Union[*DATA_KINDS.values()] = Field(discriminator="kind")
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)

@@ -53,7 +53,10 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Returns three times `forward_flops`: a backward pass costs two forward ones."""
+    """Counts the operations of a training step, three times `forward_flops`.
+
+    The backward pass costs as much as two forward passes.
+    """
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
@@ -79,7 +82,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
 
 
 def training_cost(recipe, model, corpora, progress, devices):
-    """Returns the counted training cost of a run and the achieved rate, as text."""
+    """Describes the training cost of a run, and the rate achieved, as text."""
     settings = with_head_dims(model.get_config())
     cost = count_run_flops(recipe, settings, model.num_outputs, corpora, progress)
     rate = cost / max(progress.seconds, 1e-9) / devices

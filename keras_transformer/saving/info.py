@@ -45,7 +45,7 @@ class VocabularyInfo(BaseModel):
 
 
 class Training(BaseModel):
-    """Progress and settings of the training.
+    """Progress and settings of a model's training.
 
     Attributes:
         steps: Step of the newest checkpoint.

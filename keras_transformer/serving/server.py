@@ -55,7 +55,7 @@ def serve(
 
 
 def listen(host, port):
-    """Returns a socket that listens at an address, so that no other process does.
+    """Binds an address and returns the listening socket, which reserves the port.
 
     If the address cannot be bound, it is the `filename` of the `OSError`.
     """

@@ -48,7 +48,7 @@ def configure_threads(parallel_parts, cores=None):
 
 
 def fix_order_of_sums():
-    """Makes equal runs on a CPU equal, bit for bit.
+    """Makes repeated runs on a CPU identical, bit for bit.
 
     In a graph that needs more than about 200 MB, TensorFlow's memory optimizer replaces
     a sum of three or more tensors, such as the gradients of shared embeddings, by
@@ -81,7 +81,7 @@ def allocate_gpu_memory_on_demand():
 
 @contextlib.contextmanager
 def automatic_bfloat16(enabled=True):
-    """Computes matrix products in bfloat16.
+    """Returns a context in which TensorFlow multiplies matrices in bfloat16.
 
     The context affects each `tf.function` whose first call is inside it.
 

@@ -88,7 +88,7 @@ def same_groups(inputs):
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):
-    """Returns an `aligned` function that aligns target positions with the next word.
+    """Returns a function for `GuidedAlignment` that aligns with the next word.
 
     The function is for parsers, whose targets are linearized trees with one symbol per
     source word. Each target position is aligned with the subwords of the next word to

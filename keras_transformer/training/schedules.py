@@ -6,7 +6,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedule with the shape of the paper's schedule and a given peak.
+    """The paper's schedule, scaled to a given peak.
 
     The rate grows linearly up to `learning_rate` at step `warmup_steps`, and then falls
     in proportion to `step^-0.5`.

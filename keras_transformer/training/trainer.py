@@ -1,4 +1,4 @@
-"""Training loop that validates, writes checkpoints and logs, and resumes runs."""
+"""Training of a model in a run folder."""
 
 import contextlib
 import pathlib
@@ -19,7 +19,7 @@ from keras_transformer.training.step_ops import sync_variables
 
 
 class Trainer:
-    """Runs `model.fit`, validates, writes checkpoints and logs, and resumes runs.
+    """Training loop that validates, writes checkpoints and logs, and resumes runs.
 
     It writes `checkpoints/`, `logs/` (for TensorBoard) and `metrics.jsonl` into the run
     folder, and `best.keras` after each new best validation score. If the optimizer

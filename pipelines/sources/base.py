@@ -92,7 +92,7 @@ class Pairs:
 
 
 class BothDirections(Pairs):
-    """Yields each pair, followed by the same pair with source and target swapped.
+    """Source that follows each pair by the same pair with its sides swapped.
 
     Args:
         pairs: A `Pairs` that yields texts, not ids.

@@ -10,7 +10,7 @@ from keras_transformer.pipelines.sources.base import Pairs, as_pairs
 
 
 class MixedPairs(Pairs):
-    """Yields the pairs of several sources, one source after another.
+    """Several sources of pairs as one, read one after another.
 
     Args:
         sources: List of `Pairs` that yield texts, not ids.

@@ -121,7 +121,7 @@ class Tokenizer(tf.Module):
         return self._join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
-        """Returns the subwords in the order of their ids, spelled as when saved."""
+        """Returns the subwords in the order of their ids, as in the saved file."""
         raise NotImplementedError
 
     def piece_bytes(self) -> list[bytes]:
@@ -134,7 +134,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def characters(self) -> frozenset[str]:
-        """Returns the characters of which subwords consist that are no single bytes.
+        """Returns the characters in subwords that are not single bytes.
 
         There are none if the bytes of the subwords are unknown.
         """
@@ -146,7 +146,7 @@ class Tokenizer(tf.Module):
         return frozenset().union(*(each.decode("utf-8", "ignore") for each in found))
 
     def unknown_characters(self) -> frozenset[str]:
-        """Returns Latin, Greek and Cyrillic letters without subwords, and maybe `&`.
+        """Returns the Latin, Greek and Cyrillic letters, and `&`, that lack subwords.
 
         A capital whose lowercase letter is known is not one of them.
         """

@@ -33,9 +33,10 @@ _SIDE_FOLDERS = ("source", "target")
 
 
 class SeparateTokenizers(Tokenizer):
-    """Source tokenizer, whose attribute `target` is the target tokenizer.
+    """The tokenizers of a model with separate vocabularies.
 
-    `save` and `fingerprint` apply to both tokenizers, all other methods to the source.
+    It acts as the source tokenizer, and its attribute `target` is the other one. Only
+    `save` and `fingerprint` apply to both.
 
     Args:
         source: `Tokenizer` of the source.
