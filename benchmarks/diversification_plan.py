@@ -7,7 +7,7 @@ from typing import NamedTuple
 from diversified_text import write
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes import changed_keys
+from keras_transformer.recipes.keys import changed_keys
 from keras_transformer.recipes.schema import Recipe
 from keras_transformer.untrusted import read_json
 

@@ -3,8 +3,8 @@
     python docs/reference.py
 
 On the pages of the API, a line `::: MODULE.NAME` becomes a link to the source with the
-first line of the docstring. On the site, docs/site_files.py puts the whole docstring in
-its place.
+first line of the docstring, and what is public in it. The entries of `MAIN` have their
+arguments, too. On the site, docs/site_files.py puts the whole docstrings in its place.
 
 Commands are described by their help texts. Recipe keys are described by comments in
 `files.yaml` and in the modules of the schema, and by the docstrings of `Transformer`
@@ -186,12 +186,10 @@ def field_comments(path):
     }
 
 
-def argument_docs(path, name):
-    """Returns the descriptions in a class docstring's Args by argument name."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    node = next(each for each in body if getattr(each, "name", "") == name)
+def argument_docs(node):
+    """Returns the descriptions in a docstring's Args by argument name."""
     text = ast.get_docstring(node).partition("\nArgs:\n")[2].partition("\n\n")[0]
-    items = re.split(r"^    (?=\w+: )", text, flags=re.MULTILINE)
+    items = re.split(r"^    (?=[*\w]+: )", text, flags=re.MULTILINE)
     return {
         key: " ".join(value.split())
         for key, _, value in (item.partition(": ") for item in items if item.strip())
@@ -313,9 +311,10 @@ class Descriptions:
         self.template = yaml_comments(RECIPES / "files.yaml")
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
-        package = ROOT / "keras_transformer"
-        self.arguments = argument_docs(package / "transformer.py", "Transformer")
-        self.arguments |= argument_docs(package / "arguments.py", "Variations")
+        self.arguments = {}
+        for name in ("transformer.Transformer", "arguments.Variations"):
+            _, node = find_definition(f"keras_transformer.{name}")
+            self.arguments |= argument_docs(node)
 
     def of(self, section, name, key):
         candidates = [
@@ -460,8 +459,16 @@ SHARED_DATA_KEYS = ("max_length", "noise")
 # API
 
 API_LINE = re.compile(
-    r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n  - .*$)*", re.MULTILINE
+    r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n +- .*$)*", re.MULTILINE
 )
+# Functions, classes and methods whose arguments are described on the page.
+MAIN = (
+    *("open_model", "train", "load_recipe", "encode_corpus", "export_translator"),
+    *("Translator", "Translator.translate", "Translator.n_best", "BeamSearch"),
+    "Transformer",
+)
+# Names that the site does not show either, as regular expressions.
+HIDDEN = re.findall(r'"!(\S+)"', (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 def find_definition(path):
@@ -530,10 +537,11 @@ def find_object(path):
 
 def is_hidden(owner, name):
     """Returns whether a method is for Keras, or for those who change a layer."""
-    if name.startswith("_") or not issubclass(owner, keras.Layer):
-        return name.startswith("_")
-    is_layer = not issubclass(owner, keras.Model)
-    return name != "call" and (is_layer or hasattr(keras.Model, name))
+    if any(re.search(each, name) for each in HIDDEN):
+        return True
+    if name == "call" or not issubclass(owner, keras.Layer):
+        return False
+    return not issubclass(owner, keras.Model) or hasattr(keras.Model, name)
 
 
 def method_lines(node, owner):
@@ -543,15 +551,25 @@ def method_lines(node, owner):
             decorators = list(map(ast.unparse, each.decorator_list))
             if ast.get_docstring(each) and decorators in ([], ["classmethod"]):
                 yield f"  - {signature(each.name, each)}: {summary(each)}"
+                yield from argument_lines(each, f"{node.name}.{each.name}")
+
+
+def argument_lines(node, name):
+    """Yields an item for each argument of a main function, class or method."""
+    if name in MAIN:
+        for argument, text in argument_docs(node).items():
+            yield f"    - `{argument}`: {text}"
 
 
 def api_lines(node, path):
     """Yields the items below a module, class or function."""
     if isinstance(node, ast.FunctionDef):
         yield f"  - {signature(node.name, node)}"
+        yield from argument_lines(node, node.name)
     elif isinstance(node, ast.ClassDef):
         if call := constructor(node, path):
             yield f"  - {call}"
+        yield from argument_lines(node, node.name)
         yield from method_lines(node, find_object(path))
     else:
         for public in public_definitions(node, path):
@@ -560,20 +578,13 @@ def api_lines(node, path):
             else:
                 call = signature(public.name, public)
             yield f"  - {call or f'`{public.name}`'}: {summary(public)}"
+            yield from argument_lines(public, public.name)
 
 
 def public_definitions(node, path):
-    """Returns what a package exports of a module or, if nothing, all public names."""
-    definitions = [
-        each
-        for each in node.body
-        if isinstance(each, ast.FunctionDef | ast.ClassDef)
-        and not each.name.startswith("_")
-        and ast.get_docstring(each)
-    ]
+    """Returns the definitions of a module that are in the `__all__` of its package."""
     room = importlib.import_module(".".join(path.split(".")[:2]))
-    names = getattr(room, "__all__", ())
-    return [each for each in definitions if each.name in names] or definitions
+    return [each for each in node.body if getattr(each, "name", None) in room.__all__]
 
 
 def api_line(match):

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?:\.\./)+([^)#\s]+)")
 RELATIVE = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 API_LINE = re.compile(
-    r"^- \[`(keras_transformer\.[\w.]+)`\]\(\S+\): .*$(?:\n  - .*$)*", re.MULTILINE
+    r"^- \[`(keras_transformer\.[\w.]+)`\]\(\S+\): .*$(?:\n +- .*$)*", re.MULTILINE
 )
 PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">'
@@ -58,6 +58,14 @@ def on_files(files, config):
     return files
 
 
+def api_directive(match):
+    """Returns the directive for an entry. Of a module, it shows what the entry has."""
+    names = re.findall(r"^  - `(\w+)", match[0], re.MULTILINE)
+    is_class = match[1].rpartition(".")[2][0].isupper()
+    options = "" if is_class else f"\n    options:\n      members: {names}"
+    return f"::: {match[1]}{options}"
+
+
 def on_page_markdown(markdown, page, config, files):
     """Adapts pictures, the API and links.
 
@@ -66,7 +74,7 @@ def on_page_markdown(markdown, page, config, files):
     `../`.
     """
     path = page.file.src_uri
-    markdown = API_LINE.sub(r"::: \1", markdown)
+    markdown = API_LINE.sub(api_directive, markdown)
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return LINK.sub(
         lambda match: (

@@ -1,5 +1,20 @@
 """Errors that a user can fix, with one-line messages and exit codes."""
 
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "ExportError",
+    "ModelError",
+    "RecipeError",
+    "RunBusyError",
+    "RunError",
+    "StorageError",
+    "TrainingFaultError",
+    "UserError",
+    "WorkerLostError",
+    "WorkersError",
+]
+
 
 def install_hint(extra):
     """Returns the command that installs the packages of an optional extra."""

@@ -19,7 +19,7 @@ def complete_recipe_names(incomplete: str):
 
 def complete_recipe_keys(incomplete: str):
     """Completes --set with the dotted keys of recipes, each followed by `=`."""
-    from keras_transformer.recipes import dotted_recipe_keys
+    from keras_transformer.recipes.keys import dotted_recipe_keys
 
     return [f"{key}=" for key in dotted_recipe_keys()]
 

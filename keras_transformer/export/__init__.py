@@ -3,6 +3,7 @@
 from keras_transformer._imports import lazy_names
 
 _NAMES = {
+    "ExportedTranslator": "exported_translator",
     "export_preset": "preset",
     "export_saved_model": "saved_model",
     "export_translator": "saved_model",

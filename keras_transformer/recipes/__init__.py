@@ -1,11 +1,6 @@
 """Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes.keys import (
-    changed_keys,
-    describe_changes,
-    dotted_recipe_keys,
-)
 from keras_transformer.recipes.load import (
     dump_recipe,
     load_recipe,
@@ -17,9 +12,6 @@ from keras_transformer.recipes.schema import Recipe
 __all__ = [
     "Recipe",
     "RecipeError",
-    "changed_keys",
-    "describe_changes",
-    "dotted_recipe_keys",
     "dump_recipe",
     "load_recipe",
     "packaged_recipes",

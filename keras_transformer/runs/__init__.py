@@ -2,6 +2,15 @@
 
 from keras_transformer._imports import lazy_names
 
+_NAMES = {
+    "average_run": "average",
+    "extend_vocabulary": "vocabulary",
+    "forward_flops": "cost",
+    "training_flops": "cost",
+}
+
+__all__ = list(_NAMES)
+
 __getattr__, __dir__ = lazy_names(
     __name__,
     (
@@ -15,4 +24,5 @@ __getattr__, __dir__ = lazy_names(
         "train",
         "vocabulary",
     ),
+    _NAMES,
 )

@@ -21,12 +21,8 @@ from keras_transformer.errors import (
     WorkerLostError,
 )
 from keras_transformer.files import check_writable
-from keras_transformer.recipes import (
-    changed_keys,
-    describe_changes,
-    dump_recipe,
-    load_recipe,
-)
+from keras_transformer.recipes import dump_recipe, load_recipe
+from keras_transformer.recipes.keys import changed_keys, describe_changes
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.checkpoints import refuse_lost_checkpoints
 from keras_transformer.saving.names import (

@@ -21,12 +21,8 @@ from keras_transformer.errors import (
 )
 from keras_transformer.files import remove_link, replace_text
 from keras_transformer.machine import find_cores
-from keras_transformer.recipes import (
-    changed_keys,
-    describe_changes,
-    dump_recipe,
-    load_recipe,
-)
+from keras_transformer.recipes import dump_recipe, load_recipe
+from keras_transformer.recipes.keys import changed_keys, describe_changes
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (

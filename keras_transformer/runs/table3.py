@@ -10,12 +10,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import RecipeError, RunBusyError, require_backend
-from keras_transformer.recipes import (
-    Recipe,
-    changed_keys,
-    describe_changes,
-    dump_recipe,
-)
+from keras_transformer.recipes import Recipe, dump_recipe
+from keras_transformer.recipes.keys import changed_keys, describe_changes
 from keras_transformer.runs import folder as run_folder
 from keras_transformer.runs.corpora import load_scored_pairs
 from keras_transformer.runs.report import (

@@ -2,7 +2,17 @@
 
 from keras_transformer._imports import lazy_names
 
+_NAMES = {
+    "ModelInfo": "info",
+    "Preset": "preset",
+    "TaskSettings": "preset",
+    "load_preset": "preset",
+    "model_info": "info",
+    "save_preset": "preset",
+}
+
+__all__ = list(_NAMES)
+
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    ("checkpoints", "info", "load", "preset"),
+    __name__, ("checkpoints", "info", "load", "preset"), _NAMES
 )

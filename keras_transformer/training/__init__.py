@@ -15,6 +15,7 @@ _NAMES = {
     "TokenAccuracy": "metrics",
     "Trainer": "trainer",
     "TrainingModel": "training_model",
+    "Workers": "workers",
     "allocate_gpu_memory_on_demand": "devices",
     "automatic_bfloat16": "devices",
     "configure_threads": "devices",
