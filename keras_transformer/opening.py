@@ -47,6 +47,11 @@ def open_model(
             adapters do not fit.
         RecipeError: If the run's `config.yaml` is invalid.
         DataError: If the tokenizer is missing or damaged.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> translator.translate(["3 September 2021", "12 euros"])
+        ['3. September 2021', '12 Euro']
     """
     source = locate(path)
     if source.kind == "export" and not ensemble and not adapters:

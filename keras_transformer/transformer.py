@@ -81,6 +81,13 @@ class Transformer(keras.Model):
             `value_dim` is `None` and `num_heads` does not divide `d_model`. If a
             variation is out of range.
         TypeError: If `variations` has an unknown field.
+
+    Examples:
+        >>> model = kt.Transformer(1000, num_layers=2, d_model=64, num_heads=4)
+        >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+        >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+        >>> print(model({"source_ids": source_ids, "target_ids": target_ids}).shape)
+        (1, 2, 1000)
     """
 
     def __init__(

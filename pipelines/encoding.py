@@ -89,6 +89,14 @@ def encode_corpus(
             1, or above 1 without `bpe_dropout`.
         DataError: If the text cannot be read, no pair is left, the tokenizer does not
             support BPE-dropout, or `folder` contains other files.
+
+    Examples:
+        >>> pairs = [("a dog runs", "ein Hund rennt"), ("a man runs", "ein Mann rennt")]
+        >>> texts = [text for pair in pairs for text in pair]
+        >>> tokenizer = kt.pipelines.train_tokenizer("bpe", texts, vocabulary_size=280)
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> corpus.report
+        '2 of 2 pairs kept'
     """
     if (
         not 0 <= bpe_dropout < 1

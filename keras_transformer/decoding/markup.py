@@ -122,6 +122,11 @@ def translate_marked(translator, texts, syntax="html", protect=PROTECTED):
     Raises:
         ValueError: If `syntax` is unknown.
         DataError: If `<keep>` or `</keep>` lacks the other.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> kt.decoding.translate_marked(translator, ["<b>12 euros</b>"])
+        ['<b>12 Euro</b>']
     """
     found = n_best_marked(translator, texts, 1, syntax, protect)
     return [best.text for best, *_ in found]

@@ -122,6 +122,11 @@ class BeamSearch:
 
     Raises:
         ValueError: If a value is out of range.
+
+    Examples:
+        >>> search = kt.BeamSearch(length_penalty=1.0, length_penalty_kind="power")
+        >>> float(search.penalty(20))
+        20.0
     """
 
     beam_size: int = 4

@@ -129,6 +129,13 @@ class Translator:
             or a forbidden phrase contains no word.
         ModelError: If the model cannot generate a target phrase of the glossary.
         TypeError: If `search` is not a `BeamSearch`.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> search = kt.BeamSearch(beam_size=1)
+        >>> translator = kt.Translator(opened.model, opened.tokenizer, search=search)
+        >>> translator.translate(["12 euros"])
+        ['12 Euro']
     """
 
     path = None
@@ -260,6 +267,11 @@ class Translator:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size, or the model cannot generate a
                 prefix or a required phrase, for example because it is forbidden.
+
+        Examples:
+            >>> (found,) = kt.open_model("phrases").n_best(["3 September 2021"], n=2)
+            >>> [f"{best.text} ({best.score:.1f})" for best in found]
+            ['3. September 2021 (-0.6)', '3. Apr. 2021 (-3.8)']
         """
         search = self.search
         n = search.beam_size if n is None else n
@@ -319,6 +331,11 @@ class Translator:
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
             ModelError: If a text has more subwords than the model's learned positions.
+
+        Examples:
+            >>> (pair,) = kt.open_model("phrases").score(["12 euros"], ["12 Euro"])
+            >>> print(f"{pair.log_prob:.1f} for {pair.num_tokens} subwords")
+            -0.6 for 6 subwords
         """
         sources, targets = check_pairs(sources, targets)
         ids = SpecialIds.of(self.target_tokenizer)
@@ -368,6 +385,10 @@ class Translator:
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
             ModelError: If the model is an ensemble.
+
+        Examples:
+            >>> kt.open_model("phrases").align(["12 euros"], ["12 Euro"])
+            [[(0, 0), (1, 1)]]
         """
         if isinstance(self.model, Ensemble):
             raise ModelError("an ensemble has no alignments. Use one of its models")

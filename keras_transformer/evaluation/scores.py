@@ -71,6 +71,11 @@ def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
+
+    Examples:
+        >>> score = kt.evaluation.chrf(["Ein Hund läuft."], ["Der Hund läuft."])
+        >>> print(score.metric, f"{score.score:.1f}")
+        chrF2 70.6
     """
     return score_corpus(CHRF(lowercase=lowercase), hypotheses, references)
 

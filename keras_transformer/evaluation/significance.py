@@ -98,6 +98,14 @@ def compare_systems(
     Raises:
         ValueError: If there are fewer than two systems, if lengths differ, if a metric
             or the test is unknown, or if `num_samples` or `seed` is below 1.
+
+    Examples:
+        >>> references = ["Ein Mann fährt Fahrrad.", "Der Hund läuft."]
+        >>> good, bad = ["Ein Mann fährt Rad.", "Der Hund läuft."], ["Nein.", "Ja."]
+        >>> systems = {"a": good, "b": bad}
+        >>> (comparison,) = kt.evaluation.compare_systems(systems, references, ["chrf"])
+        >>> [f"{system.name}: {system.score:.1f}" for system in comparison.systems]
+        ['a: 76.4', 'b: 3.6']
     """
     unknown = {*metrics} - {"bleu", "chrf", "ter"}
     if unknown or test not in _TESTS:

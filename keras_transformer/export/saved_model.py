@@ -231,6 +231,10 @@ def export_translator(
         ExportError: If the model is an ensemble, the translator has forbidden phrases,
             or `tokenizer_ops` is `"tensorflow"` and the tokenizer is not BPE.
         StorageError: If `folder` cannot be written to, or the disk is full.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> version = kt.export.export_translator(translator, "saved_models/phrases")
     """
     reject_forbidden_phrases(translator)
     path, tokenizer = translator.path, translator.tokenizer

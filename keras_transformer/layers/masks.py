@@ -12,7 +12,13 @@ from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Returns the mask of padding, bool `[batch, length]`, True at tokens."""
+    """Returns the mask of padding, bool `[batch, length]`, True at tokens.
+
+    Examples:
+        >>> mask = kt.layers.padding_mask(keras.ops.convert_to_tensor([[4, 5, 0]]))
+        >>> keras.ops.convert_to_numpy(mask).tolist()
+        [[True, True, False]]
+    """
     return ops.not_equal(ids, pad_id)
 
 

@@ -84,6 +84,13 @@ class MultiHeadAttention(keras.layers.Layer):
         ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
             or `positions` is unknown. If positions are relative and `score_mode` is
             `"additive"`, or if they are rotary and `key_dim` is odd.
+
+    Examples:
+        >>> x = keras.random.normal((2, 3, 16))
+        >>> attention = kt.layers.MultiHeadAttention(num_heads=4, key_dim=4)
+        >>> output, scores = attention(x, x, return_attention_scores=True)
+        >>> print(output.shape, scores.shape)
+        (2, 3, 16) (2, 4, 3, 3)
     """
 
     def __init__(

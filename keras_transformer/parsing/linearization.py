@@ -86,6 +86,11 @@ def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) ->
     assumes that the first number is 0. With "XX", it is the same symbol for all words.
     With "joined", it is the number, and then the part of speech with the brackets
     around it. Raises `ValueError` if a form with tags has a tag that is a number.
+
+    Examples:
+        >>> tree = kt.parsing.parse_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
+        >>> kt.parsing.linearize(tree)
+        '(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S'
     """
     _check_linearization(linearization)
     check_tags(tree, linearization)

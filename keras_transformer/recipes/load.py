@@ -119,6 +119,11 @@ def load_recipe(
     Raises:
         RecipeError: If the recipe is invalid. The message is one line with the file and
             the dotted key.
+
+    Examples:
+        >>> recipe = kt.recipes.load_recipe("phrases", ["training.steps=1500"])
+        >>> recipe.training.steps
+        1500
     """
     label, values = _read(name_or_path)
     describes_model = values.get("model") is not None

@@ -100,6 +100,10 @@ def train(
         SystemExit: On SIGTERM (code 143) or SIGHUP (code 129), after saving.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLostError: If another worker ended or cannot be reached.
+
+    Examples:
+        >>> recipe = kt.recipes.load_recipe("phrases", ["training.steps=1500"])
+        >>> results = kt.train(recipe, "runs/phrases")
     """
     require_backend("training", "tensorflow", "jax")
     if isinstance(recipe, str | os.PathLike | dict):

@@ -154,6 +154,11 @@ def model_info(path):
         RunError: If the run's metrics.jsonl is damaged.
         RecipeError: If the run's config.yaml is invalid.
         DataError: If a run without `model.keras` has no readable tokenizer.
+
+    Examples:
+        >>> info = kt.saving.model_info("phrases")
+        >>> info["parameters"], info["vocabulary"]["size"]
+        (274176, 656)
     """
     source = names.locate(path)
     folder = source.weights if source.kind == "export" else source.folder

@@ -63,6 +63,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1).
+
+    Examples:
+        >>> loss = kt.training.SmoothedCrossEntropy(label_smoothing=0.1)
+        >>> labels = keras.ops.convert_to_tensor([[5, 3, 0]])
+        >>> print(f"{float(loss(labels, keras.ops.zeros((1, 3, 8)))):.4f}")  # log(8)
+        2.0794
     """
 
     def __init__(

@@ -57,6 +57,11 @@ class NoamSchedule(InverseSquareRoot):
 
     Raises:
         ValueError: If `warmup_steps` is below 1.
+
+    Examples:
+        >>> schedule = kt.training.NoamSchedule(d_model=512, warmup_steps=4000)
+        >>> [f"{float(schedule(step)):.1e}" for step in (0, 3999, 99_999)]
+        ['1.7e-07', '7.0e-04', '1.4e-04']
     """
 
     def __init__(self, d_model, warmup_steps=4000, scale=1.0):

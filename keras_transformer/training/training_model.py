@@ -120,6 +120,12 @@ class TrainingModel(keras.Model):
         ValueError: If `label_smoothing` or `token_dropout` is outside [0, 1), or
             `gradient_accumulation_steps` or `parallel_parts` is below 1.
         ModelError: If Keras uses another backend.
+
+    Examples:
+        >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=1000)
+        >>> model = kt.training.TrainingModel(transformer, label_smoothing=0.1)
+        >>> model.compile(kt.training.FusedAdam(kt.training.NoamSchedule(d_model=128)))
+        >>> history = model.fit(batches, steps_per_epoch=1000)  # of training_dataset
     """
 
     def __init__(

@@ -128,6 +128,13 @@ def train_tokenizer(
         DataError: If `kind` is unknown or does not support `symbols`, or if there is
             too little text for a vocabulary of that size.
         ValueError: If `max_sentences` is below 1.
+
+    Examples:
+        >>> texts = ["a man rides a bike", "a dog runs"]
+        >>> tokenizer = kt.pipelines.train_tokenizer("bpe", texts, vocabulary_size=280)
+        >>> ids = tokenizer.tokenize(["a dog rides"])
+        >>> tokenizer.detokenize(ids).numpy()[0].decode()
+        'a dog rides'
     """
     if kind in [each.kind for each in _IMPORTED_CLASSES]:
         raise DataError(
