@@ -293,7 +293,14 @@ class Transformer(keras.Model):
     ):
         """Embeds target ids, like `embed_source`.
 
-        `start_index`, an int or a scalar tensor, is the position of the first id.
+        Args:
+            target_ids: `[batch, target_length]`.
+            start_index: Position of the first id, an int or a scalar tensor.
+            training: Whether dropout is applied.
+            token_factors: As for `embed_source`.
+
+        Returns:
+            `[batch, target_length, d_model]`.
         """
         layers = self.token_embedding, self.target_positions, self.target_norm
         return self._embed(layers, target_ids, start_index, training, token_factors)

@@ -103,8 +103,17 @@ def batch_indices(
 ) -> np.ndarray:
     """Returns the rows of the pairs in a batch of `training_dataset`.
 
-    They are those of all workers together. `step` is the number of the batch, counted
-    from 1.
+    They are those of all workers together.
+
+    Args:
+        corpus: The `EncodedCorpus`.
+        batch_tokens: As for `training_dataset`.
+        seed: As for `training_dataset`.
+        step: Number of the batch, counted from 1.
+        pad_to_bucket: As for `training_dataset`.
+
+    Returns:
+        int array `[batch]`.
     """
     plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
@@ -130,7 +139,13 @@ def evaluation_dataset(
     """Returns a dataset of batches that contain every pair once, sorted by length.
 
     The elements have the same form as in `training_dataset`. The cardinality is known.
-    With `rows`, an array of their indices, the dataset contains only these pairs.
+
+    Args:
+        corpus: The `EncodedCorpus`.
+        batch_tokens: Maximum number of ids on each side of a batch, padding included.
+        num_replicas: Number of replicas. Batches get rows of padding up to a multiple
+            of this number.
+        rows: int array of the indices of the pairs. If `None`, all pairs.
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
@@ -145,7 +160,12 @@ def evaluation_dataset(
 
 
 def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
-    """Returns the number of batches in each epoch of `training_dataset`."""
+    """Returns the number of batches in each epoch of `training_dataset`.
+
+    Args:
+        corpus: The `EncodedCorpus`.
+        batch_tokens: As for `training_dataset`.
+    """
     buckets, _ = corpus.plan(batch_tokens)
     return batches_per_epoch(buckets)
 

@@ -67,7 +67,10 @@ def bleu_metric(tokenize, lowercase, **options):
 def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
     """Computes corpus chrF2 (character n-grams up to 6, no word n-grams).
 
-    The texts are passed as for `bleu`.
+    Args:
+        hypotheses: List of str, one translation per sentence.
+        references: List of str, or a list of such lists, as for `bleu`.
+        lowercase: Whether to ignore case.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
@@ -83,7 +86,10 @@ def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
 def ter(hypotheses, references, case_sensitive=False) -> CorpusScore:
     """Computes the corpus translation edit rate. By default, case is ignored.
 
-    The texts are passed as for `bleu`.
+    Args:
+        hypotheses: List of str, one translation per sentence.
+        references: List of str, or a list of such lists, as for `bleu`.
+        case_sensitive: Whether case counts.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.

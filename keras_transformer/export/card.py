@@ -22,7 +22,16 @@ _UNKNOWN = "not stated"
 
 
 def model_card(model, tokenizer, search, recipe=None, **facts):
-    """Returns a model card in Markdown. The arguments are those of `describe_model`."""
+    """Returns a model card in Markdown.
+
+    Args:
+        model: `Transformer`.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
+        search: Mapping of the export's search settings.
+        recipe: The run's `Recipe`. If `None`, the card has no sections about data and
+            training.
+        **facts: Further arguments of `describe_model`, such as `scores` and `license`.
+    """
     return describe_model(model, tokenizer, search, recipe, **facts)[names.CARD]
 
 

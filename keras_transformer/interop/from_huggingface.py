@@ -172,9 +172,21 @@ def import_huggingface(
 ):
     """Imports a Hugging Face folder of Marian, M2M100, NLLB or mBART-50.
 
-    Arguments, result and errors match `import_marian`, but `path` must be a folder and
-    the default engine is `"huggingface"`. `source_language` is the default language of
-    sources. Marian models have none.
+    Args:
+        path: Folder of the model.
+        engine: As for `import_marian`. If `None`, `"huggingface"` is used.
+        language: Default target language of a multilingual model, e.g. `"deu_Latn"`.
+        normalization: `"opus"` to normalize texts as OPUS-MT does, or `None`.
+        source_language: Default language of sources. `None` for Marian models, which
+            have none.
+
+    Returns:
+        `ImportedModel`.
+
+    Raises:
+        ModelError: If files are missing or damaged, or the model is of a kind that is
+            not supported.
+        DataError: If the tokenizer cannot be read.
     """
     engine = imported.choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)

@@ -14,9 +14,14 @@ class DecoderLayer(TransformerLayer):
     """Layer of the decoder: self-attention, cross-attention, feed-forward network.
 
     Self-attention is causal. Each sublayer is wrapped in an `AddNorm`. `transform`
-    applies them, also one position at a time in `decoding.incremental`. The arguments
-    are those of `TransformerLayer`. They apply to both attentions, except
-    `attention_window`, which restricts self-attention only.
+    applies them, also one position at a time in `decoding.incremental`.
+
+    Args:
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        **kwargs: See `TransformerLayer`. They apply to both attentions, except
+            `attention_window`, which restricts self-attention only.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -91,7 +96,12 @@ class DecoderLayer(TransformerLayer):
 class Decoder(Stack):
     """The decoder: a stack of `num_layers` decoder layers.
 
-    The other arguments are those of `TransformerLayer`.
+    Args:
+        num_layers: Number of layers, N.
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward networks.
+        **kwargs: See `DecoderLayer`.
     """
 
     layer_class = DecoderLayer
@@ -109,7 +119,16 @@ class Decoder(Stack):
         return_attention_scores=False,
         training=None,
     ):
-        """Decodes a whole target at once. The arguments match `DecoderLayer.call`.
+        """Decodes a whole target at once.
+
+        Args:
+            inputs: `[batch, target_length, d_model]`. Padding must follow the tokens.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            encoder_output_mask: Mask of `encoder_output`, passed by Keras and used if
+                there is no `source_mask`.
+            return_attention_scores: Whether to also return the attention scores.
+            training: Whether dropout is applied.
 
         Returns:
             `[batch, target_length, d_model]`. Position i depends only on target

@@ -13,7 +13,13 @@ from keras_transformer.layers.transformer_layer import (
 class EncoderLayer(TransformerLayer):
     """Layer of the encoder: self-attention and the feed-forward network.
 
-    Each is wrapped in an `AddNorm`. The arguments are those of `TransformerLayer`.
+    Each is wrapped in an `AddNorm`.
+
+    Args:
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        **kwargs: See `TransformerLayer`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -69,7 +75,18 @@ class EncoderLayer(TransformerLayer):
 class Encoder(Stack):
     """The encoder: a stack of `num_layers` encoder layers.
 
-    The other arguments are those of `TransformerLayer`.
+    Args:
+        num_layers: Number of layers, N.
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward networks.
+        **kwargs: See `TransformerLayer`.
+
+    Examples:
+        >>> x = keras.random.normal((2, 5, 16))
+        >>> encoder = kt.layers.Encoder(num_layers=2, num_heads=4, key_dim=4, d_ff=32)
+        >>> print(encoder(x).shape)
+        (2, 5, 16)
     """
 
     layer_class = EncoderLayer
@@ -87,8 +104,13 @@ class Encoder(Stack):
     ):
         """Encodes a batch of sources.
 
-        `source_mask` is `[batch, source_length]`, bool, True = token. Without it, Keras
-        passes the `mask` of the inputs. The other arguments match `EncoderLayer.call`.
+        Args:
+            inputs: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            mask: Mask of `inputs`, passed by Keras and used if there is no
+                `source_mask`.
+            return_attention_scores: Whether to also return the attention scores.
+            training: Whether dropout is applied.
 
         Returns:
             `[batch, source_length, d_model]`. With `return_attention_scores`,

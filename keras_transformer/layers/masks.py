@@ -14,6 +14,10 @@ from keras import ops
 def padding_mask(ids, pad_id=0):
     """Returns the mask of padding, bool `[batch, length]`, True at tokens.
 
+    Args:
+        ids: `[batch, length]`, integers.
+        pad_id: Id of padding.
+
     Examples:
         >>> mask = kt.layers.padding_mask(keras.ops.convert_to_tensor([[4, 5, 0]]))
         >>> keras.ops.convert_to_numpy(mask).tolist()
@@ -25,7 +29,11 @@ def padding_mask(ids, pad_id=0):
 def causal_mask(target_length, source_length):
     """Returns the causal mask, bool `[1, target_length, source_length]`.
 
-    Query i attends to keys 0 to i. The lengths are ints or scalar tensors.
+    Query i attends to keys 0 to i.
+
+    Args:
+        target_length: Number of queries, an int or a scalar tensor.
+        source_length: Number of keys, an int or a scalar tensor.
     """
     query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")

@@ -69,7 +69,10 @@ def source_text(
 ) -> str:
     """Returns the model's source for a sentence: its words, with numbers if needed.
 
-    `linearization` is that of the target (see `linearize`).
+    Args:
+        words: The words of the sentence.
+        linearization: That of the target (see `linearize`).
+        first_number: Number of the first word, for forms with numbers.
     """
     _check_linearization(linearization)
     if linearization in _NUMBERED:
@@ -81,11 +84,16 @@ def source_text(
 def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) -> str:
     """Returns the symbols of a tree, separated by spaces.
 
-    `linearization` is the form of a word. With "tags", it is the part of speech. With
-    "numbers", it is the position plus `first_number`, modulo `NUMBERS`; `delinearize`
-    assumes that the first number is 0. With "XX", it is the same symbol for all words.
-    With "joined", it is the number, and then the part of speech with the brackets
-    around it. Raises `ValueError` if a form with tags has a tag that is a number.
+    Args:
+        tree: `Tree`.
+        linearization: Form of a word: its part of speech ("tags"), its position
+            ("numbers"), the same symbol for all words ("XX"), or the position, and then
+            the part of speech with the brackets around it ("joined").
+        first_number: Number of the first word. Numbers are modulo `NUMBERS`.
+            `delinearize` assumes that the first one is 0.
+
+    Raises:
+        ValueError: If a form with tags has a tag that is a number.
 
     Examples:
         >>> tree = kt.parsing.parse_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
@@ -186,8 +194,12 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.
 
-    `text` has symbols, separated by spaces, and there is at least one word. Returns the
-    tree, and a `Counter` of the `REPAIRS`.
+    Args:
+        text: Symbols, separated by spaces.
+        words: The words of the sentence, at least one.
+
+    Returns:
+        The `Tree`, and a `Counter` of the `REPAIRS`.
     """
     repairs = Counter()
     # Constituents [label, start, end], those of them that are open, and the tags.

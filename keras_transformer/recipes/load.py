@@ -156,7 +156,11 @@ def load_recipe(
 
 
 def dump_recipe(recipe: Recipe, path) -> None:
-    """Writes the complete resolved recipe as YAML.
+    """Writes a recipe as YAML, with the defaults of all keys that it does not set.
+
+    Args:
+        recipe: `Recipe`.
+        path: Path of the file, which is replaced.
 
     Raises:
         StorageError: If the disk is full.

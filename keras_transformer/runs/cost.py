@@ -55,7 +55,8 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
     """Counts the operations of a training step, three times `forward_flops`.
 
-    The backward pass costs as much as two forward passes.
+    The backward pass costs as much as two forward passes. The arguments are those of
+    `forward_flops`.
     """
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
