@@ -163,7 +163,7 @@ class EncodedCorpus:
         return self._plans[key]
 
     def epoch_order(self, plan, seed: int, epoch: int):
-        """Returns the `epoch_order` of a result of `plan`."""
+        """Returns the order of an epoch's rows (see `epoch_order`), given a `plan`."""
         return epoch_order(*plan, seed, epoch, self.weights, self.copies)
 
     def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -100,9 +100,9 @@ class NoisyCorpus(EncodedCorpus):
     """`EncodedCorpus` whose epochs also contain noisy copies of pairs.
 
     With `n` rows on disk, `num_pairs`, row `k * n + i` is the copy of row `i` with the
-    `k`-th kind of noise. No array has a value for each copy but the plan, which has a
-    byte. Lengths of copies are upper bounds, by which they are batched. The pair itself
-    takes the place of a copy that exceeds them or lacks all text.
+    `k`-th kind of noise. The plan needs one byte of memory per copy, and nothing else
+    grows with their number. Copies are batched by upper bounds of their lengths. The
+    pair itself takes the place of a copy that exceeds them or lacks all text.
 
     Args:
         folder: The folder that `encode_corpus` wrote.

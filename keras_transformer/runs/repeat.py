@@ -80,7 +80,8 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     interrupted ones resume. Each seed trains in a separate process. `jobs` processes
     run in parallel and share the cores. Their output goes to `train.log` in the seed's
     folder, but a single process shows its progress if standard error is a terminal. On
-    GPUs, the calling process allocates memory as needed and leaves the rest to them.
+    GPUs, the calling process allocates memory as needed, so that the others have the
+    rest.
 
     Args:
         recipe: A `Recipe` with test data.

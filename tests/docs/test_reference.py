@@ -66,3 +66,5 @@ def test_reference_documents_every_public_name(name):
         if inspect.isclass(value) or inspect.isfunction(value):
             path = f"{value.__module__}.{value.__qualname__}"
             assert {value.__module__, path} & shown, public
+        for field in getattr(value, "_fields", ()):
+            assert f"\n    {field}: " in inspect.getdoc(value), f"{public}.{field}"
