@@ -4,7 +4,8 @@
 
 On the pages of the API, a line `::: MODULE.NAME` becomes a link to the source with the
 first line of the docstring, and what is public in it. The entries of `MAIN` have their
-arguments, too. On the site, docs/site_files.py puts the whole docstrings in its place.
+arguments and results, too. On the site, docs/site_files.py puts the whole docstrings in
+its place.
 
 Commands are described by their help texts. Recipe keys are described by comments in
 `files.yaml` and in the modules of the schema, and by the docstrings of `Transformer`
@@ -186,9 +187,15 @@ def field_comments(path):
     }
 
 
+def docstring_section(node, title):
+    """Returns a section of a docstring, such as "Args", empty if there is none."""
+    text = ast.get_docstring(node)
+    return text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+
+
 def argument_docs(node):
     """Returns the descriptions in a docstring's Args by argument name."""
-    text = ast.get_docstring(node).partition("\nArgs:\n")[2].partition("\n\n")[0]
+    text = docstring_section(node, "Args")
     items = re.split(r"^    (?=[*\w]+: )", text, flags=re.MULTILINE)
     return {
         key: " ".join(value.split())
@@ -461,7 +468,7 @@ SHARED_DATA_KEYS = ("max_length", "noise")
 API_LINE = re.compile(
     r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n +- .*$)*", re.MULTILINE
 )
-# Functions, classes and methods whose arguments are described on the page.
+# Functions, classes and methods whose arguments and results are on the page.
 MAIN = (
     *("open_model", "train", "load_recipe", "encode_corpus", "export_translator"),
     *("Translator", "Translator.translate", "Translator.n_best", "BeamSearch"),
@@ -555,10 +562,12 @@ def method_lines(node, owner):
 
 
 def argument_lines(node, name):
-    """Yields an item for each argument of a main function, class or method."""
+    """Yields items for the arguments and the result of what `MAIN` names."""
     if name in MAIN:
         for argument, text in argument_docs(node).items():
             yield f"    - `{argument}`: {text}"
+        if text := docstring_section(node, "Returns"):
+            yield f"    - Returns: {' '.join(text.split())}"
 
 
 def api_lines(node, path):

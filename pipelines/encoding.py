@@ -82,7 +82,7 @@ def encode_corpus(
             after each chunk.
 
     Returns:
-        The corpus in `folder`.
+        The `EncodedCorpus` in `folder`.
 
     Raises:
         ValueError: If `bpe_dropout` is outside [0, 1), if `num_segmentations` is below
