@@ -332,7 +332,10 @@ def test_pair_filter_counts_nan_scores_as_improbable():
         ),
         ("--min-score 1 --output-target source", "source: must not be the file of --s"),
         ("--min-score 1 --output-source a/b", "a/b: the folder a does not exist"),
-        ("--min-score 1 --output-source mine", "mine.scores: contains no scores of this command"),
+        (
+            "--min-score 1 --output-source mine",
+            "mine.scores: contains no scores of this command",
+        ),
         (
             "--min-score 1 --output-target out.s.scores",
             "out.s.scores: must not be the file of --output-target",

@@ -124,7 +124,7 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
     for options in ({"kind": "encoder"}, {"kind": "cross", "layer": 1}):
         with pytest.raises(ModelError, match="a SavedModel has only the mean"):
             found.select(**options)
-    with pytest.raises(ModelError, match="exceeds the export.s limits"):
+    with pytest.raises(ModelError, match=r"exceeds the export.s limits"):
         visualization.compute_export_attention(exported, source * 9, target)
 
 
