@@ -37,6 +37,7 @@ _TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
 _ESCAPE = re.compile(
     r"""(\\["']|\s*(?:\\[nrt])+(?![a-z])\s*|(?<=[^\s\\])\\n(?=[a-z]+\s))"""
 )
+_QUOTES = {"'", '"'}
 _FOLDERS = re.compile(r"\b[A-Za-z]:\\|\\\\")
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?: *>>[\w -]+<< *)?")
@@ -317,10 +318,9 @@ def _assemble(events, syntax, spans_of):
             found = [form for form in found if html.unescape(form) == each]
             # Characters that are also written without entities stay, one by one.
             forms[each] = found if each in found else entity
-        for each in "\"'":
-            found = re.findall(rf"\\?{each}", raw) if syntax == "text" else []
-            if rf"\{each}" in found:
-                forms[each] = found if each in found else rf"\{each}"
+        for each in {event.text for event in events if event.raw[:1] == "\\"} & _QUOTES:
+            found = re.findall(rf"\\?{each}", raw)
+            forms[each] = found if each in found else rf"\{each}"
     is_beside = any(each.closing is None for each in recent)
     trail = "" if is_beside else text[len(text.rstrip()) :].replace("\n", "")
     text = text.rstrip()

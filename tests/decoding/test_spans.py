@@ -227,6 +227,7 @@ MARKED = {
         r"<b>one two</b>\nThree &amp; \"four\"": None,
         r"one &lt; \"<b>two</b>\"": r"\"<b>two</b>\" &lt; one",
         r"in C:\new\Report.txt \n": r"\n C:\new\Report.txt in",
+        r"<b>a</b> \\host\New or \"": r"\" or \\host\New <b>a</b>",
         r"the \textbf{big} \newline dog": r"dog \newline \textbf{big} the",
     },
 }
