@@ -286,7 +286,7 @@ class AfterStep(keras.callbacks.Callback):
         labels = {"best_metric": progress.best_metric, "is_best": is_best}
         trainer.log.write("validation", metrics, labels)
         parts = [f"{name} {value:.2f}" for name, value in metrics.items()]
-        self._validation = ", validation " + " ".join(parts)
+        self._validation = f", validation at {progress.step:,}: {' '.join(parts)}"
         if is_best:
             trainer.save_model(BEST_MODEL)
 

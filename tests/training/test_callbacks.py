@@ -196,7 +196,7 @@ def test_progress_is_printed_without_terminal(tmp_path, clock, capsys):
     )
     assert last == (
         "step 20 of 20 (stage 2 of 3): loss 1.250, 0 target tokens/s, "
-        "validation bleu 12.35 perplexity 6.70, 0:00 left"
+        "validation at 5: bleu 12.35 perplexity 6.70, 0:00 left"
     )
 
 

@@ -166,7 +166,7 @@ def test_trainer_logs_metrics_every_four_steps(resettable, tmp_path, capsys):
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
         r"step 11 of 11: loss \d\.\d{3}, [\d,]+ target tokens/s, "
-        r"validation perplexity 2\.50, 0:00 left",
+        r"validation at 10: perplexity 2\.50, 0:00 left",
         last,
     ), last
 
