@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import keras_transformer as kt
 from keras_transformer.errors import ModelError, RecipeError, RunError
 from keras_transformer.interop.peft import _projections, apply_adapters
+from keras_transformer.layers.adapters import count_adapter_weights
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
 from keras_transformer.saving.info import model_info
@@ -65,6 +66,9 @@ def test_checkpoints_contain_only_adapters(adapted):
     with np.load(path) as arrays:
         weights = [name for name in arrays if name.startswith("weights/")]
         assert weights and all("/lora_" in name for name in weights)
+        num_stored = sum(arrays[name].size for name in weights)
+    model = load_model(adapted[0])[2]
+    assert count_adapter_weights(model, RANK, TARGETS) == num_stored
 
 
 @pytest.mark.slow
