@@ -58,7 +58,7 @@ _SMALL = SizeDefaults(8192, 30_000, 3_000, 60, 0.002, 2_000)
 _BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 # Length of training that starts with the weights of a model.
-_FINE_TUNING_EPOCHS, _FINE_TUNING_STEPS = 10, 100
+_FINE_TUNING_EPOCHS = 10
 # With fewer pairs, fine-tuning usually gives better translations than a new model.
 _MIN_PAIRS = 10_000
 
@@ -150,7 +150,11 @@ def _steps(recipe, text, machine):
     epoch = max(1, _epoch_tokens(recipe, text) // recipe.training.batch_tokens)
     steps = min(max(size.epochs * epoch, size.min_steps), size.max_steps)
     if recipe.training.initial_model:
-        steps = min(max(_FINE_TUNING_EPOCHS * epoch, _FINE_TUNING_STEPS), steps)
+        # Little text has few steps, so rounding them down would cost a few epochs.
+        tokens = TOKEN_BYTES * _epoch_tokens(recipe, text)
+        tokens /= token_bytes(recipe.tokenizer.vocabulary_size)
+        needed = _FINE_TUNING_EPOCHS * tokens / recipe.training.batch_tokens
+        steps = min(100 * math.ceil(needed / 100), steps)
     steps = round(steps, -2)
     training = recipe.training.model_copy(update={"steps": steps})
     recipe = recipe.model_copy(update={"training": training})

@@ -87,7 +87,7 @@ def test_checkpoints_are_counted_in_steps(load, pairs, machine, steps, interval)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "steps"), [(200, 100), (29_000, 1_200), (4_500_000, 30_000)]
+    ("pairs", "steps"), [(200, 100), (800, 200), (29_000, 1_200), (4_500_000, 30_000)]
 )
 def test_fine_tuning_is_short_and_slow(load, pairs, steps):
     new = load(pairs, LAPTOP).training
