@@ -279,7 +279,10 @@ def _assemble(events, syntax, spans_of):
                 if not text and not has_empty:
                     lead += part[: len(part) - len(part.lstrip())]
                 if not text or (text[-1:].isspace() and part[:1] == " "):
-                    part = part.lstrip()
+                    bare = part.lstrip()
+                    if text[-1:] == "\n":
+                        breaks[-1] += part[: len(part) - len(bare)]
+                    part = bare
                 raw += event.raw
                 if syntax == "markdown":
                     is_form = len(event.text) == 1 < len(event.raw)
@@ -292,8 +295,9 @@ def _assemble(events, syntax, spans_of):
             recent = [] if event.text else recent
             text += part
         elif event.kind == "break" and filled[0] < number < filled[-1]:
+            beside = text[len(text.rstrip(" ")) :]
             text = text.rstrip(" ") + "\n"
-            breaks.append(event.raw)
+            breaks.append(beside + event.raw)
         elif event.kind == "close" and event.key in [key for key, _ in stack[1:]]:
             while stack[-1][0] != event.key:
                 close()
@@ -481,10 +485,10 @@ class _Placing:
     def _trim(self, element, words):
         """Returns the characters of words, with punctuation only if the element has."""
         start, end = self.targets[words[0]][0], self.targets[words[-1]][1]
-        inner = self._source_words(element)
-        if element.end < self.sources[inner[-1]][1]:
+        source = self.marked.text[element.start : element.end].strip()
+        if not _AFTER.search(source):
             end -= len((_AFTER.search(self.target[start:end]) or [""])[0])
-        if element.start > self.sources[inner[0]][0]:
+        if not _BEFORE.match(source):
             start += len((_BEFORE.match(self.target[start:end]) or [""])[0])
         for first, last, _ in self.spans:
             start = first if first < start < last else start

@@ -183,9 +183,10 @@ MARKED = {
         "one<a href='#2'>[2]</a> two<sup><a href='#1'>[1]</a></sup> three": (
             "three two<sup><a href='#1'>[1]</a></sup> one<a href='#2'>[2]</a>"
         ),
+        "one two. <br> three four": "two. one <br> four three",
         "<br>one <b>two</b><br/>": "<br><b>two</b> one<br/>",
         "<p><br>one two <br>three four.<br></p><br>": (
-            "<p><br>two one<br>four. three<br></p><br>"
+            "<p><br>two one <br>four. three<br></p><br>"
         ),
     },
     "xliff": {
@@ -241,6 +242,17 @@ def test_tags_surround_the_aligned_words(syntax, text):
     expected = MARKED[syntax][text]
     if expected is not None:
         assert translate_marked(Reverse(), [text], syntax) == [expected]
+
+
+def test_punctuation_beside_a_tag_stays_beside_it():
+    translator = Reverse()
+    translator.change = lambda line: " ".join([*line.rstrip(".").split()[::-1]]) + "."
+    texts = ["<b>wooden</b> bench.", "<b>old bench.</b>", "<b>old </b>bench."]
+    assert translate_marked(translator, texts) == [
+        "bench <b>wooden</b>.",
+        "<b>bench old.</b>",
+        "bench <b>old</b>.",
+    ]
 
 
 @pytest.mark.parametrize("syntax", ["text", "html"])
