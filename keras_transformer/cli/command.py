@@ -89,6 +89,8 @@ class Command(TyperCommand):
         known = {name for each in self.params for name in each.opts}
         if "--reference" in known and "--target" in {*args} - known:
             ctx.fail("No such option: --target. Did you mean --reference?")
+        if "--set" in known:
+            _suggest_key(ctx, {each.partition("=")[0] for each in args} - known)
         rest = super().parse_args(ctx, args)
         if takes_input and ctx.args:
             _refuse_extra_argument(ctx)
@@ -125,6 +127,16 @@ class Command(TyperCommand):
                 _discard_output()
             console.print_error(f"error: {with_flags(message, self)}")
             raise typer.Exit(getattr(error, "exit_code", _USER_ERROR)) from None
+
+
+def _suggest_key(ctx, words):
+    """Fails if a word is no option but, without hyphens, the name of a recipe key."""
+    from keras_transformer.recipes.keys import dotted_recipe_keys, key_named
+
+    for word in words:
+        name = word.removeprefix("--").replace("-", "_")
+        if name != word and (key := key_named(name, dotted_recipe_keys())):
+            ctx.fail(f"No such option: {word}. Did you mean --set {key}=...?")
 
 
 def _name_values(parameter):

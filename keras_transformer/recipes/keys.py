@@ -97,7 +97,14 @@ _OTHER_NAMES = {
     "max_epochs": "steps",
     "lr": "learning_rate",
     "layers": "num_layers",
+    "batch_size": "batch_tokens",
 }
+
+
+def key_named(name, keys):
+    """Returns the first of the keys that ends with a name of this or other toolkits."""
+    name = _OTHER_NAMES.get(name, name)
+    return next((key for key in keys if key.rpartition(".")[2] == name), None)
 
 
 def _key_hint(key, keys):
@@ -107,10 +114,9 @@ def _key_hint(key, keys):
     similarly spelled key.
     """
     section, _, leaf = key.rpartition(".")
-    leaf = _OTHER_NAMES.get(leaf, leaf)
+    if found := key_named(leaf, keys):
+        return f"; did you mean {found}?"
     by_leaf = {other.rpartition(".")[2]: other for other in reversed(keys)}
-    if leaf in by_leaf:
-        return f"; did you mean {by_leaf[leaf]}?"
     pairs = [(other.rpartition(".")[::2], other) for other in keys]
     siblings = {name: other for (place, name), other in pairs if place == section}
     for names in (siblings, by_leaf):

@@ -1,6 +1,7 @@
 """File names of runs and presets, and where a model is. Does not import TensorFlow."""
 
 import dataclasses
+import difflib
 import os
 import pathlib
 import re
@@ -109,9 +110,12 @@ def locate(path):
             packaged = packaged_models()
             if str(path) not in packaged:
                 names = ", ".join(packaged) or "none"
+                known = [*packaged, *map(str, local.parent.glob("*"))]
+                similar = difflib.get_close_matches(str(local), known, n=1)
+                hint = f"; did you mean {similar[0]}?" if similar else ""
                 raise ModelError(
                     f"{path}: no such file or folder, and no packaged model (packaged: "
-                    f"{names})"
+                    f"{names}){hint}"
                 )
             local = packaged[str(path)]
     if local.is_file() and local.suffix == ".keras":

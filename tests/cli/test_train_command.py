@@ -125,6 +125,17 @@ def test_train_names_a_mistake(train, tmp_path, arguments, message):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [("--epochs=3", "training.steps"), ("--d-model", "model.d_model")],
+)
+def test_train_names_the_key_of_an_option(train, option, key):
+    result = train("files", option, "--output", "run")
+    name = option.partition("=")[0]
+    message = f"Error: No such option: {name}. Did you mean --set {key}=...?"
+    assert result.stderr.splitlines()[-1] == message
+
+
 @pytest.mark.parametrize("options", [["--output", "run"], ["--dry-run"]])
 @pytest.mark.parametrize(
     ("data", "message"),
@@ -132,16 +143,16 @@ def test_train_names_a_mistake(train, tmp_path, arguments, message):
         ("files, train: {source: a, target: none}", "{}/none: no such file"),
         (
             "files, train: {source: a, target: b}",
-            "{0}/a and {0}/b must have the same number of lines. Received: 1 and 2.",
+            "{0}/a and {0}/b must have the same number of lines. Received: 1 and 2",
         ),
         (
             "files, train: {source: a, target: a}, validation: {source: a, target: c}",
-            "{}/c: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8.",
+            "{}/c: the text is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8",
         ),
         ("tsv, train: a, validation: none", "{}/none: no such file"),
         (
             "jsonl, train: d, source: s, target: t",
-            "{}/d:1: data.target=t must be a key of the object. Available: s.",
+            "{}/d:1: data.target=t must be a key of the object. Available: s",
         ),
         ("mixed, train: [{kind: tsv, train: none}]", "{}/none: no such file"),
     ],
