@@ -31,7 +31,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 # Kinds of spans that --protect takes, named here because their module loads Keras.
-SPANS = {"urls", "emails", "placeholders", "tags", "symbols", "numbers", "code"}
+DEFAULT_SPANS = "urls,emails,placeholders,tags,symbols,escapes"
+SPANS = {*DEFAULT_SPANS.split(","), "numbers", "code"}
 SPANS |= {"none"}
 
 
@@ -86,9 +87,9 @@ def translate(
                 lambda value: value.split(","),
             ),
             help="Spans that outputs contain unchanged: urls, emails, placeholders, "
-            "tags, symbols such as emoji, numbers, code, or none.",
+            "tags, symbols such as emoji, escapes such as \\n, numbers, code, or none.",
         ),
-    ] = "urls,emails,placeholders,tags,symbols",
+    ] = DEFAULT_SPANS,
     translate_attributes: Annotated[
         bool,
         Option(

@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 from typing import NamedTuple
 
 from keras_transformer.decoding.spans import (
+    ENDS,
     KINDS,
     PLURAL,
     PROTECTED,
@@ -32,13 +33,19 @@ SYNTAXES = ("text", "html", "xliff", "markdown")
 _KEEP = re.compile(rf"<keep>(.*?)</keep>|({PLURAL})", re.DOTALL)
 _ENTITY = r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);"
 _TAG = re.compile(rf"<[A-Za-z/!?]|{_ENTITY}")
-# Quotation marks and line breaks as in the strings of programs, but neither commands of
-# LaTeX nor the folders of Windows.
+# Quotation marks and line breaks as in the strings of programs. What stands beside a
+# break tells it from commands of LaTeX, relative folders, and words about escapes.
 _ESCAPE = re.compile(
-    r"""(\\["']|\s*(?:\\[nrt])+(?![a-z])\s*|(?<=[^\s\\])\\n(?=[a-z]+\s))"""
+    r"""(?<![^\W\d_])\\"|\\"(?![^\W\d_])|\\'"""
+    r"|(?:(?<!\s)\s+)?(?:\\[nrt])+(?=\s*(?:$|[^\Wa-z_]|[-*•<{%]))\s*"
+    r"|(?<=[.,;:!?)])(?:\\[nr])+(?=[a-z])"
 )
-_QUOTES = {"'", '"'}
-_FOLDERS = re.compile(r"\b[A-Za-z]:\\|\\\\")
+# Folders of Windows, which begin with a drive or a host.
+_FOLDER = re.compile(
+    r"""(?:\b[A-Za-z]:\\(?![nrt](?![a-z])|["'])|(?<!\S)\\\\(?=\w))\S*[^\s.,;:!?)"']"""
+)
+# Kinds of spans whose quotation marks and backslashes are no escapes.
+_SOLID = {"urls", "emails", "placeholders", "code"}
 # Languages that a text names for a multilingual model. They are neither tags nor text.
 _LANGUAGES = re.compile(r"(?: *>>[\w -]+<< *)?")
 _NO_TAG = re.compile(r"<[^<>\"']*<")  # another tag begins before this one ends
@@ -113,7 +120,7 @@ def translate_marked(translator, texts, syntax="html", protect=PROTECTED):
             markup, `align`.
         texts: List of str, each a sentence or a paragraph.
         syntax: `"html"`; `"xliff"`, the inline elements of XLIFF; `"markdown"`; or
-            `"text"`, in which `protect` decides whether tags of HTML count.
+            `"text"`, in which `protect` decides whether tags and escapes count.
         protect: Kinds of spans that stay as they are (see `decoding.spans.KINDS`).
             `<keep>` and `</keep>` surround others.
 
@@ -168,7 +175,7 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
     marked = []
     for index, text in enumerate(texts):
         try:
-            marked.append(_parse(text, syntax, "tags" in protect, spans_of))
+            marked.append(_parse(text, syntax, protect, spans_of))
         except DataError as error:
             place = name(index) if name else f"line {index + 1}"
             raise DataError(f"{place}: {error}") from None
@@ -222,27 +229,32 @@ def _align(translator, pairs):
     return [()] * len(pairs)
 
 
-def _parse(raw, syntax, has_tags, spans_of):
+def _parse(raw, syntax, protect, spans_of):
     """Returns the `_Marked` text of a str, with the `Span`s that `spans_of` finds."""
+    has_escapes = syntax == "text" and "escapes" in protect and _ESCAPE.search(raw)
+    if syntax == "text" and not ("tags" in protect and _TAG.search(raw)):
+        if not has_escapes:
+            return _Marked(raw, spans_of(raw))
+        return _assemble([*_escape_events(raw, spans_of)], "plain", spans_of)
     parse = _markdown_events if syntax == "markdown" else _html_events
-    has_escapes = False
-    if syntax == "text":
-        has_escapes = _ESCAPE.search(raw) and not _FOLDERS.search(raw)
-        if not (has_tags and _TAG.search(raw)):
-            if not has_escapes:
-                return _Marked(raw, spans_of(raw))
-            parse = _text_events
     events = []
     # Every third part is text, and one of the others what stays.
     for number, part in enumerate(_KEEP.split(raw)):
         if number % 3:
-            events += [] if part is None else [_Event("keep", part, text=part)]
+            kind = "keep" if number % 3 == 1 else "message"  # of ICU
+            events += [] if part is None else [_Event("keep", part, kind, part)]
         elif re.search("</?keep>", part):
             raise DataError("<keep> and </keep> must surround each text that stays")
         else:
             events += parse(part)
     if has_escapes:
-        events = [one for each in events for one in _divide_escapes(each)]
+        divided = []
+        for each in events:
+            if each.kind == "text":
+                divided += _escape_events(each.raw, spans_of, _unescape)
+            else:
+                divided.append(each)
+        events = divided
     return _assemble(events, syntax, spans_of)
 
 
@@ -280,7 +292,7 @@ def _assemble(events, syntax, spans_of):
                     lead += part[: len(part) - len(part.lstrip())]
                 if not text or (text[-1:].isspace() and part[:1] == " "):
                     bare = part.lstrip()
-                    if text[-1:] == "\n":
+                    if text[-1:] == "\n" and not recent:
                         breaks[-1] += part[: len(part) - len(bare)]
                     part = bare
                 raw += event.raw
@@ -288,7 +300,7 @@ def _assemble(events, syntax, spans_of):
                     is_form = len(event.text) == 1 < len(event.raw)
                     written += [event.raw] if is_form else event.text
             else:
-                kept.append(Span(len(text), part, "keep"))
+                kept.append(Span(len(text), part, event.key or "keep"))
             breaks += re.findall("\n", part)
             for each in recent:
                 each.has_space[1] = event.text[:1].isspace()
@@ -298,6 +310,7 @@ def _assemble(events, syntax, spans_of):
             beside = text[len(text.rstrip(" ")) :]
             text = text.rstrip(" ") + "\n"
             breaks.append(beside + event.raw)
+            recent = []
         elif event.kind == "close" and event.key in [key for key, _ in stack[1:]]:
             while stack[-1][0] != event.key:
                 close()
@@ -317,12 +330,12 @@ def _assemble(events, syntax, spans_of):
         forms = _markdown_forms(written)
     else:
         forms = {}
-        for each, entity in _ENTITIES.items():
+        for each, entity in _ENTITIES.items() if syntax != "plain" else ():
             found = re.findall(f"{_ENTITY}|{each}", raw)
             found = [form for form in found if html.unescape(form) == each]
             # Characters that are also written without entities stay, one by one.
             forms[each] = found if each in found else entity
-        for each in {event.text for event in events if event.raw[:1] == "\\"} & _QUOTES:
+        for each in {event.text for event in events if event.key == "escape"}:
             found = re.findall(rf"\\?{each}", raw)
             forms[each] = found if each in found else rf"\{each}"
     is_beside = any(each.closing is None for each in recent)
@@ -360,7 +373,7 @@ class _Placing:
     def __init__(self, marked, target, aligned):
         self.marked, self.target = marked, target
         self.spans = [
-            (match.start(), match.end(), span.kind == "keep")
+            (match.start(), match.end(), span.kind in ("keep", "message"))
             for span in marked.spans
             for match in re.finditer(
                 pattern_at(marked.text, span.start, span.end), target
@@ -448,6 +461,8 @@ class _Placing:
         The translation may contain them unchanged.
         """
         start, end = element.start, element.end
+        if start == end and start in (0, len(self.marked.text)):
+            return []
         around = [(span.start, span.end) for span in self.marked.spans]
         around += [(a, b) for a, b in self.sources if a < start < b or a < end < b]
         return [(a, b) for a, b in around if a <= start and end <= b]
@@ -485,10 +500,16 @@ class _Placing:
     def _trim(self, element, words):
         """Returns the characters of words, with punctuation only if the element has."""
         start, end = self.targets[words[0]][0], self.targets[words[-1]][1]
-        source = self.marked.text[element.start : element.end].strip()
-        if not _AFTER.search(source):
+        inner = self._source_words(element)
+        if element.end < self.sources[inner[-1]][1]:
             end -= len((_AFTER.search(self.target[start:end]) or [""])[0])
-        if not _BEFORE.match(source):
+        elif words[-1] == len(self.targets) - 1 and inner[-1] < len(self.sources) - 1:
+            # The end of the sentence belongs to another word of the source.
+            source = self.marked.text[element.start : element.end].rstrip()
+            bare = self.target[start:end].rstrip(ENDS)
+            if bare and source[-1] not in ENDS:
+                end = start + len(bare)
+        if element.start > self.sources[inner[0]][0]:
             start += len((_BEFORE.match(self.target[start:end]) or [""])[0])
         for first, last, _ in self.spans:
             start = first if first < start < last else start
@@ -614,23 +635,34 @@ def _unescape(raw):
     return re.sub(_ENTITY, lambda match: html.unescape(match[0]), raw)
 
 
-def _text_events(raw):
-    return [_Event("text", raw, text=raw)]
-
-
-def _divide_escapes(event):
-    """Yields the `_Event`s of a text with escapes, or another event as it is."""
-    if event.kind != "text":
-        yield event
-        return
-    is_html = event.raw != event.text
-    for number, part in enumerate(_ESCAPE.split(event.raw)):
-        if number % 2 and part[0] == "\\" and part[1] in "\"'":
-            yield _Event("text", part, text=part[1])
-        elif number % 2:
+def _escape_events(raw, spans_of, read=str):
+    """Yields the `_Event`s of a text with escapes. `read` decodes its other parts."""
+    solid = [match.span() for match in _FOLDER.finditer(raw)]
+    solid += [
+        (span.start, span.end)
+        for span in spans_of(raw)
+        if span.kind in _SOLID and re.search(r"""[\\"']""", span.text)
+    ]
+    escapes = [
+        match.span()
+        for match in _ESCAPE.finditer(raw)
+        if not any(a < match.end() and match.start() < b for a, b in solid)
+    ]
+    at = 0
+    for start, end in sorted(solid + escapes):
+        if start < at:
+            continue
+        if at < start:
+            yield _Event("text", raw[at:start], text=read(raw[at:start]))
+        part, at = raw[start:end], end
+        if (start, end) in solid:
+            yield _Event("keep", part, text=part)
+        elif part[0] == "\\" and part[1] in "\"'":
+            yield _Event("text", part, "escape", part[1])
+        else:
             yield _Event("break", part)
-        elif part:
-            yield event._replace(raw=part, text=_unescape(part) if is_html else part)
+    if at < len(raw):
+        yield _Event("text", raw[at:], text=read(raw[at:]))
 
 
 def _markdown_events(raw):

@@ -19,7 +19,7 @@ from keras_transformer.decoding.warnings import UNTRANSLATED, add_warning
 from keras_transformer.errors import ModelError
 
 # The default kinds.
-PROTECTED = ("urls", "emails", "placeholders", "tags", "symbols")
+PROTECTED = ("urls", "emails", "placeholders", "tags", "symbols", "escapes")
 # A message of ICU that depends on a number or a word, with up to three inner levels.
 _INNER = "[^{}]*"
 for _ in range(3):
@@ -65,7 +65,7 @@ _FIGURES = ("17", "23", "35", "46", "58", "64", "79", "92")
 # Placeholders that stand for a number.
 _COUNTS = re.compile(r"%.*[diu]|.*(?:count|num|total|size|amount)\w*\}*|\{+n\}+", re.I)
 _LETTER = re.compile(r"[^\W\d_]")
-_ENDS = ".!?…。！？"
+ENDS = ".!?…。！？"
 
 
 class Span(NamedTuple):
@@ -210,7 +210,8 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
 
     Returns:
         For each text, a list of 1 to `n` `Translation`s. Texts without spans have those
-        of `translator.n_best`. If a span or a number is lost, it has a warning.
+        of `translator.n_best`. If a span or a number is lost, or a message of ICU
+        stays, it has a warning.
     """
     quiet = without_warnings(translator)
     is_bare = [
@@ -291,8 +292,8 @@ def translate_spans(translator, texts, spans, n=1, languages=None):
         ]
         messages = [f"the translation changes {each!r}" for each in lost]
         for span in spans[index]:
-            if re.fullmatch(PLURAL, span.text):
-                name = ",".join(span.text.split(",")[:2])
+            if span.kind != "keep" and re.fullmatch(PLURAL, span.text):
+                name = ",".join(" ".join(span.text.split()).split(",")[:2])
                 messages.append(
                     f"{name}, ...}} is not translated: translate its forms one by one"
                 )
@@ -457,8 +458,8 @@ def _translate_between(translator, indices, found, texts, spans, languages):
             if (languages[index], gap) in of_gap:
                 (best, *_) = of_gap[languages[index], gap]
                 new = best.text.strip()
-                if gap.rstrip()[-1] not in _ENDS:
-                    new = new.rstrip(_ENDS)
+                if gap.rstrip()[-1] not in ENDS:
+                    new = new.rstrip(ENDS)
                 # What the model adds might look like a span.
                 if all(
                     _count(each, new, texts[index]) <= _count(each, gap, texts[index])

@@ -226,8 +226,9 @@ class Translator:
             lines: List of str, the texts to translate.
             protect: Kinds of spans that translations contain unchanged: `"urls"`,
                 `"emails"`, `"placeholders"`, `"tags"`, `"symbols"` (such as emoji),
-                `"numbers"` and `"code"`. If empty, none. Text between `<keep>` and
-                `</keep>` also stays (see `decoding.markup`).
+                `"escapes"` (such as a backslash and n), `"numbers"` and `"code"`. If
+                empty, none. Text between `<keep>` and `</keep>` stays if `"tags"` are
+                among them (see `decoding.markup`).
 
         Returns:
             List of str, one translation per line, in order.

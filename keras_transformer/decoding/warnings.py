@@ -3,7 +3,7 @@
 A translation has a warning if a part of the text or of the translation was cut off, if
 it is empty or repeats words that its text does not repeat, or if its probability is
 low. Others come from `Translator` (divided or untranslated text, required phrases),
-`spans` (changed spans and figures), `glossary` and `markup`.
+`spans` (changed spans and figures, messages of ICU), `glossary` and `markup`.
 """
 
 import re

@@ -4,6 +4,7 @@ import html.parser
 import random
 import re
 import string
+import time
 
 import pytest
 
@@ -221,15 +222,22 @@ MARKED = {
         # Escapes of programs.
         r"one two\n\nThree four \n": r"two one\n\nfour Three \n",
         r"\tOne two\tThree four": r"\ttwo One\tfour Three",
-        r"one two\nthree four": r"two one\nfour three",
+        r"Hello, one\ntwo,\nthree four": r"one\ntwo, Hello,\nfour three",
+        r"Plan B:\nBuy it": r"B: Plan\nit Buy",
         r"say \"one two\" don\'t": r"don\'t two\" \"one say",
         r"say \"one\" or 'two'": r"'two' or \"one\" say",
         r'"one" \"two\"': r'"two" \"one\"',  # as many as before, in order
         r"<b>one two</b>\nThree &amp; \"four\"": None,
         r"one &lt; \"<b>two</b>\"": r"\"<b>two</b>\" &lt; one",
-        r"in C:\new\Report.txt \n": r"\n C:\new\Report.txt in",
+        r"R & B \"one\" &": r"& \"one\" B & R",
+        r"don\'t use {% include 'x' %} now": r"now {% include 'x' %} use don\'t",
+        # No escapes.
+        r"in C:\new\Report.txt \n": r"C:\new\Report.txt in \n",
         r"<b>a</b> \\host\New or \"": r"\" or \\host\New <b>a</b>",
         r"the \textbf{big} \newline dog": r"dog \newline \textbf{big} the",
+        r"the folder src\notes is": r"is src\notes folder the",
+        r"use \n for a line": r"line a for \n use",
+        r"x\neq y, M\"uller": r"M\"uller y, x\neq",
     },
 }
 
@@ -244,15 +252,46 @@ def test_tags_surround_the_aligned_words(syntax, text):
         assert translate_marked(Reverse(), [text], syntax) == [expected]
 
 
-def test_punctuation_beside_a_tag_stays_beside_it():
-    translator = Reverse()
-    translator.change = lambda line: " ".join([*line.rstrip(".").split()[::-1]]) + "."
-    texts = ["<b>wooden</b> bench.", "<b>old bench.</b>", "<b>old </b>bench."]
-    assert translate_marked(translator, texts) == [
-        "bench <b>wooden</b>.",
-        "<b>bench old.</b>",
-        "bench <b>old</b>.",
+def test_without_protection_escapes_and_messages_are_text():
+    texts = [r"\"one\" <keep>two</keep> three", r"one\nTwo {n, plural, other {x}}"]
+    found = translate_marked(Reverse(), texts, "text", protect=())
+    assert found == [
+        r"three <keep>two</keep> \"one\"",
+        r"{x}} other plural, {n, one\nTwo",
     ]
+
+
+def test_long_white_space_is_no_escape():
+    """A pattern that starts at each space would take half a minute."""
+    text = f"a{' ' * 40_000}b"
+    start = time.process_time()
+    assert translate_marked(Copy(), [text], "text") == [text]
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "words", "expected"),
+    [
+        (
+            "A <b>wooden</b> bench.",
+            "Un banc de bois.",
+            "0-0 1-2 1-3 2-1",
+            "Un banc <>.",
+        ),
+        ("A <b>bench.</b> Old", "Alt. Eine Bank.", "0-1 1-2 2-0", "Alt. Eine <>"),
+        ("the <b>ship</b> sank", "das „Schiff“ sank", "0-0 1-1 2-2", "das <> sank"),
+        ("call <b>it</b> now", "ruf f() auf", "0-0 1-1 2-2", "ruf <> auf"),
+        ("so <b>on</b> two", "so ... zwei", "0-0 1-1 2-2", "so <> zwei"),
+        ("dogs <b>etc</b> bark", "Hunde usw. bellen", "0-0 1-1 2-2", "Hunde <> bellen"),
+    ],
+)
+def test_a_tag_has_the_punctuation_of_its_words(text, translation, words, expected):
+    translator = Copy(lambda line: translation)
+    pairs = [tuple(map(int, each.split("-"))) for each in words.split()]
+    translator.align = lambda sources, targets: [pairs]
+    (found,) = translate_marked(translator, [text])
+    assert re.sub("<b>.*</b>", "<>", found) == expected
+    assert re.sub("</?b>", "", found) == translation
 
 
 @pytest.mark.parametrize("syntax", ["text", "html"])
