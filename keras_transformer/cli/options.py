@@ -28,12 +28,12 @@ def with_flags(message: str, command) -> str:
     """Replaces names of arguments in backticks, such as `beam_size`, by options.
 
     Messages of commands and of the library name arguments like Python code does. An
-    option of the command, or of `train`, which continues the runs of other commands,
-    sets the argument of its name.
+    option of the command sets the argument of its name. Two options of `train` are for
+    the runs of other commands, too.
     """
     flags = {
-        "allow_changes": "--allow-changes of `train`",
-        "restart": "--restart of `train`",
+        "allow_changes": "--allow-changes to `train`",
+        "restart": "an empty folder",
     }
     flags |= {each.name: each.opts[0] for each in command.params}
     return re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), message)

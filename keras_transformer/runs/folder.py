@@ -147,7 +147,7 @@ def check_outputs(folder):
         if path.is_symlink():
             raise RunError(
                 f"{path}: must be a {kind} in the run, not a symbolic link. Replace it "
-                "or pass `restart`"
+                "or start over with `restart`"
             )
         is_kind = path.is_file() if kind == "file" else path.is_dir()
         if path.exists() and not is_kind:
@@ -237,8 +237,8 @@ def claim(folder, recipe, allow_changes=False):
             if changed and not allow_changes:
                 raise RunError(
                     f"{folder} contains a run with a different recipe "
-                    f"({describe_changes(changed)}). Choose another `output`, or pass "
-                    "`allow_changes` or `restart`"
+                    f"({describe_changes(changed)}). Choose another `output`, pass "
+                    "`allow_changes`, or start over with `restart`"
                 )
             if old is not None:
                 _check_fixed_keys(folder, changed, old.training, recipe.training)
@@ -270,7 +270,7 @@ def _check_fixed_keys(folder, changed, old, new):
         raise RunError(
             f"{folder} contains a run whose checkpoints do not fit these changes: "
             f"{describe_changes({key: changed[key] for key in fixed})}. Choose another "
-            "`output`, or pass `restart`"
+            "`output`, or start over with `restart`"
         )
 
 
@@ -340,7 +340,10 @@ def check_unchanged(
     ]
     for name, problem in problems.items():
         if name in changed and not allow_changes:
-            raise RunError(f"{folder}: {problem}. Pass `allow_changes` or `restart`")
+            raise RunError(
+                f"{folder}: {problem}. Pass `allow_changes`, or start over with "
+                "`restart`"
+            )
     for name, what in (
         ("validation_text", "data.validation has"),
         ("validation_settings", "settings of validation have"),

@@ -81,7 +81,12 @@ def test_argument_errors_need_no_tensorflow():
 
 
 @pytest.mark.parametrize(
-    "arguments", [("demo",), ("ablate", "phrases", "--output", "x")]
+    "arguments",
+    [
+        ("demo",),
+        ("ablate", "phrases", "--output", "x"),
+        ("distill", "phrases", "--source", "x", "--output", "x"),
+    ],
 )
 def test_other_commands_refuse_a_cluster(monkeypatch, arguments):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')

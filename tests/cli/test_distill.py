@@ -3,6 +3,8 @@
 import pytest
 from commands import run_command
 
+from keras_transformer.cli import distill as module
+from keras_transformer.errors import RunError
 from keras_transformer.evaluation.pair_filter import PairFilter
 
 SETTINGS = {
@@ -37,6 +39,20 @@ def test_distill_finds_errors_before_it_translates(
     command = ["distill", tiny_model_file, "--source", source, "--output", run]
     assert message in run_command(*command, "--set", override, code=2).stderr
     assert not (run / "distilled").exists()
+
+
+def test_distill_names_options_of_train(tiny_model_file, tmp_path, monkeypatch):
+    """For its run, which `train` continues with `--allow-changes`."""
+
+    def refuse(*args, **options):
+        raise RunError("Pass `allow_changes`, or start over with `restart`")
+
+    monkeypatch.setattr(module, "translate", refuse)
+    (tmp_path / "source").write_text("a\n")
+    command = ["distill", tiny_model_file, "--source", tmp_path / "source"]
+    result = run_command(*command, "--output", tmp_path / "run", code=2)
+    expected = "Pass --allow-changes to `train`, or start over with an empty folder"
+    assert expected in result.stderr
 
 
 @pytest.mark.slow  # It compiles a search and a training step.

@@ -39,7 +39,7 @@ def test_commands_that_load_a_model_have_allow_unsafe():
         for parameter in load_command(name).params
         if parameter.name == "allow_unsafe" and "run any code" in parameter.help
     }
-    assert found == {*ARGUMENTS, "train"}
+    assert found == {*ARGUMENTS, "train", "distill"}
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,16 @@ def test_unsafe_model_needs_allow_unsafe(run, unsafe, marker, name, kind):
     assert_refused(run(name, unsafe[kind]), kind)
     assert not marker.exists()
     assert_warned(run(name, unsafe[kind], "--allow-unsafe"), unsafe[kind])
+    assert marker.exists()
+
+
+def test_distill_passes_allow_unsafe_on(tmp_path, unsafe, marker):
+    (tmp_path / "text").write_text("a\n")
+    command = ["distill", unsafe["file"], "--source", tmp_path / "text"]
+    command += ["--output", tmp_path / "run"]
+    assert ": refused: " in run_command(*command, code=2).stderr
+    assert not marker.exists()
+    assert "not checked" in run_command(*command, "--allow-unsafe").stderr
     assert marker.exists()
 
 
