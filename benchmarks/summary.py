@@ -73,7 +73,11 @@ def tables_of(results):
         ),
         (
             "decode `base`, H100, JAX, bfloat16, batch 128, tokens/s",
-            *(search, "`MarianMTModel.generate`, float32 (its faster)", generate),
+            *(
+                search,
+                "`MarianMTModel.generate`, in float32, where it is faster",
+                generate,
+            ),
         ),
     ]
     for task, name, batch, own, other, other_name in COMPARISONS:

@@ -62,8 +62,7 @@ ALLOWED = {
     },
     "interop": {
         *("export", "transformer", "saving", "decoding", "recipes", "pipelines"),
-        *("layers", "numerics", "files", "untrusted", "arguments", "errors"),
-        "_imports",
+        *("numerics", "files", "untrusted", "arguments", "errors", "_imports"),
     },
     "opening": {"interop", "export", "saving", "decoding", "errors"},
     "documents": {"decoding", "errors"},

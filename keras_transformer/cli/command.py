@@ -130,12 +130,13 @@ class Command(TyperCommand):
 
 
 def _suggest_key(ctx, words):
-    """Fails if a word is no option but, without hyphens, the name of a recipe key."""
+    """Fails if a word is written like an option, but is the name of a recipe key."""
     from keras_transformer.recipes.keys import dotted_recipe_keys, key_named
 
     for word in words:
         name = word.removeprefix("--").replace("-", "_")
-        if name != word and (key := key_named(name, dotted_recipe_keys())):
+        is_option = word.startswith("--")
+        if is_option and (key := key_named(name, dotted_recipe_keys())):
             ctx.fail(f"No such option: {word}. Did you mean --set {key}=...?")
 
 

@@ -39,7 +39,7 @@ def visualize(
     """Draw a model's attention as a picture and a web page.
 
     From a SavedModel, only the mean cross-attention of the last two layers is
-    available, without --layer, --head and other kinds.
+    available. Other models also have --layer, --head and other kinds.
 
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."

@@ -150,7 +150,7 @@ class ExportedTranslator:
                 raise ModelError(
                     f"{self.path}: cannot return an n-best list of {n}, because it was "
                     f"exported with a beam size of {beam_size}. Export the model with "
-                    f"--beam-size {n}"
+                    f"`beam_size` of at least {n}"
                 )
             texts, scores = texts[:, :n], scores[:, :n]
             counts = outputs.get("counts", np.ones(len(texts), int))

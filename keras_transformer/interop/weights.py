@@ -22,7 +22,7 @@ _BLOCK = 4096
 
 def build_transformer(arguments, arrays, num_decoder_layers=0):
     """Builds a `Transformer`, unless the weight file is far too small for it."""
-    from keras_transformer.layers.base import zero_matrices
+    from keras_transformer.saving.keras_file import build_for_loading
     from keras_transformer.transformer import Transformer
 
     # The file may lack the embeddings of padding and start. So the vocabulary is
@@ -38,8 +38,7 @@ def build_transformer(arguments, arrays, num_decoder_layers=0):
             f"{arrays.path}: the settings describe more weights than the file contains"
         )
     model = Transformer(**arguments)
-    with zero_matrices():
-        model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    build_for_loading(model)
     return model
 
 

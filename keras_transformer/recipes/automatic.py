@@ -150,9 +150,9 @@ def _steps(recipe, text, machine):
     epoch = max(1, _epoch_tokens(recipe, text) // recipe.training.batch_tokens)
     steps = min(max(size.epochs * epoch, size.min_steps), size.max_steps)
     if recipe.training.initial_model:
-        # Little text has few steps, so rounding them down would cost a few epochs.
-        tokens = TOKEN_BYTES * _epoch_tokens(recipe, text)
-        tokens /= token_bytes(recipe.tokenizer.vocabulary_size)
+        # Little text has few steps, so it needs a better estimate of its tokens, and
+        # rounding down would cost a few epochs.
+        tokens = _subwords(recipe, text, recipe.stages[0].text_options)
         needed = _FINE_TUNING_EPOCHS * tokens / recipe.training.batch_tokens
         steps = min(100 * math.ceil(needed / 100), steps)
     steps = round(steps, -2)
@@ -217,13 +217,17 @@ def _epoch_tokens(recipe, text):
     return max(1, copies * text.bytes // TOKEN_BYTES)
 
 
+def _subwords(recipe, text, options):
+    # An epoch in both directions has each pair twice.
+    copies = 2 if options.bidirectional else 1
+    return copies * text.bytes / token_bytes(recipe.tokenizer.vocabulary_size)
+
+
 def describe_epochs(recipe, text) -> str:
     """Estimates the number of epochs that a recipe trains on a text of a `TextSize`."""
     epochs = 0
     for stage in recipe.stages:
-        # An epoch in both directions has each pair twice.
-        copies = 2 if stage.text_options.bidirectional else 1
-        tokens = copies * text.bytes / token_bytes(recipe.tokenizer.vocabulary_size)
+        tokens = _subwords(recipe, text, stage.text_options)
         epochs += stage.settings.steps * stage.settings.batch_tokens / max(1, tokens)
     shown = f"{epochs:,.0f}" if epochs >= 9.5 else f"{epochs:.1f}".removesuffix(".0")
     return f"{shown} epoch{'' if shown == '1' else 's'}"

@@ -223,17 +223,23 @@ def _count(settings, weights):
     return num_parameters
 
 
+def build_for_loading(model):
+    """Builds a model whose weights are loaded next, without drawing random ones."""
+    from keras_transformer.layers.base import zero_matrices
+
+    with zero_matrices():
+        model.build(INPUT_SHAPES)
+
+
 def load_stored(path, stored, model_class=None, **changes):
     """Builds a `Transformer` with changed settings, and loads the stored weights."""
-    from keras_transformer.layers.base import zero_matrices
     from keras_transformer.transformer import Transformer
 
     # Wrong changes are a mistake of the caller.
     with contextlib.nullcontext() if changes else _refuse(path):
         model = (model_class or Transformer).from_config({**stored.settings, **changes})
     with _refuse(path):
-        with zero_matrices():
-            model.build(INPUT_SHAPES)
+        build_for_loading(model)
         check_size(model.count_params(), stored.num_parameters)
         model.load_weights(stored.weights)
     return model

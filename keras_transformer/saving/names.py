@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import itertools
 import os
 import pathlib
 import re
@@ -110,7 +111,8 @@ def locate(path):
             packaged = packaged_models()
             if str(path) not in packaged:
                 names = ", ".join(packaged) or "none"
-                known = [*packaged, *map(str, local.parent.glob("*"))]
+                beside = local.parent.glob("*.keras"), local.parent.glob("*/")
+                known = [*packaged, *map(str, itertools.chain(*beside))]
                 similar = difflib.get_close_matches(str(local), known, n=1)
                 hint = f"; did you mean {similar[0]}?" if similar else ""
                 raise ModelError(

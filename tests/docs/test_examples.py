@@ -3,6 +3,7 @@
 import doctest
 import functools
 import importlib
+import inspect
 from unittest import mock
 
 import keras
@@ -40,8 +41,8 @@ def test_examples_print_what_they_show(name, open_model, tmp_path, monkeypatch):
     prefix = "" if name.startswith("keras_transformer") else "keras_transformer."
     module = importlib.import_module(prefix + name)
     names = {"kt": kt, "keras": keras, "batches": []}
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner = doctest.DocTestRunner()
     for test in doctest.DocTestFinder().find(module, globs=names):
         runner.run(test)
-    assert runner.tries
+    assert runner.tries == inspect.getsource(module).count(">>> ")
     assert not runner.failures

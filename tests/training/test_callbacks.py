@@ -222,7 +222,7 @@ def test_progress_bar_draws_on_terminal(monkeypatch, width):
     console = Console(file=screen, **options)
     monkeypatch.setattr(progress_bar, "_Console", lambda stderr: console)
     with progress_bar.ProgressBar("training", 100_000, 11_999) as bar:
-        details = "loss 4.568, 12,345 target tokens/s, validation perplexity 4.50"
+        details = "loss 4.568, 12,345 target tokens/s, validation at 5: perplexity 4.50"
         bar.show(100_000, details, "")
     *_, last = (line for line in screen.getvalue().splitlines() if "left" in line)
     assert "100000/100000 loss 4.568" in last and " left " in last
