@@ -74,7 +74,7 @@ def input_lines(path):
     if is_file(path):
         yield from read_lines(path, errors="replace")
     elif sys.stdin is None:
-        raise UserError("standard input is closed")
+        raise UserError("standard input is closed; pass a file as --input")
     else:
         yield from opened_lines(sys.stdin.buffer, "standard input", errors="replace")
 
@@ -301,8 +301,8 @@ def _check_record(path, output, record):
             f"{path}: its record {file.name} is missing or damaged. Delete both to "
             "start over"
         ) from None
-    for name, value in record.items():
-        if known.get(name) != value:
+    for name in known | record:
+        if known.get(name) != record.get(name):
             raise UserError(
                 f"{path}: was made with a different {name}; remove it to start over"
             )

@@ -508,8 +508,8 @@ def _record(job, given, input_path, prefix_file):
     return {
         "input": content_hash(input_path),
         "model": translator.fingerprint(),
-        "set of options": options_used,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
+        **{f"value of {name}": value for name, value in options_used.items()},
     }
 
 

@@ -22,9 +22,11 @@ def read_docx(data, path):
                 )
             }
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{path}:1: must be .docx: {error}") from None
+        raise DataError(
+            f"{path}: cannot be read as .docx ({error}). Save it as .docx again"
+        ) from None
     if "word/document.xml" not in files:
-        raise DataError(f"{path}:1: must be .docx, but has no word/document.xml")
+        raise DataError(f"{path}: cannot be read as .docx (no word/document.xml)")
     return files
 
 

@@ -133,8 +133,8 @@ def phrases(
     target = parse_locale("target_locale", target_locale)
     if not 0 <= 2 * held_out < size:
         raise DataError(
-            "phrases: `size` must be more than twice `held_out`. "
-            f"Received: size={size}, held_out={held_out}"
+            "data.size must be more than twice data.held_out. "
+            f"Received: data.size={size}, data.held_out={held_out}"
         )
     random = Random(seed)
     pairs = _draw_pairs(source, target, size, random)
@@ -148,7 +148,7 @@ def parse_locale(argument: str, name: str) -> Locale:
         return Locale.parse(str(name).replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError) as error:
         raise DataError(
-            f"phrases: `{argument}` must be a locale that Babel supports, such as "
+            f"data.{argument} must be a locale that Babel supports, such as "
             f"'en', 'de' or 'pt_BR'. Received: {name!r}"
         ) from error
 
@@ -212,8 +212,8 @@ def _draw_pairs(
             misses = 0
     if len(pairs) < size:
         raise DataError(
-            f"phrases: `size` must be at most about {len(pairs)} for {source} to "
-            f"{target}. Received: size={size}"
+            f"data.size must be at most about {len(pairs)} for {source} to {target}. "
+            f"Received: data.size={size}"
         )
     return pairs
 
@@ -272,9 +272,9 @@ def _split(
         part.extend(group)
     if len(test) < held_out:
         raise DataError(
-            "phrases: `held_out` must be small enough that each word of a held-out "
-            f"phrase remains {MIN_WORD_COUNT} times in training. Received: "
-            f"held_out={held_out}. Only {len(validation)} phrases for validation and "
+            "data.held_out must be small enough that each word of a held-out phrase "
+            f"remains {MIN_WORD_COUNT} times in training. Received: data.held_out="
+            f"{held_out}. Only {len(validation)} phrases for validation and "
             f"{len(test)} for testing can be held out"
         )
     for part in (train, validation, test):

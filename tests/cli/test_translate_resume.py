@@ -161,7 +161,8 @@ def test_resume_refuses_the_output_of_another_job(
     if not options:
         OTHER[change](model, files[0])
     result = translate(*options)
-    name = "set of options" if options else change
+    names = {"--beam-size=3": "value of beam_size", "--forbid=x": "value of forbidden"}
+    name = names.get(change, change)
     message = f"{output}: was made with a different {name}; remove it to start over"
     if change == "record":
         message = f"{output}: its record .out.made.json is missing or damaged. Delete "
@@ -188,17 +189,17 @@ def test_resume_keeps_a_finished_output(translate, files, model):
 
 @pytest.mark.parametrize("sampling", [[], ["--sampling"]])
 @pytest.mark.parametrize(
-    "changes",
+    ("setting", "changes"),
     [
-        {"search": BeamSearch(length_penalty=1.0)},
-        {"search": BeamSearch(length_penalty_kind="power")},
-        {"search": BeamSearch(patience=1.0)},
-        {"search": BeamSearch(extra_length=6)},
-        {"max_source_length": 39},
+        ("length_penalty", {"search": BeamSearch(length_penalty=1.0)}),
+        ("length_penalty_kind", {"search": BeamSearch(length_penalty_kind="power")}),
+        ("patience", {"search": BeamSearch(patience=1.0)}),
+        ("extra_length", {"search": BeamSearch(extra_length=6)}),
+        ("max_source_length", {"max_source_length": 39}),
     ],
 )
 def test_resume_refuses_changed_settings_of_the_model(
-    model_path, translator, tmp_path, sampling, changes
+    model_path, translator, tmp_path, sampling, setting, changes
 ):
     (tmp_path / "in").write_text("ab\ncd\nef\n")
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
@@ -208,7 +209,7 @@ def test_resume_refuses_changed_settings_of_the_model(
     for name, value in changes.items():
         setattr(translator, name, value)
     error = error_of(run_command(*command))
-    assert "out.part: was made with a different set of options" in error
+    assert f"out.part: was made with a different value of {setting};" in error
     assert (tmp_path / "out.part").exists() and not (tmp_path / "out").exists()
 
 
