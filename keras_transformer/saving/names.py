@@ -132,9 +132,10 @@ def locate(path):
     weights = local / MODEL if (local / MODEL).is_file() else None
     if weights is None and not (local / CONFIG).is_file():
         raise ModelError(
-            f"{local}: contains no model. The folder must be a run (with config.yaml), "
+            f"{path}: contains no model. The folder must be a run (with config.yaml), "
             "a preset (with config.json and model.weights.h5) or a SavedModel, or "
-            f"contain {MODEL}"
+            f"contain {MODEL}. Import other models, such as OPUS-MT's, first: "
+            f"keras-transformer import {path} FOLDER"
         )
     return ModelSource("run", local, weights, _tokenizer_folder(local))
 
