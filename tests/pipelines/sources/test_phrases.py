@@ -158,7 +158,7 @@ def test_phrases_never_change(english_german, options, expected):
 
 
 def test_phrases_refuse_impossible_sizes():
-    with pytest.raises(DataError, match="data.size=10, data.held_out=5"):
+    with pytest.raises(DataError, match=r"data\.size=10, data\.held_out=5"):
         phrases(size=10, held_out=5)
     with pytest.raises(DataError, match="held_out=400"):
         phrases(size=1_000, held_out=400)
