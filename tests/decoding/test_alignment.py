@@ -17,6 +17,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.alignment import (
     align_words,
+    alignable_pairs,
     count_added,
     index_words,
     token_surfaces,
@@ -132,6 +133,10 @@ def test_align_words_is_empty_without_words():
     assert align_words(scores, [0, 1, 2], [-1, -1]) == []
     assert align_words(np.ones((0, 0)), [], []) == []
     assert format_pharaoh([]) == ""
+
+
+def test_pairs_with_an_empty_side_are_not_aligned():
+    assert alignable_pairs([[1], [], [1]], [[], [1], [2]], (9, 9), None) == [2]
 
 
 class CopyingModel:
