@@ -86,6 +86,10 @@ class EncodedCorpus:
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
         copies: `Copies` that an epoch contains beside these rows (see `plan_buckets`).
+
+    Raises:
+        DataError: If the folder contains no corpus.
+        ValueError: If its files do not match each other.
     """
 
     copies = ()
@@ -129,6 +133,9 @@ class EncodedCorpus:
     @classmethod
     def load(cls, folder: str | os.PathLike, *arguments) -> "EncodedCorpus":
         """Opens a corpus that `encode_corpus` wrote. Arguments match the constructor.
+
+        Returns:
+            `EncodedCorpus`.
 
         Raises:
             DataError: If the folder contains no corpus, or if the corpus is damaged.
@@ -178,7 +185,7 @@ class EncodedCorpus:
         shard: tuple[int, int] = (0, 1),
         epoch: int = 0,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Gathers source ids, target ids and labels, each int32 `[batch, length]`.
+        """Returns source ids, target ids and labels, each int32 `[batch, length]`.
 
         If the corpus has alignments, `GROUPS` follow, which belong to the source ids
         and the labels.
@@ -256,7 +263,7 @@ class EncodedCorpus:
         return np.unique(np.searchsorted(self._offsets["target"], places, "right") - 1)
 
     def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows of a side, padded to int32 `[len(indices), length]`."""
+        """Returns rows of a side, padded to int32 `[len(indices), length]`."""
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
         rows = np.full((len(indices), length), self._padding(side), np.int32)

@@ -137,6 +137,14 @@ def decode_lines(
         lines: Any iterable of lines of bytes.
         name: Name of the text in messages, such as "standard input".
         errors: "raise", "drop" or "replace" (see `read_lines`).
+
+    Returns:
+        Iterator over a str per line, or `None` where `errors` is "drop" and the line is
+        not UTF-8.
+
+    Raises:
+        DataError: If `errors` is "raise" and a line is not UTF-8.
+        ValueError: If `errors` has another value.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(

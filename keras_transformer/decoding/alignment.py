@@ -198,7 +198,11 @@ def align_units(source, target, attention, prefix, text):
 
 
 def format_pharaoh(pairs):
-    """Formats an alignment as Pharaoh does: pairs `source-target`, with spaces."""
+    """Formats an alignment as Pharaoh does: pairs `source-target`, with spaces.
+
+    Returns:
+        Str, such as `"0-0 1-2"`.
+    """
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

@@ -60,6 +60,9 @@ class SpecialIds(NamedTuple):
         """Returns the ids that a search never generates.
 
         The end id must differ, except from the start id: fairseq starts with the end.
+
+        Raises:
+            ValueError: If the end id equals another one.
         """
         ids = dict.fromkeys((self.pad, self.start, self.unknown))
         if self.start == self.end and self.end not in (self.pad, self.unknown):

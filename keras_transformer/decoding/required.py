@@ -203,6 +203,10 @@ def required_row(phrases):
     A phrase is a list of alternatives, which are lists of ids. A phrase that is given
     twice must occur twice. An occurrence may count for several different phrases, such
     as 5 6 and 6 7 in 5 6 7.
+
+    Returns:
+        List of ints, a row of the argument `required_ids` of `beam_search`, without
+        padding.
     """
     phrases = [tuple(dict.fromkeys(map(tuple, phrase))) for phrase in phrases]
     row = []

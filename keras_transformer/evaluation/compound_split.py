@@ -56,6 +56,9 @@ def compound_split_bleu(hypotheses, references, language="de") -> CorpusScore:
             have several references, a list of such lists.
         language: Language code of the target.
 
+    Returns:
+        `CorpusScore`, whose `score` is in percent.
+
     Raises:
         ValueError: If the lists are empty or their lengths differ, or the Moses
             tokenizer has no rules for the language.

@@ -27,6 +27,9 @@ def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
         unknown_id: Id that replaces labels for which the model has no logits. Ignored
             if `model` is a `PairScorer`.
 
+    Returns:
+        The perplexity, a float.
+
     Raises:
         ValueError: If the dataset contains no target subword.
     """

@@ -50,6 +50,9 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> CorpusScore
             tokenized.
         lowercase: Whether to ignore case.
 
+    Returns:
+        `CorpusScore`, whose `score` is in percent.
+
     Raises:
         ValueError: If the lists are empty or their lengths differ.
     """
@@ -72,6 +75,9 @@ def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
         references: List of str, or a list of such lists, as for `bleu`.
         lowercase: Whether to ignore case.
 
+    Returns:
+        `CorpusScore`, whose `score` is in percent.
+
     Raises:
         ValueError: If the lists are empty or their lengths differ.
 
@@ -90,6 +96,9 @@ def ter(hypotheses, references, case_sensitive=False) -> CorpusScore:
         hypotheses: List of str, one translation per sentence.
         references: List of str, or a list of such lists, as for `bleu`.
         case_sensitive: Whether case counts.
+
+    Returns:
+        `CorpusScore`, whose `score` is in percent. Lower is better.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.

@@ -201,7 +201,7 @@ class SeedStatistics(NamedTuple):
 
 
 def summarize_seeds(scores) -> SeedStatistics:
-    """Computes the `SeedStatistics` of a non-empty list of scores."""
+    """Returns the `SeedStatistics` of a non-empty list of scores."""
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return SeedStatistics(statistics.mean(scores), deviation)
 

@@ -131,6 +131,13 @@ def run_metadata(path):
 
     Args:
         path: Path of the run, or of a `.keras` file in it.
+
+    Returns:
+        Dict with `recipe`, a `Recipe`, and `validation`, a dict of scores. What the
+        folder lacks is `None`.
+
+    Raises:
+        RecipeError: If the recipe is invalid.
     """
     from keras_transformer.recipes import load_recipe
 

@@ -120,7 +120,11 @@ class ExportedTranslator:
         return other
 
     def translate(self, lines, protect=PROTECTED):
-        """Same as `Translator.translate`."""
+        """Same as `Translator.translate`.
+
+        Returns:
+            List of str, one per line.
+        """
         lines = check_texts(lines)
         found = n_best_marked(self, lines, 1, "text", protect)
         return [best.text for best, *_ in found]
@@ -130,6 +134,9 @@ class ExportedTranslator:
 
         `n` defaults to the beam size of the export. A line with terms of the glossary
         has one translation.
+
+        Returns:
+            List with a list of `Translation` per line, best first.
 
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
@@ -218,7 +225,11 @@ class ExportedTranslator:
             yield add_unmet(translations, pairs), [message] * (index in cut)
 
     def score(self, sources, targets):
-        """Like `Translator.score`, but cuts texts that are too long, with a warning."""
+        """Like `Translator.score`, but cuts texts that are too long, with a warning.
+
+        Returns:
+            List of `PairScore`, one per pair.
+        """
         sources, targets = check_pairs(sources, targets)
 
         def pair_scores(outputs):
@@ -259,7 +270,12 @@ class ExportedTranslator:
         return self._run("attend", columns, attentions)
 
     def align(self, sources, targets):
-        """Like `Translator.align`, but with the length limits of the export."""
+        """Like `Translator.align`, but with the length limits of the export.
+
+        Returns:
+            As `Translator.align`. The list of a pair that is too long is empty, with a
+            warning.
+        """
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):
             if found is None:

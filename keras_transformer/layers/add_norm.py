@@ -44,7 +44,11 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def apply(self, inputs, sublayer, training=None):
-        """Wraps `sublayer`, a function of vectors with the shape of `inputs`."""
+        """Wraps `sublayer`, a function of vectors with the shape of `inputs`.
+
+        Returns:
+            Vectors with the shape of `inputs`.
+        """
         is_pre = self.normalization == "pre"
         output = sublayer(self.layer_norm(inputs) if is_pre else inputs)
         return self(inputs, output, training=training)
@@ -54,6 +58,9 @@ class AddNorm(keras.layers.Layer):
 
         The sum is normalized if `normalization` is `"post"`. If it is `"pre"`, the
         sublayer's input must have been normalized, as `apply` does.
+
+        Returns:
+            Vectors with the shape of `inputs`.
         """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed

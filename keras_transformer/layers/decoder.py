@@ -86,7 +86,11 @@ class DecoderLayer(TransformerLayer):
         return x if scores is None else (x, tuple(scores))
 
     def transform(self, x, attend_self, attend_cross, feed_forward, training=None):
-        """Applies three functions of vectors `[..., d_model]` as the sublayers."""
+        """Applies three functions of vectors `[..., d_model]` as the sublayers.
+
+        Returns:
+            Vectors with the shape of `x`.
+        """
         x = self.self_attention_add_norm.apply(x, attend_self, training)
         x = self.cross_attention_add_norm.apply(x, attend_cross, training)
         return self.feed_forward_add_norm.apply(x, feed_forward, training)

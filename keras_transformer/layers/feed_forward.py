@@ -35,7 +35,11 @@ class FeedForward(keras.layers.Layer):
         self.outer_dense.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs):
-        """Applies the network to each vector of `[batch, length, d_model]`."""
+        """Applies the network to each vector of `[batch, length, d_model]`.
+
+        Returns:
+            `[batch, length, d_model]`.
+        """
         return self.outer_dense(self.inner_dense(inputs))
 
     def compute_output_shape(self, input_shape):

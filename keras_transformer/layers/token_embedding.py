@@ -141,7 +141,7 @@ class TokenEmbedding(MatrixLayer, keras.layers.Embedding):
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def add_bias(self, logits):
-        """Adds the bias to logits, if `use_bias` is true."""
+        """Returns logits with the bias, if `use_bias` is true."""
         return logits + ops.cast(self.bias, "float32") if self.use_bias else logits
 
     def loss_operands(self, vectors):

@@ -23,7 +23,7 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        """Drops random units of `inputs` if `training`. The shape stays the same."""
+        """Returns `inputs`, of which random units are dropped if `training`."""
         dropped_levels = round(self.rate * LEVELS)
         if self.noise_shape is not None or dropped_levels == LEVELS:
             return super().call(inputs, training=training)

@@ -22,6 +22,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
         If `training`, a custom gradient is used, which needs fewer memory passes. A
         SavedModel cannot store it.
+
+        Returns:
+            `[..., width]` in the compute dtype.
         """
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)

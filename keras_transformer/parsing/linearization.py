@@ -73,6 +73,9 @@ def source_text(
         words: The words of the sentence.
         linearization: That of the target (see `linearize`).
         first_number: Number of the first word, for forms with numbers.
+
+    Raises:
+        ValueError: If `linearization` is unknown.
     """
     _check_linearization(linearization)
     if linearization in _NUMBERED:
@@ -93,7 +96,8 @@ def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) ->
             `delinearize` assumes that the first one is 0.
 
     Raises:
-        ValueError: If a form with tags has a tag that is a number.
+        ValueError: If `linearization` is unknown, or a form with tags has a tag that is
+            a number.
 
     Examples:
         >>> tree = kt.parsing.parse_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")

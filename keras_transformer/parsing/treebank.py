@@ -80,7 +80,11 @@ class TreeFiles(Pairs):
             )
 
     def trees(self) -> Iterator[Tree]:
-        """Yields the trees in the order of the files."""
+        """Yields the trees in the order of the files.
+
+        Raises:
+            DataError: If a file has no tree, or one that cannot be read or linearized.
+        """
         for path, _ in self._files:
             count = 0
             for line, tree in read_trees(path):

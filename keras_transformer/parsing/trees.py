@@ -86,7 +86,9 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     - If a tag has several words, each word gets the tag. The dev file of the CRAFT
       corpus has four such tags.
 
-    A `DataError` about brackets or labels names file and line.
+    Raises:
+        DataError: If the file cannot be read, or brackets or labels are wrong. The
+            message names file and line.
     """
     pieces = (
         (number, piece)
@@ -97,7 +99,14 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
 
 
 def parse_tree(text: str) -> Tree:
-    """Parses a text that contains exactly one tree."""
+    """Parses a text that contains exactly one tree.
+
+    Returns:
+        `Tree`.
+
+    Raises:
+        DataError: If the text is not exactly one tree.
+    """
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:
@@ -179,6 +188,9 @@ def split_words(line: str) -> tuple[str, ...]:
     """Splits a line at ASCII whitespace, and replaces parentheses as in treebanks.
 
     They become ``-LRB-`` and ``-RRB-``.
+
+    Returns:
+        Tuple of str, the words.
     """
     return tuple(word.translate(_BRACKETS) for word in _WORD.findall(line))
 

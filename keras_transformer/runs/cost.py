@@ -57,6 +57,9 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     The backward pass costs as much as two forward passes. The arguments are those of
     `forward_flops`.
+
+    Returns:
+        The number of floating-point operations, float.
     """
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 

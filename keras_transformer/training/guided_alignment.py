@@ -47,7 +47,11 @@ class GuidedAlignment:
         self.head = head
 
     def layer_index(self, transformer):
-        """Returns the index of the guided decoder layer of a `Transformer`."""
+        """Returns the index of the guided decoder layer of a `Transformer`.
+
+        Raises:
+            ValueError: If the model has no such layer or head.
+        """
         num_layers = len(transformer.decoder.layers)
         num_heads = transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
@@ -66,6 +70,9 @@ class GuidedAlignment:
                 cross-attention scores (after the softmax) of the guided layer.
             inputs: The argument of `aligned`.
             weights: `[batch, target_length]`, float32, 0 for padding.
+
+        Returns:
+            Scalar, float32.
         """
         aligned = self.aligned(inputs)
         scores = ops.mean(scores, 1) if self.head is None else scores[:, self.head]
@@ -81,6 +88,9 @@ def same_groups(inputs):
 
     `inputs` has the ids, and `source_groups` and `target_groups` of their shapes, as in
     the batches of an `EncodedCorpus` with alignments.
+
+    Returns:
+        bool `[batch, target_length, source_length]`, for `GuidedAlignment`.
     """
     source, target = (inputs[name] for name in GROUPS)
     is_same = ops.equal(target[:, :, None], source[:, None, :])

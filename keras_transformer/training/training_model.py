@@ -253,7 +253,11 @@ class TrainingModel(keras.Model):
         return self.transformer(inputs, training=training)
 
     def fit(self, *arguments, **options):
-        """Like `keras.Model.fit`."""
+        """Like `keras.Model.fit`.
+
+        Returns:
+            `keras.callbacks.History`.
+        """
         if is_jax() and not self.built:
             # Otherwise Keras takes the first batch to build the model, and does not
             # train with it if the dataset is endless.
@@ -345,7 +349,11 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, total_weight)
 
     def test_step(self, *arguments):
-        """Updates the metrics from one batch, without dropout. See `train_step`."""
+        """Updates the metrics from one batch, without dropout (see `train_step`).
+
+        Returns:
+            As `train_step`.
+        """
         groups = (
             self.trainable_variables,
             self.non_trainable_variables,

@@ -157,7 +157,11 @@ class Workers:
         return received["result"]
 
     def all_reduce_sum(self, values):
-        """Sums a list of integers elementwise over all workers."""
+        """Sums a list of integers elementwise over all workers.
+
+        Returns:
+            List of ints, the same on all workers.
+        """
         if self.count == 1:
             return list(values)
 

@@ -63,6 +63,9 @@ class Attention(NamedTuple):
         """Returns a list of (layer, head, scores `[rows, columns]`) of one kind.
 
         Layers and heads count from 1. If one is `None`, all of them are returned.
+
+        Raises:
+            ModelError: If the kind, the layer or the head does not exist.
         """
         if kind not in KINDS:
             raise ModelError(
@@ -102,6 +105,9 @@ def compute_attention(
             If `None`, there is no limit.
         max_target_length: Like `max_length`, but for the target, including the start
             symbol.
+
+    Returns:
+        `Attention` with the kinds of scores that the model has.
 
     Raises:
         ModelError: If a text is blank, exceeds its maximum, or is too long for the
@@ -175,6 +181,9 @@ def compute_export_attention(translator, source, target):
         translator: `ExportedTranslator`.
         source: A text.
         target: A translation of the text, not necessarily the model's.
+
+    Returns:
+        `Attention` with only that matrix.
 
     Raises:
         ModelError: If a text is blank or too long, or the export has no signature

@@ -73,6 +73,9 @@ class Pairs:
 
         It yields the links of each pair: indices of a source and a target word, counted
         from 0. Words are separated by white space.
+
+        Raises:
+            DataError: If there is not one alignment per pair.
         """
         return None
 
@@ -170,6 +173,9 @@ def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
 
     If the iterable's class defines methods of `Pairs`, such as `fingerprint`, they
     replace the defaults. A wrapped iterator, unlike a list, can be read only once.
+
+    Returns:
+        `Pairs`.
     """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)
 

@@ -111,6 +111,10 @@ class RecordFolder(Pairs):
         """Yields `[source_ids, target_ids]` in the order of the shards.
 
         Both are int32 RaggedTensors `[pairs, (length)]` without start and end ids.
+
+        Raises:
+            DataError: If a shard is missing, damaged, or has other ids than the
+                tokenizer.
         """
         self._check_tokenizer(tokenizer, "the run's")
         feature = tf.io.RaggedFeature(tf.int64)
@@ -139,7 +143,11 @@ class RecordFolder(Pairs):
                 )
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the shards and their order."""
+        """Returns a string that changes with the shards and their order.
+
+        Raises:
+            DataError: If a shard has changed since it was written.
+        """
         facts = json.dumps(self.facts, sort_keys=True)
         hashes = [content_hash(path) for path, _ in self._shards]
         for (path, _), shard, found in zip(

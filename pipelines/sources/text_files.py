@@ -154,7 +154,12 @@ class PairLines(Pairs):
             raise DataError("`paths` must contain at least one file. Received: none")
 
     def parse(self, lines: Iterable[str | None], path: str) -> Iterator[Pair]:
-        """Yields the pair of each line, which is `None` if it is not UTF-8."""
+        """Yields the pair of each line, which is `None` if it is not UTF-8.
+
+        Raises:
+            DataError: If a line cannot be read as a pair. The message names file and
+                line.
+        """
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
     # Number of lines before the first pair of a file.

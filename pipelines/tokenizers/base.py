@@ -130,6 +130,9 @@ class Tokenizer(tf.Module):
         An id that encodes one byte of a character adds this byte. Special ids add
         nothing. With a lossless tokenizer, the joined bytes of a text's ids are a space
         and the text, except where `BytePairTokenizer` escapes U+2581 or U+F8FE.
+
+        Raises:
+            DataError: If the tokenizer is of a kind whose bytes are unknown.
         """
         raise NotImplementedError
 
@@ -169,7 +172,14 @@ class Tokenizer(tf.Module):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Loads the tokenizer from the file that `save` wrote."""
+        """Loads the tokenizer from the file that `save` wrote.
+
+        Returns:
+            Tokenizer of the class on which this is called.
+
+        Raises:
+            DataError: If the file is damaged or too large.
+        """
         with open(path, "rb") as file:
             content = file.read(cls._max_bytes + 1)
         try:
@@ -201,7 +211,11 @@ class Tokenizer(tf.Module):
         return self.text.model_dump_json(exclude=newer).encode()
 
     def normalized(self, strings):
-        """Normalizes a string tensor `[batch]` if the settings require it."""
+        """Normalizes a string tensor `[batch]` if the settings require it.
+
+        Returns:
+            string `[batch]`.
+        """
         is_normalized = self.text is not None and self.text.normalization
         return self._normalize(strings) if is_normalized else strings
 

@@ -124,6 +124,9 @@ def train_tokenizer(
         text: `TextSettings` of the tokenizer. If they require it, the texts are
             normalized before training.
 
+    Returns:
+        `Tokenizer` of the kind.
+
     Raises:
         DataError: If `kind` is unknown or does not support `symbols`, or if there is
             too little text for a vocabulary of that size.
@@ -188,6 +191,9 @@ def reservoir_sample(texts: Iterable[str], size: int, seed: int = 0) -> list[str
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """Loads the tokenizer that `Tokenizer.save` wrote into a folder.
+
+    Returns:
+        `Tokenizer`, or `SeparateTokenizers` if the sides have separate vocabularies.
 
     Raises:
         DataError: If the folder contains no tokenizer, or if the tokenizer is damaged.
