@@ -64,8 +64,8 @@ class EncodedCorpus:
     Args:
         folder: The folder that `encode_corpus` wrote.
         weights: Function that receives an array of pair numbers (see `numbers`) and
-            returns the weights of these pairs (see `Pairs.weights`). If `None`, an
-            epoch contains each row once.
+            returns how often an epoch contains each of these pairs, a float array. If
+            `None`, an epoch contains each row once.
 
     Attributes:
         num_pairs: Number of rows, which is the number of kept pairs times the number
@@ -85,7 +85,7 @@ class EncodedCorpus:
         start_id: Id that begins the decoder's input.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
-        copies: `Copies` that an epoch contains beside these rows (see `plan_buckets`).
+        copies: `Copies` that an epoch contains beside these rows.
 
     Raises:
         DataError: If the folder contains no corpus.

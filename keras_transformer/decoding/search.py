@@ -40,8 +40,6 @@ def translate_ids(
 ):
     """Translates a batch of source ids by beam search.
 
-    The arguments that are not described here are the same as for `beam_search`.
-
     Args:
         model: `Transformer` or `Ensemble`.
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
@@ -51,6 +49,7 @@ def translate_ids(
             than its source, and `max_length_ratio` times as many. Lengths include the
             end id but not the prefix and the required phrases.
         ids: `SpecialIds`, with the padding id of the model.
+        n_best: Number of best translations to find per source, at most `beam_size`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
         automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
@@ -60,13 +59,22 @@ def translate_ids(
             rest of the prefix. If `None`, prefixes are forced as they are.
         token_ranks: int32 `[vocabulary]`, the ranks of tokens by their spelling, if
             `prefix_ends` is given.
+        vocabulary_size: If given, only ids below this number are generated.
+        drop_finished: As for `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
+        num_results: Number of translations to return per source. Those after the first
+            `n_best` are the next best ones found. If `None`, `n_best`.
         is_checked: Whether rows are known to contain only padding after the end id.
+        required_ids: int32 `[batch, places]`, rows of `required_row`, then padding, the
+            phrases that the translations of each source must contain, or `None`.
+        word_edges: As for `beam_search`.
+        first_ids: As for `beam_search`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
-        extra_length + prefix_length + places]` and float32 `[batch, num_results]` (see
-        `beam_search`).
+        extra_length + prefix_length + places]`, including the end id, then padding;
+        float32 `[batch, num_results]`, highest first. Slots without a translation have
+        score minus infinity and contain only padding.
 
     Raises:
         ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
@@ -113,18 +121,33 @@ def sample_ids(
 ):
     """Draws translations of a batch of source ids at random.
 
-    The other arguments are the same as for `translate_ids`.
-
     Args:
+        model: `Transformer` or `Ensemble`.
+        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
+            What follows the first end id is ignored. A row that contains only the end
+            id or padding gets the empty translation, with score 0.
         sampling: `Sampling`.
+        ids: `SpecialIds`, with the padding id of the model.
+        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
+            translation, then padding, or `None`.
+        automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
+            `None`, no phrase is excluded.
+        prefix_ends: As for `translate_ids`.
+        token_ranks: As for `translate_ids`.
+        vocabulary_size: If given, only ids below this number are generated.
+        drop_finished: As for `beam_search`.
         seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`.
+        is_checked: Whether rows are known to contain only padding after the end id.
+        first_ids: As for `beam_search`.
 
     Returns:
-        `(sequences, scores)` (see `sample`). The sequences are as long as those of
-        `translate_ids`.
+        `(sequences, scores)`: int32 `[batch, num_samples, source_length +
+        extra_length + prefix_length]`, including the end id, then padding; float32
+        `[batch, num_samples]`, the log-probability of each sequence at temperature 1.
 
     Raises:
-        ValueError: As in `translate_ids`.
+        ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
+            row has no end id, or padding before it.
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)

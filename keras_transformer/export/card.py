@@ -30,7 +30,9 @@ def model_card(model, tokenizer, search, recipe=None, **facts):
         search: Mapping of the export's search settings.
         recipe: The run's `Recipe`. If `None`, the card has no sections about data and
             training.
-        **facts: Further arguments of `describe_model`, such as `scores` and `license`.
+        **facts: Further facts: `scores`, a list of mappings with `name`, `score` and
+            `signature`, as `keras-transformer evaluate --json` prints them; `license`,
+            a str; and `validation`, as `run_metadata` returns it.
     """
     return describe_model(model, tokenizer, search, recipe, **facts)[names.CARD]
 

@@ -27,7 +27,8 @@ def export_preset(
         folder: Folder to write. An existing preset is replaced, except for its
             `README.md` (see `save_preset`).
         scores: Evaluation scores for the model card (see `model_card`).
-        license: License for the model card (see `describe_translator`).
+        license: License for the model card. If `None`, that of the opened model, if
+            known.
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables.
         description: One line for `metadata.json`.

@@ -212,7 +212,8 @@ def export_translator(
         translator: `Translator` from `open_model`.
         folder: Parent folder of the versions. It is created if it does not exist.
         scores: Evaluation scores for the model card (see `model_card`).
-        license: License for the model card (see `describe_translator`).
+        license: License for the model card. If `None`, that of the opened model, if
+            known.
         tokenizer_ops: Package of the tokenizer's operations, `"tensorflow-text"` or
             `"tensorflow"` (see `CoreOpsBytePairTokenizer`).
         parallel_parts: Number of parts of a batch that are translated in parallel (see

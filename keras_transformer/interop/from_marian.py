@@ -142,7 +142,8 @@ def import_marian(path, engine=None, language=None, normalization=None):
         path: Folder of the model, or the `decoder.yml` in it.
         engine: `"marian"` or `"huggingface"`, the engine whose results the model
             reproduces. If `None`, `"marian"` is used.
-        language: Target language of a multilingual model (see `MarianTokenizer`).
+        language: Target language of a multilingual model, such as `"fra"`, for texts
+            that do not begin with a language, as `>>fra<<`. If `None`, they have none.
         normalization: `"opus"` to normalize texts as OPUS-MT does, or `None`.
 
     Returns:

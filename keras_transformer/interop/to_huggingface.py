@@ -72,7 +72,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         translator: `Translator` from `open_model`.
         folder: Folder to write, which must not exist.
         scores: Evaluation scores for the model card (see `model_card`).
-        license: License for the model card (see `describe_translator`).
+        license: License for the model card. If `None`, that of the opened model, if
+            known.
         dtype: `"float16"` for weights in half precision. If `None`, float32.
 
     Returns:

@@ -56,7 +56,8 @@ def export_marian(translator, folder, *, scores=(), license=None):
             must be `"tensor2tensor"`.
         folder: Folder to write, which must not exist.
         scores: Evaluation scores for the model card (see `model_card`).
-        license: License for the model card (see `describe_translator`).
+        license: License for the model card. If `None`, that of the opened model, if
+            known.
 
     Returns:
         Path of the folder.

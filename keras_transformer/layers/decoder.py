@@ -105,7 +105,7 @@ class Decoder(Stack):
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
-        **kwargs: See `DecoderLayer`.
+        **kwargs: See `TransformerLayer`.
     """
 
     layer_class = DecoderLayer

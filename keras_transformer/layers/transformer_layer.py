@@ -30,15 +30,16 @@ class TransformerLayer(keras.layers.Layer):
         value_dim: Width of values per head. If `None`, `key_dim` is used.
         dropout: Dropout rate of each sublayer's output.
         attention_dropout: Dropout rate of the attention scores (0 in the paper).
-        normalization: `"post"` (the paper) or `"pre"` (see `AddNorm`).
+        normalization: `"post"` (the paper), after each sublayer, or `"pre"`, before it.
         activation: Activation of the feed-forward network.
         attention_window: Number of positions to which each position attends in
-            self-attention (see `RestrictedSelfAttention`). If `None`, all of them.
-        score_mode: Score function of all attention layers (see `MultiHeadAttention`).
+            self-attention. If `None`, all of them.
+        score_mode: Score function of all attention layers: `"scaled_dot"` (the paper),
+            `"dot"`, without the division by sqrt(d_k), or `"additive"`.
         attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Constant added to the variance in layer normalizations.
-        positions: `"relative"` or `"rotary"` for positions in self-attention (see
-            `MultiHeadAttention`). Other values change nothing in a layer.
+        positions: `"relative"` (Shaw et al., 2018) or `"rotary"` (Su et al., 2021) for
+            positions in self-attention. Other values change nothing in a layer.
         max_distance: Distance from which on all relative positions are equal.
     """
 

@@ -23,8 +23,7 @@ def configure_threads(parallel_parts, cores=None):
     TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
 
     Args:
-        parallel_parts: Number of parts that are computed in parallel, as in
-            `TrainingModel`.
+        parallel_parts: Number of parts that are computed in parallel.
         cores: Number of cores to use. If `None`, all cores that the process may use, at
             most a container's quota.
 

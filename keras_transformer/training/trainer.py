@@ -28,7 +28,8 @@ class Trainer:
     Args:
         model: A built and compiled `TrainingModel`.
         folder: The run folder, which must exist.
-        keep: Number of regular checkpoints to keep (see `Checkpoints`).
+        keep: Number of checkpoints to keep, not counting those that are written at an
+            interruption.
         workers: `Workers` object of a distributed run, in which only the chief writes
             files. If `None`, this process trains alone.
         tokenizer_fingerprint: The tokenizer's fingerprint, to store in saved models. If

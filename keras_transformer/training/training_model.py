@@ -269,11 +269,11 @@ class TrainingModel(keras.Model):
 
         Args:
             *arguments: `data` is `(inputs, labels)` or `(inputs, labels,
-                sample_weight)`. `inputs` is a dict with `source_ids` and `target_ids`
-                (see `Transformer.call`). `labels` is `[batch, target_length]`.
-                `sample_weight` is `[batch]` or `[batch, target_length]`. Loss and
-                metrics are weighted means over tokens. On JAX, Keras passes `state`
-                before `data`.
+                sample_weight)`. `inputs` is a dict with `source_ids` `[batch,
+                source_length]` and `target_ids` `[batch, target_length]`. `labels` has
+                the shape of `target_ids`. `sample_weight` is `[batch]` or `[batch,
+                target_length]`. Loss and metrics are weighted means over tokens. On
+                JAX, Keras passes `state` before `data`.
 
         Returns:
             Dict of the metrics over all batches since they were last reset. On JAX, a
