@@ -16,6 +16,7 @@ if not os.path.isdir(os.path.join(__path__[0], "pipelines")):
 _MODULES = (
     "beam",
     "decoding",
+    "documents",
     "errors",
     "evaluation",
     "export",

@@ -4,7 +4,7 @@ from keras_transformer.decoding.alignment import alignment_scores, format_pharao
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase, forbidden_transitions
-from keras_transformer.decoding.glossary import Term, read_glossary
+from keras_transformer.decoding.glossary import Glossary, Term, read_glossary
 from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import (
     LENGTH_PENALTIES,
@@ -22,6 +22,7 @@ __all__ = [
     "LENGTH_PENALTIES",
     "BeamSearch",
     "Ensemble",
+    "Glossary",
     "PairScore",
     "Phrase",
     "Sampling",

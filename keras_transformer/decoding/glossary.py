@@ -110,7 +110,11 @@ def _parse(row, place):
 
 
 class Glossary:
-    """Terms by their source phrases. `terms` is a list of `Term`."""
+    """The terms of a glossary, which `find` finds in texts.
+
+    Args:
+        terms: List of `Term`.
+    """
 
     def __init__(self, terms):
         self._terms, self._by_phrase = terms, defaultdict(list)
@@ -126,8 +130,21 @@ class Glossary:
         """Returns the indices of the terms in a text, one for each occurrence.
 
         Longer phrases come first. An occurrence does not overlap with earlier ones, nor
-        with the protected parts of the text. `in_capitals` is whether the text was in
-        capitals before.
+        with the protected parts of the text.
+
+        Args:
+            text: A text.
+            protected: Parts of the text in which terms do not count. A part that is
+                given twice is protected twice.
+            in_capitals: Whether the text was in capitals before.
+
+        Returns:
+            List of indices in `terms`.
+
+        Examples:
+            >>> terms = [kt.decoding.Term("dog", ("Hund", "Köter"))]
+            >>> kt.decoding.Glossary(terms).find("A dog sees a dog.")
+            [0, 0]
         """
         lower = _change_case(text, str.lower)
         if in_capitals:

@@ -44,7 +44,7 @@ class Document:
     Attributes:
         texts: List of str, the texts to translate, with inline markup.
         line_numbers: The line of each text, from 1. For .docx, of the XML file in it.
-        syntax: The inline markup, as `decoding.markup.translate_marked` names it.
+        syntax: The inline markup, an argument of `decoding.translate_marked`.
 
     Raises:
         DataError: If the content is not of the format.

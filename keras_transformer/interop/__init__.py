@@ -3,11 +3,13 @@
 from keras_transformer._imports import lazy_names
 
 _NAMES = {
+    "ImportedModel": "imported",
     "export_ctranslate2": "to_ctranslate2",
     "export_huggingface": "to_huggingface",
     "export_marian": "to_marian",
     "import_huggingface": "from_huggingface",
     "import_marian": "from_marian",
+    "write_imported": "imported",
 }
 
 __all__ = list(_NAMES)

@@ -136,7 +136,7 @@ class _DecoderSettings(_FileSettings):
 
 
 def import_marian(path, engine=None, language=None, normalization=None):
-    """Imports a Marian model.
+    """Imports a model in Marian's format, such as an OPUS-MT model.
 
     Args:
         path: Folder of the model, or the `decoder.yml` in it.

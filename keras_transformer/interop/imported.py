@@ -30,9 +30,10 @@ class ImportedModel(NamedTuple):
 
     Attributes:
         model: `Transformer`.
-        tokenizer: `MarianTokenizer` or `FairseqTokenizer`.
-        decoding: Mapping, the section `decoding` of the model's recipe.
-        card_rows: Mapping of names to values, the rows of the table in the model card.
+        tokenizer: `Tokenizer` of the source, whose attribute `target` is that of the
+            target.
+        decoding: Dict with the model's search settings, as `decoding` of a recipe.
+        card_rows: Dict with facts about the import, for the model card.
         license: License of the model, or `None` if unknown.
     """
 
@@ -118,9 +119,21 @@ def search_settings(beam_size, length_penalty):
 
 
 def write_imported(imported, output):
-    """Writes `model.keras`, the tokenizer, the recipe, and files that describe them.
+    """Writes an imported model to a folder that `open_model` opens.
 
-    Returns the path of the folder, which appears once all files are on disk.
+    The files are `model.keras`, the tokenizer, the recipe, and a model card. The folder
+    appears once all are on disk.
+
+    Args:
+        imported: `ImportedModel`.
+        output: Folder to write, which must not exist.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ModelError: If the folder exists.
+        StorageError: If the disk is full.
     """
     from keras_transformer.export.card import describe_model
     from keras_transformer.recipes import dump_recipe
