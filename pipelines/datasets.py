@@ -42,16 +42,15 @@ def training_dataset(
         start_step: Number of batches to skip, for resuming.
         num_replicas: Number of replicas. Batches get rows of padding up to a multiple
             of this number.
-        pad_to_bucket: Whether to divide the corpus into at most six buckets and to pad
-            every batch to its bucket's full shape. XLA compiles each shape once.
-        shard: `(index, count)` of one of several workers. The dataset contains every
-            `count`-th row of each batch, starting with row `index`.
+        pad_to_bucket: Whether batches have at most six shapes, as XLA compiles each
+            shape once.
+        shard: `(index, count)` of one of several workers, which gets every `count`-th
+            row of each batch, from row `index`.
 
     Returns:
         Dataset of `({"source_ids": int32 [batch, source_length], "target_ids": int32
         [batch, target_length]}, labels int32 [batch, target_length])`. `target_ids`
-        begin with the start id. `labels` are the same rows shifted by one position,
-        with the end id at the end.
+        begin with the start id, and `labels` end with the end id instead.
 
     Raises:
         ValueError: If `shard` is invalid.

@@ -194,11 +194,10 @@ class Sampling:
         temperature: Divisor of the logits, from 1e-30 to 1e30. Values below 1 favor
             likely tokens.
         top_k: Sample from the `top_k` most likely tokens. If `None`, from all.
-        top_p: Sample from the nucleus: the smallest set of most likely tokens whose
-            total probability reaches this value, in (0, 1] (Holtzman et al., 2020).
-            If `None`, from all.
-        seed: Random seed. On the same backend, the same texts and seed give the same
-            samples. If `None`, a seed is drawn.
+        top_p: Sample from the nucleus: the smallest set of most likely tokens with this
+            total probability, in (0, 1] (Holtzman et al., 2020). If `None`, from all.
+        seed: Random seed, which on one backend gives the same texts the same samples.
+            If `None`, it is drawn.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
 

@@ -68,16 +68,14 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim: Width of the output. If `None`, the query's width is used.
         dropout: Dropout rate of the attention scores, in [0, 1). 0 in the paper.
         use_bias: Whether the four projections have biases.
-        score_mode: Score function of a query and a key (section 3.2.1). `"scaled_dot"`
-            is the paper's, and `"dot"` omits the division by sqrt(d_k). `"additive"`
-            is the sum of `w tanh(q + k)` over `key_dim`, with weights w `[num_heads,
-            key_dim]` (Bahdanau et al., 2015). Its memory grows with target_length *
-            source_length * key_dim.
-        positions: `"relative"` adds a learned vector of the distance to each key and
-            each value, the same for all heads (Shaw et al., 2018, equations 3 and 4).
-            `"rotary"` rotates queries and keys by their positions (Su et al., 2021).
-            Both are for self-attention. `"sinusoidal"` and `"learned"`, which
-            `Transformer` adds to the embeddings, change nothing here.
+        score_mode: Score function (section 3.2.1). `"dot"` omits the division by
+            sqrt(d_k). `"additive"` is the sum of `w tanh(q + k)` over `key_dim`, with
+            weights w `[num_heads, key_dim]` (Bahdanau et al., 2015). Its memory grows
+            with target_length * source_length * key_dim.
+        positions: For self-attention, `"relative"` adds a learned vector of the
+            distance to each key and value, the same for all heads (Shaw et al., 2018,
+            equations 3 and 4), and `"rotary"` rotates queries and keys (Su et al.,
+            2021). `"sinusoidal"` and `"learned"` change nothing here.
         max_distance: Distance from which on all relative vectors are equal, k.
 
     Raises:

@@ -35,11 +35,11 @@ class TransformerLayer(keras.layers.Layer):
         attention_window: Number of positions to which each position attends in
             self-attention. If `None`, all of them.
         score_mode: Score function of all attention layers: `"scaled_dot"` (the paper),
-            `"dot"`, without the division by sqrt(d_k), or `"additive"`.
+            `"dot"` (unscaled) or `"additive"`.
         attention_bias: Whether the projections of all attention layers have biases.
         layer_norm_epsilon: Constant added to the variance in layer normalizations.
-        positions: `"relative"` (Shaw et al., 2018) or `"rotary"` (Su et al., 2021) for
-            positions in self-attention. Other values change nothing in a layer.
+        positions: `"relative"` or `"rotary"` for positions in self-attention. Other
+            values change nothing in a layer.
         max_distance: Distance from which on all relative positions are equal.
     """
 

@@ -100,21 +100,19 @@ class TrainingModel(keras.Model):
         transformer: The model to train.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         gradient_accumulation_steps: Number of groups of parts that are computed one
-            after another. More groups need less memory.
-        global_clipnorm: Maximum norm of the global batch's gradient over all variables.
-            Larger gradients are scaled down to it. If `None`, gradients are not
-            clipped.
+            after another, to save memory.
+        global_clipnorm: Norm of the global batch's gradient to which larger gradients
+            are scaled down, or `None`.
         skip_above_gradient_norm: Gradient norm, before clipping, above which the update
-            is skipped. If `None`, any finite norm is accepted.
-        parallel_parts: Number of parts that are computed in parallel. On a CPU, one
-            core per part gives better utilization than all cores on one part (see
-            `configure_threads`).
-        guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
-            tokens and to the metric `loss`. If `None`, attention is not guided.
+            is skipped, or `None`.
+        parallel_parts: Number of parts that are computed in parallel, on a CPU best one
+            per core (see `configure_threads`).
+        guided_alignment: `GuidedAlignment`, whose loss is added to that of the tokens
+            and to the metric `loss`, or `None`.
         token_dropout: Probability of zeroing the embedding of a source or target token.
-            The remaining embeddings are scaled up, as in dropout.
-        consistency: A `Consistency`, whose divergence is added to the loss. Each batch
-            then passes through the model twice. If `None`, no divergence is added.
+            The others are scaled up.
+        consistency: `Consistency`, whose divergence is added to the loss, or `None`.
+            Each batch then passes through the model twice.
 
     Raises:
         ValueError: If `label_smoothing` or `token_dropout` is outside [0, 1), or

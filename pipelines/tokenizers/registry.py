@@ -118,11 +118,9 @@ def train_tokenizer(
             `None`, blank texts and texts with lone surrogates are skipped.
         vocabulary_size: Number of ids, including special ids and single bytes.
         split_digits: Whether every digit is a separate subword.
-        max_sentences: Maximum number of texts to train on. A larger corpus is sampled
-            at random.
+        max_sentences: Maximum number of texts. More are sampled at random.
         symbols: Words that are never split and have their own ids (byte pairs only).
-        text: `TextSettings` of the tokenizer. If they require it, the texts are
-            normalized before training.
+        text: `TextSettings` of the tokenizer, such as its normalization, or `None`.
 
     Returns:
         `Tokenizer` of the kind.
