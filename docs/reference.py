@@ -18,6 +18,7 @@ import importlib
 import inspect
 import pathlib
 import re
+import sys
 import typing
 
 import keras
@@ -194,8 +195,13 @@ def docstring_section(node, title):
 
 
 def argument_docs(node):
-    """Returns the descriptions in a docstring's Args by argument name."""
+    """Returns the descriptions in a docstring's Args by argument name.
+
+    The arguments of a `NamedTuple` are its attributes.
+    """
     text = docstring_section(node, "Args")
+    if not text and "NamedTuple" in map(ast.unparse, getattr(node, "bases", ())):
+        text = docstring_section(node, "Attributes")
     items = re.split(r"^    (?=[*\w]+: )", text, flags=re.MULTILINE)
     return {
         key: " ".join(value.split())
@@ -468,12 +474,16 @@ SHARED_DATA_KEYS = ("max_length", "noise")
 API_LINE = re.compile(
     r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n +- .*$)*", re.MULTILINE
 )
-# Functions, classes and methods whose arguments and results are on the page.
+# Functions, classes and methods whose arguments and results are on a page.
 MAIN = (
     *("open_model", "train", "load_recipe", "encode_corpus", "export_translator"),
     *("Translator", "Translator.translate", "Translator.n_best", "BeamSearch"),
-    "Transformer",
+    *("Transformer", "MultiHeadAttention", "TransformerLayer", "EncoderLayer"),
+    *("DecoderLayer", "TrainingModel", "train_tokenizer", "training_dataset"),
+    *("Sampling", "translate_marked", "Term"),
 )
+# The arguments of those of them that a page has shown, and their texts.
+shown = {}
 # Names that the site does not show either, as regular expressions.
 HIDDEN = re.findall(r'"!(\S+)"', (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
@@ -562,10 +572,17 @@ def method_lines(node, owner):
 
 
 def argument_lines(node, name):
-    """Yields items for the arguments and the result of what `MAIN` names."""
+    """Yields items for the arguments and the result of what `MAIN` names.
+
+    A class does not repeat arguments that its base has.
+    """
     if name in MAIN:
-        for argument, text in argument_docs(node).items():
-            yield f"    - `{argument}`: {text}"
+        shown[name] = argument_docs(node).items()
+        bases = map(ast.unparse, getattr(node, "bases", ()))
+        inherited = [each for base in bases for each in shown.get(base, ())]
+        for argument, text in shown[name]:
+            if (argument, text) not in inherited:
+                yield f"    - `{argument}`: {text}"
         if text := docstring_section(node, "Returns"):
             yield f"    - Returns: {' '.join(text.split())}"
 
@@ -615,6 +632,8 @@ def main():
     for path in FOLDER.glob("*.md"):
         page = PAGES[path.name]() if path.name in PAGES else api_page(path)
         path.write_text(page, encoding="utf-8")
+    if unused := {*MAIN} - {*shown}:
+        sys.exit(f"no page shows these names of MAIN: {', '.join(sorted(unused))}")
 
 
 if __name__ == "__main__":
