@@ -42,9 +42,8 @@ from keras_transformer.decoding import SpecialIds, translate_ids
 from keras_transformer.errors import DataError, ExportError, ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.exported_translator import ExportedTranslator
-from keras_transformer.interop import export_huggingface
+from keras_transformer.interop import export_huggingface, write_imported
 from keras_transformer.interop.from_huggingface import import_huggingface
-from keras_transformer.interop import write_imported
 from keras_transformer.pipelines import TextFiles, encode_corpus, load_tokenizer
 from keras_transformer.pipelines.tokenizers.fairseq import (
     FairseqTokenizer,

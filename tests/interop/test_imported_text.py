@@ -17,10 +17,9 @@ from keras_transformer import pipelines
 from keras_transformer.decoding.text import TextOptions, segment
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_translator
-from keras_transformer.interop import export_huggingface, export_marian
+from keras_transformer.interop import export_huggingface, export_marian, write_imported
 from keras_transformer.interop.from_huggingface import import_huggingface
 from keras_transformer.interop.from_marian import import_marian
-from keras_transformer.interop import write_imported
 from keras_transformer.pipelines.tokenizers.normalization import TextSettings, clean
 from keras_transformer.saving.info import model_info
 
