@@ -113,6 +113,9 @@ def batch_indices(
 
     Returns:
         int array `[batch]`.
+
+    Raises:
+        DataError: If the longest sentence exceeds `batch_tokens`.
     """
     plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
@@ -164,6 +167,9 @@ def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     Args:
         corpus: The `EncodedCorpus`.
         batch_tokens: As for `training_dataset`.
+
+    Raises:
+        DataError: If the longest sentence exceeds `batch_tokens`.
     """
     buckets, _ = corpus.plan(batch_tokens)
     return batches_per_epoch(buckets)

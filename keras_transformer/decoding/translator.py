@@ -236,6 +236,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of str, or a kind is unknown.
             DataError: If `<keep>` or `</keep>` lacks the other.
+            ModelError: If the model computes NaN.
         """
         lines = check_texts(lines)
         found = n_best_marked(self, lines, 1, "text", protect)
@@ -267,7 +268,8 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
             ModelError: If `n` exceeds the beam size, or the model cannot generate a
-                prefix or a required phrase, for example because it is forbidden.
+                prefix or a required phrase, for example because it is forbidden, or
+                computes NaN.
 
         Examples:
             >>> (found,) = kt.open_model("phrases").n_best(["3 September 2021"], n=2)
@@ -309,7 +311,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of str.
             TypeError: If `sampling` is not a `Sampling`.
-            ModelError: If the model cannot generate a prefix.
+            ModelError: If the model cannot generate a prefix, or computes NaN.
         """
         check_type(sampling, Sampling, "sampling")
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed

@@ -85,6 +85,9 @@ def rank_by_reverse_model(texts, ranked, reverse, weight=1.0):
     Returns:
         Lists of the same form, best first, with the new scores. Translations with equal
         texts are merged; the first one stays.
+
+    Raises:
+        ModelError: If `reverse` cannot score a text (see `Translator.score`).
     """
     sources = [each.text for translations in ranked for each in translations]
     counts = map(len, ranked)

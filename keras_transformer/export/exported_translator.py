@@ -140,7 +140,8 @@ class ExportedTranslator:
 
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.
-            ModelError: If `n` exceeds the beam size of the export.
+            ModelError: If `n` exceeds the beam size of the export, or the model
+                computes NaN.
         """
         lines = check_texts(lines)
         check_at_least("n", 1 if n is None else n, 1)
@@ -229,6 +230,10 @@ class ExportedTranslator:
 
         Returns:
             List of `PairScore`, one per pair.
+
+        Raises:
+            ValueError: If the lists differ in length or are not lists of str.
+            ModelError: If the export is too old to have the signature.
         """
         sources, targets = check_pairs(sources, targets)
 
@@ -256,6 +261,7 @@ class ExportedTranslator:
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
+            ModelError: If the export is too old to have the signature.
         """
         sources, targets = check_pairs(sources, targets)
 
@@ -275,6 +281,10 @@ class ExportedTranslator:
         Returns:
             As `Translator.align`. The list of a pair that is too long is empty, with a
             warning.
+
+        Raises:
+            ValueError: If the lists differ in length or are not lists of str.
+            ModelError: If the export is too old to have the signature.
         """
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):

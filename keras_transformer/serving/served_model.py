@@ -129,6 +129,9 @@ class ServedModel:
         An output axis of unknown length is assumed to be as long as a row of input ids,
         as in the signature `encode`. Texts are tokenized only in the graph, so their
         words are counted. A text has at least as many subwords as words.
+
+        Returns:
+            The number, an int.
         """
         length = min(map(self._estimate_length, columns.values()))
         sizes = [
