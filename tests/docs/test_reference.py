@@ -33,7 +33,6 @@ def test_generated_pages_are_up_to_date(name, reference):
 def test_api_has_the_summaries_of_docstrings(reference):
     for path in (ROOT / "docs/reference").glob("*.md"):
         assert page(path.name) == reference.api_page(path), "run `make reference`"
-    assert {*reference.shown} == {*reference.MAIN}
 
 
 def test_signatures_match_an_export(tiny_signatures):
