@@ -209,7 +209,10 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
         if len(averaged) == last:
             break
     if not averaged:
-        raise CheckpointError(f"{folder}: no readable checkpoint")
+        raise CheckpointError(
+            f"{folder}: no readable checkpoint. Restore one, or use best.keras or "
+            "model.keras of the run"
+        )
     for name, variable in weights.items():
         variable.assign((sums[name] / len(averaged)).astype("float32"))
     return averaged

@@ -129,7 +129,10 @@ class Checkpoints:
                 variable.assign(value)
             return progress
         if paths:
-            raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
+            raise CheckpointError(
+                f"{self.folder}: no readable checkpoint. Restore one, or start over "
+                "with `restart`"
+            )
         refuse_lost_checkpoints(self.folder)
         return None
 
@@ -144,7 +147,9 @@ class Checkpoints:
                 variables = {n: each for n, each in variables.items() if n in stored}
             elif group == "optimizer" and stored != {*variables}:
                 raise CheckpointError(
-                    f"{file.path}: does not match the model: another optimizer wrote it"
+                    f"{file.path}: does not match the model: another optimizer wrote "
+                    "it. Set training.optimizer and training.lora as before, or start "
+                    "over with `restart`"
                 )
             else:
                 file.check(group, variables)
