@@ -322,9 +322,9 @@ def import_(
     folder. Models with .bin files need `pip install torch`.
 
     \b
-    keras-transformer import opus-mt-en-de models/en-de
-    keras-transformer import hf://Helsinki-NLP/opus-mt-en-fr models/en-fr
-    keras-transformer import nllb-200-distilled-600M models/nllb \\
+    keras-transformer import hf://Helsinki-NLP/opus-mt-en-de models/en-de
+    keras-transformer import downloads/opus-mt-en-fr models/en-fr
+    keras-transformer import hf://facebook/nllb-200-distilled-600M models/nllb \\
       --source-language eng_Latn --target-language fra_Latn
     """
     console.require_new(output)
@@ -384,7 +384,11 @@ def _local_folder(path):
 
     if not is_hub_name(path):
         folder = pathlib.Path(path)
-        console.require_exists(folder)
+        if not folder.exists():
+            raise UserError(
+                f"{path}: no such file or folder. For a model on the Hugging Face Hub, "
+                "pass hf://OWNER/NAME"
+            )
         return folder
     from keras_transformer.interop.arrays import require_torch
     from keras_transformer.saving.hub import download

@@ -109,9 +109,9 @@ class BeamSearch:
             the first letter of a translation is a capital if that of its source is.
             This requires a model that was trained with capitals. `"keep"` changes
             no letters.
-        no_repeat_ngram_size: Length of the shortest sequences of subwords that no
-            translation repeats. If 0, translations may repeat all. Subwords of
-            required phrases are exempt.
+        no_repeat_ngram_size: Length of n-grams of subwords that occur at most once in
+            a translation. If 0, they may be repeated. Subwords of required phrases are
+            exempt.
         repetition_penalty: Divisor of the positive logits, and factor of the negative
             ones, of subwords that a hypothesis contains already (Keskar et al., 2019).
             Values above 1 make repetitions rarer.

@@ -77,8 +77,8 @@ def translate_ids(
         score minus infinity and contain only padding.
 
     Raises:
-        ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
-            row has no end id, or padding before it.
+        ValueError: If `ids` and the model have different padding ids, or if a row of an
+            array has no end id or padding before it. Rows of a tensor are not checked.
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
@@ -146,8 +146,8 @@ def sample_ids(
         `[batch, num_samples]`, the log-probability of each sequence at temperature 1.
 
     Raises:
-        ValueError: If the padding ids differ. If `source_ids` is no tensor, also if a
-            row has no end id, or padding before it.
+        ValueError: If `ids` and the model have different padding ids, or if a row of an
+            array has no end id or padding before it. Rows of a tensor are not checked.
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)

@@ -49,7 +49,7 @@ class Document:
     Raises:
         DataError: If the content is not of the format.
         OSError: If the file cannot be read.
-        ValueError: If the document has no such attributes.
+        ValueError: If `attributes` is true, and the format is not HTML.
     """
 
     def __init__(self, path, data=None, attributes=False):
