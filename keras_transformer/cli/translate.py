@@ -87,8 +87,8 @@ def translate(
                 lambda value: value.split(","),
             ),
             help="Spans that outputs contain unchanged: urls, emails, placeholders, "
-            "tags, symbols such as emoji, escapes such as \\n, numbers, code, or none. No "
-            "effect with --prefix, --prefix-file and --sampling.",
+            "tags, symbols such as emoji, escapes such as \\n, numbers, code, or none. "
+            "No effect with --prefix, --prefix-file and --sampling.",
         ),
     ] = DEFAULT_SPANS,
     translate_attributes: Annotated[
