@@ -108,9 +108,10 @@ def test_restricted_attention_accepts_dynamic_lengths(window, causal):
     for length in (0, 1, 23, 601):
         x = sequence(length)
         expected = full(x, x, attention_mask=band(length, window, causal)[None])
-        # Sums over 601 keys round differently in blocks.
+        # Both differ from float64 by up to 4e-6, which depends on how threads divide
+        # the sums over 601 keys. Their difference was at most 3e-6.
         np.testing.assert_allclose(
-            numpy(attend(x)), numpy(expected), rtol=2e-6, atol=2e-6
+            numpy(attend(x)), numpy(expected), rtol=2e-6, atol=4e-6
         )
 
 
