@@ -500,7 +500,17 @@ def child(node, name):
 
 
 def summary(node):
-    return " ".join(ast.get_docstring(node).partition("\n\n")[0].split())
+    """Returns the text of a docstring before its sections; of a module, one sentence.
+
+    Lists and code are left out.
+    """
+    found = []
+    for paragraph in ast.get_docstring(node).split("\n\n"):
+        if re.match(r"[A-Z]\w+:\n", paragraph):
+            break
+        if not re.search(r"^( |[-*|] )|:$", paragraph, re.MULTILINE):
+            found.append(" ".join(paragraph.split()))
+    return found[0] if isinstance(node, ast.Module) else " ".join(found)
 
 
 def signature(name, function):
@@ -574,6 +584,8 @@ def argument_lines(node, name):
             yield f"    - `{argument}`: {text}"
     if text := docstring_section(node, "Returns"):
         yield f"    - Returns: {' '.join(text.split())}"
+    if text := docstring_section(node, "Raises"):
+        yield f"    - Raises: {' '.join(text.split())}"
 
 
 def api_lines(node, path):
