@@ -454,7 +454,10 @@ class _NpyFile:
         self._file.flush()
         size = self._file.tell() + self.length * self._dtype.itemsize
         if os.fstat(self._file.fileno()).st_size < size:
-            raise DataError(f"{self._path}: is incomplete. Try again")
+            raise DataError(
+                f"{self._path}: is shorter than its record says. Delete the folder, "
+                "and encode again"
+            )
         self._file.truncate(size)
         self._file.seek(0, os.SEEK_END)
         return self

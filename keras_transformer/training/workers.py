@@ -92,7 +92,8 @@ class Workers:
         if missing:
             raise WorkerLostError(
                 f"worker {self.index}: {_worker_names(missing)} did not start within "
-                f"{start_seconds} seconds"
+                f"{start_seconds} seconds. Start all workers with the same command, "
+                "and check that their ports in `TF_CONFIG` can be reached"
             )
         multi_worker.patch_fit()
         multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
