@@ -1,4 +1,4 @@
-# Targets that need .venv set it up first. This requires only Python 3.11 or later.
+# Targets that need .venv set it up first. This requires only Python 3.11 to 3.13.
 
 PYTHON ?= python3
 # Extras of setup.py to install, e.g. make test EXTRAS=dev,backends

@@ -46,7 +46,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
     # A top-level package called "pipelines" would collide with users' own, so
     # the folder is installed as keras_transformer.pipelines.
     packages=[
