@@ -3,7 +3,7 @@
     python docs/reference.py
 
 On the pages of the API, a line `::: MODULE.NAME` becomes a link to the source with the
-first line of the docstring, and what is public in it, with arguments and results. On
+text of the docstring, and what is public in it, with arguments, results and errors. On
 the site, docs/site_files.py puts the whole docstrings in its place.
 
 Commands are described by their help texts. Recipe keys are described by comments in

@@ -22,7 +22,7 @@ class Term(NamedTuple):
     Attributes:
         source: A phrase of the source.
         targets: Phrases of the target, of which one must occur in the translation.
-        match_case: Whether the source phrase has exactly these letters.
+        match_case: Whether the case of the source phrase must match.
         whole_words: Whether the source phrase occurs only as whole words.
         place: Where the term comes from, for messages.
     """

@@ -59,10 +59,10 @@ class SpecialIds(NamedTuple):
     def excluded_ids(self):
         """Returns the ids that a search never generates.
 
-        The end id must differ, except from the start id: fairseq starts with the end.
+        The end id may be the start id, as in fairseq.
 
         Raises:
-            ValueError: If the end id equals another one.
+            ValueError: If the end id is the padding or unknown id.
         """
         ids = dict.fromkeys((self.pad, self.start, self.unknown))
         if self.start == self.end and self.end not in (self.pad, self.unknown):
@@ -70,8 +70,8 @@ class SpecialIds(NamedTuple):
         ids = tuple(ids)
         if self.end in ids:
             raise ValueError(
-                "The end id must differ from the other special ids. Received: "
-                f"end_id={self.end}, others {ids}."
+                "`end` must differ from `pad` and `unknown`. Received: "
+                f"end={self.end}, pad={self.pad}, unknown={self.unknown}."
             )
         return tuple(each for each in ids if each is not None)
 

@@ -225,7 +225,8 @@ def claim(folder, recipe, allow_changes=False):
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
             "cannot resume and would replace it. Choose another `output`. To start "
-            f"from the weights of this model, set `initial_model` to {folder}"
+            "from the weights of this model, set training.initial_model (`train "
+            f"--from`) to {folder}"
         )
     # Restored checkpoints need their recipe and vocabulary, which are replaced below.
     refuse_lost_checkpoints(folder / _CHECKPOINTS)

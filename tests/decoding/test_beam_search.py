@@ -359,8 +359,8 @@ def test_bfloat16_logits_are_summed_in_float32():
         ({"n_best": 3}, "beam_size=2, n_best=3"),
         ({"n_best": 0}, "beam_size=2, n_best=0"),
         ({"n_best": 2, "num_results": 1}, "num_results=1, n_best=2"),
-        ({"ids": SpecialIds(unknown=END)}, "end_id=3"),
-        ({"ids": SpecialIds(pad=END)}, "end_id=3"),
+        ({"ids": SpecialIds(unknown=END)}, "end=3"),
+        ({"ids": SpecialIds(pad=END)}, "end=3"),
     ],
 )
 def test_beam_search_rejects_invalid_arguments(options, message):

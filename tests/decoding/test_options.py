@@ -78,5 +78,5 @@ def test_special_ids_exclude_all_but_the_end():
     # Models of fairseq start with the end id.
     assert SpecialIds(start=7, end=7).excluded_ids() == (0, 1)
     for ids in (SpecialIds(pad=7, end=7), SpecialIds(unknown=7, start=7, end=7)):
-        with pytest.raises(ValueError, match="end_id=7"):
+        with pytest.raises(ValueError, match="end=7"):
             ids.excluded_ids()
