@@ -19,7 +19,7 @@ from decoding_oracles import (
 )
 
 from keras_transformer.decoding import BeamSearch, beam_search
-from keras_transformer.decoding.required import required_row
+from keras_transformer.decoding.required import choose, required_row
 
 TOKENS = (4, 5, 6)
 # All continuations of all prefixes of 3 tokens.
@@ -185,3 +185,17 @@ def test_compiled_search_matches_eager():
     found = compiled(tf.constant(tables), tf.constant(required))
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_beam_takes_the_best_of_each_bank_in_turn(seed):
+    random = np.random.default_rng(seed)
+    scores = random.permutation(12).astype("float32")
+    banks = random.integers(0, 4, 12).astype("int32")
+    turns = []
+    for bank in set(banks.tolist()):
+        places = sorted(np.flatnonzero(banks == bank), key=lambda i: -scores[i])
+        turns += [(turn, -bank, place) for turn, place in enumerate(places)]
+    expected = [place for *_, place in sorted(turns)]
+    found = choose(tf.constant(scores), tf.constant(banks), 12)
+    np.testing.assert_array_equal(found, expected)
