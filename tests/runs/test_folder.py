@@ -256,7 +256,7 @@ def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
 @pytest.mark.fault("X02", "not resumed; `--from` starts a new run with its weights")
 def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
-    with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*`initial_m"):
+    with pytest.raises(RunError, match=r"the checkpoints.*training\.initial_m"):
         run_folder.claim(tmp_path, recipe())
     run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())
