@@ -1,7 +1,6 @@
 """File names of runs and presets, and where a model is. Does not import TensorFlow."""
 
 import dataclasses
-import difflib
 import itertools
 import os
 import pathlib
@@ -17,6 +16,7 @@ from pydantic import (
 
 from keras_transformer.errors import ModelError, RunError
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.keys import name_hint
 from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"
@@ -113,11 +113,9 @@ def locate(path):
                 names = ", ".join(packaged) or "none"
                 beside = local.parent.glob("*.keras"), local.parent.glob("*/")
                 known = [*packaged, *map(str, itertools.chain(*beside))]
-                similar = difflib.get_close_matches(str(local), known, n=1)
-                hint = f"; did you mean {similar[0]}?" if similar else ""
                 raise ModelError(
                     f"{path}: no such file or folder, and no packaged model (packaged: "
-                    f"{names}){hint}"
+                    f"{names}){name_hint(str(local), known)}"
                 )
             local = packaged[str(path)]
     if local.is_file() and local.suffix == ".keras":
